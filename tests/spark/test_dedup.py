@@ -172,7 +172,7 @@ def test_state_survives_restarts_and_late_records_go_aside(
         ("topic", "out"),
     ]
 
-    with pytest.raises(InvalidRequest, match="was made with before_ms=10000"):
+    with pytest.raises(InvalidRequest, match="was created with before_ms=10000"):
         stream.run(spark, checkpoint, make_settings(before_ms=5), stream.output())
 
 

@@ -1,4 +1,4 @@
-"""The columns of a topic as Spark has them."""
+"""Spark types of the columns of a topic, and the checks of schemas to read and write."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -59,13 +59,13 @@ def make_schema(extra: Sequence[str] = ()) -> StructType:
 
 
 def check_schema(schema: StructType) -> None:
-    """Raises InvalidRequest for a schema that names other columns or types than there are."""
+    """Raises InvalidRequest for an unknown column, or a column of another type."""
     for field in schema.fields:
         check_column(field.name)
-        known = _SPARK_TYPES[field.name]
-        if field.dataType != known:
+        expected = _SPARK_TYPES[field.name]
+        if field.dataType != expected:
             raise InvalidRequest(
-                f"column {field.name} is of type {known.simpleString()}, "
+                f"column {field.name} is of type {expected.simpleString()}, "
                 f"not {field.dataType.simpleString()}"
             )
 
@@ -75,7 +75,7 @@ def check_sink_schema(schema: StructType) -> None:
     for field in schema.fields:
         types = _WRITTEN_TYPES.get(field.name)
         if types is None and field.name in ALL_COLUMNS:
-            continue  # what a read of a topic gives, and the log assigns again
+            continue  # a column of records that were read; the log assigns it again
         if types is None:
             raise InvalidRequest(
                 f"a record has no column {field.name!r:.80}: put it into the value, as by "

@@ -3,9 +3,9 @@ server, and rows as a topic's records.
 
     spark.read.format("varve").option("url", "s3://bucket/prefix").option("topic", "orders").load()
 
-Invariant  the driver plans by manifests and indexes; tasks read log data straight from its place.
-           Filters go down only where `pushFilters` is asked for: Spark keeps a plan that was made
-           with filters for later queries of the same DataFrame, also for those that have none.
+Invariant  the driver plans from manifests and indexes; tasks read log data where it is stored.
+           Filters are pushed down only with `pushFilters`: Spark reuses a plan with filters for
+           later queries of the same DataFrame, also for queries without filters.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -42,7 +42,7 @@ FORMAT: Final = "varve"
 
 
 class VarveDataSource(DataSource):
-    """Made by Spark from the options of a read or a write."""
+    """Created by Spark from the options of a read or a write."""
 
     @classmethod
     def name(cls) -> str:
@@ -66,7 +66,7 @@ class VarveDataSource(DataSource):
 
 
 class VarveReader(DataSourceReader):
-    """A batch read: first the plan, then in tasks the rows."""
+    """A batch read: the driver plans it, tasks read the rows."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         check_schema(schema)
@@ -90,9 +90,9 @@ class FilteringReader(VarveReader):
     """A batch read that is narrowed by the filters of its query before it is planned."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
-        """Takes what narrows the read, and leaves to Spark what must be looked at again.
+        """Applies filters that narrow the read; yields those that Spark must evaluate again.
 
-        Of the latest state only partitions and keys are chosen before it is made.
+        A read of the latest state is narrowed by partition and key only.
         """
         for filter_ in filters:
             narrowed, is_exact = take_filter(self._filters, filter_)
@@ -105,7 +105,7 @@ class FilteringReader(VarveReader):
 
 
 def take_filter(filters: SourceFilters, filter: Filter) -> tuple[SourceFilters, bool]:
-    """Filters narrowed by one more, and whether Spark need not look at it again."""
+    """The filters narrowed by another one, and whether Spark need not evaluate that again."""
     match filter:
         case EqualTo((name,), value) | EqualNullSafe((name,), value):
             return filters.take_values(name, [value])
@@ -124,5 +124,5 @@ def take_filter(filters: SourceFilters, filter: Filter) -> tuple[SourceFilters, 
 
 
 def register(spark: SparkSession) -> None:
-    """Makes `spark.read.format("varve")` known to a session."""
+    """Registers the format `varve` in a session."""
     spark.dataSource.register(VarveDataSource)

@@ -1,7 +1,7 @@
-"""What went wrong in Spark, as an error of varve's with one sentence.
+"""Failures of Spark, translated into varve's errors with a message of one sentence.
 
 An error of varve's that was raised on an executor comes back as the text of a Python traceback in
-the text of a Java one; its class and message are taken from there.
+the text of a Java error; its class and message are parsed from there.
 """
 
 import re
@@ -13,17 +13,17 @@ from pyspark.errors import AnalysisException, ParseException, PySparkException
 from varve.foundation import errors
 from varve.foundation.errors import InvalidRequest, StoreError, Unavailable, VersionMismatch
 
-_OURS: Final = re.compile(r"\bvarve\.foundation\.errors\.(\w+): (.+)")
-_PYTHON: Final = re.compile(r"^\s*((?:\w+\.)*\w*(?:Error|Exception|Interrupt)): (.+)$", re.M)
-_JAVA: Final = re.compile(r"^: (?:[\w.$]+: )?(.+)$", re.M)  # in the text of py4j's error
-_NO_VARVE: Final = re.compile(r"No module named '(varve[\w.]*)'")
-_PYTHONS: Final = re.compile(
+_VARVE_ERROR: Final = re.compile(r"\bvarve\.foundation\.errors\.(\w+): (.+)")
+_PYTHON_ERROR: Final = re.compile(r"^\s*((?:\w+\.)*\w*(?:Error|Exception|Interrupt)): (.+)$", re.M)
+_JAVA_ERROR: Final = re.compile(r"^: (?:[\w.$]+: )?(.+)$", re.M)  # in the text of py4j's error
+_MISSING_VARVE: Final = re.compile(r"No module named '(varve[\w.]*)'")
+_PYTHON_MISMATCH: Final = re.compile(
     r"PYTHON_VERSION_MISMATCH\].*?version[^\d]*([\d.]+\d)[^\d]*driver[^\d]*([\d.]+\d)", re.S
 )
-_LONGEST: Final = 600
+_MESSAGE_LENGTH_MAX: Final = 600
 
 SPARK_ERRORS: Final = (PySparkException, Py4JError)
-"""What is raised for a failure in Spark, be it on this side of its Java or on the other."""
+"""The errors that PySpark raises: its own, and those of the bridge to Java."""
 
 
 class JobFailed(StoreError):
@@ -31,13 +31,13 @@ class JobFailed(StoreError):
 
 
 def explain_failure(error: Exception) -> StoreError:
-    """The error that a caller can act on; the one given stays its cause."""
+    """The error of varve's that a failure of Spark stands for."""
     if isinstance(error, StoreError):
         return error
     text = str(error)
-    found = _OURS.findall(text)
-    if found:
-        name, message = found[-1]
+    matches = _VARVE_ERROR.findall(text)
+    if matches:
+        name, message = matches[-1]
         kind = getattr(errors, name, None)
         if isinstance(kind, type) and issubclass(kind, StoreError):
             return kind(message.strip())
@@ -49,9 +49,11 @@ def explain_failure(error: Exception) -> StoreError:
     if isinstance(error, (AnalysisException, ParseException)):
         return InvalidRequest(_first_line(text))
     if isinstance(error, PySparkException):
-        python = _PYTHON.findall(text)
-        return JobFailed(": ".join(python[-1])[:_LONGEST] if python else _first_line(text))
-    java = _JAVA.search(text)
+        python = _PYTHON_ERROR.findall(text)
+        return JobFailed(
+            ": ".join(python[-1])[:_MESSAGE_LENGTH_MAX] if python else _first_line(text)
+        )
+    java = _JAVA_ERROR.search(text)
     return JobFailed(
         _first_line(java[1]) if java else f"{type(error).__name__}: {_first_line(text)}"
     )
@@ -59,13 +61,13 @@ def explain_failure(error: Exception) -> StoreError:
 
 def _find_mismatch(text: str) -> VersionMismatch | None:
     """The error for executors whose Python is not the driver's, or has no varve."""
-    pythons = _PYTHONS.search(text)
+    pythons = _PYTHON_MISMATCH.search(text)
     if pythons:
         return VersionMismatch(
             f"the executors run Python {pythons[1]}, the driver {pythons[2]}: let PYSPARK_PYTHON "
             "name a Python of the driver's minor version on the cluster"
         )
-    missing = _NO_VARVE.search(text)
+    missing = _MISSING_VARVE.search(text)
     if missing:
         return VersionMismatch(
             f"the executors cannot import {missing[1]}: make an archive with `varve job ship` and "
@@ -78,4 +80,6 @@ def _first_line(text: str) -> str:
     """The sentence of an error without its class in brackets, its SQL state and the query."""
     line = next((line.strip() for line in text.splitlines() if line.strip()), "no message")
     line = re.sub(r"^\[[A-Z_.0-9]+\]\s*", "", line)
-    return re.sub(r"\s*SQLSTATE: \w+(; line \d+ pos \d+;?)?", "", line).strip()[:_LONGEST]
+    return re.sub(r"\s*SQLSTATE: \w+(; line \d+ pos \d+;?)?", "", line).strip()[
+        :_MESSAGE_LENGTH_MAX
+    ]

@@ -1,10 +1,10 @@
-"""What an executor does with tasks that a driver sent: the only code both sides must agree on.
+"""Runs the tasks of a driver on an executor, and packs what the two exchange.
 
 Layout     the driver's version, a line feed, then the tasks, pickled and compressed; what they
-           share is packed alike, without the version. Back come the outcomes and what the tasks
-           asked of object stores.
-Invariant  tasks of another version of varve are refused before they are unpickled. Whoever may send
-           to the executors may run code there, as everywhere on Spark.
+           share is packed alike, without the version. The executor returns outcomes and the counts
+           of the tasks' requests to object stores.
+Invariant  tasks of another version of varve are refused before they are unpickled. A client that
+           may send tasks to executors may run any code there, as with all of Spark.
 """
 
 import gc
@@ -19,8 +19,8 @@ from varve.foundation.errors import VersionMismatch
 from varve.jobs.tasks import Task, run_task
 from varve.jobs.tier.bucket import StoreCount, count_requests
 
-_LEVEL: Final = 1
-"""Of compression."""
+_COMPRESSION_LEVEL: Final = 1
+"""The fastest of zlib."""
 _REMEDY: Final = "ship the driver's with `varve job ship`, or install the same version there"
 
 
@@ -33,17 +33,17 @@ def check_version(driver: str) -> None:
 
 
 def pack_bundle(tasks: Sequence[Task[Any]]) -> bytes:
-    """What the driver sends for one Spark task."""
+    """The tasks of one Spark task, as the driver sends them."""
     return varve.__version__.encode() + b"\n" + _pack(tuple(tasks))
 
 
 def pack_shared(shared: object) -> bytes:
-    """What the driver sends once per stage."""
+    """The value that all tasks of a stage share, as the driver sends it once."""
     return _pack(shared)
 
 
 def run_bundle(data: bytes, shared: bytes | None) -> bytes:
-    """On an executor: runs the tasks of `pack_bundle`, and gives what `unpack_outcomes` takes."""
+    """Runs the tasks of `pack_bundle` on an executor; returns data for `unpack_outcomes`."""
     driver, _, packed = data.partition(b"\n")
     check_version(driver.decode())
     before = count_requests()
@@ -55,7 +55,7 @@ def run_bundle(data: bytes, shared: bytes | None) -> bytes:
 
 
 def unpack_outcomes(data: bytes) -> tuple[list[Any], StoreCount]:
-    """What came back: the outcomes of tasks, and what they asked of object stores."""
+    """The outcomes of tasks, and the counts of their requests to object stores."""
     outcomes, count = _unpack(data)
     return outcomes, count
 
@@ -72,7 +72,7 @@ def _unpack_tasks(packed: bytes) -> Any:
 
 
 def _pack(value: object) -> bytes:
-    return zlib.compress(pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL), _LEVEL)
+    return zlib.compress(pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL), _COMPRESSION_LEVEL)
 
 
 def _unpack(data: bytes) -> Any:
@@ -81,6 +81,6 @@ def _unpack(data: bytes) -> Any:
 
 @cache
 def freeze_objects_once() -> None:
-    """Once in a process, when a first task is done: leaves what is there out of collections."""
+    """Excludes all objects from garbage collection, once per process after its first task."""
     gc.collect()
     gc.freeze()

@@ -1,12 +1,11 @@
-"""The Java that Spark runs on: found, or installed from the system's packages.
+"""Finds the Java that Spark runs on, or installs one from the system's packages.
 
-`python -m varve.spark.java` prints which one is used, with `--install` it installs one where there
-is none. Exit codes: 0 there is one, 1 there is none, 2 wrong usage.
+`python -m varve.spark.java` prints the Java that is used; with `--install` it installs one if none
+is found. Exit codes: 0 there is a Java, 1 there is none, 2 wrong usage.
 
-Invariant  a Java counts when it ran and named a version that Spark runs on; a path alone is not
-           proof, since macOS has a `java` that only says to install one. Nothing is run as root but
-           the package manager itself, through sudo where this is not root; sudo may ask for a
-           password on a terminal only.
+Invariant  a Java is accepted only if it runs and reports a version that Spark supports: macOS has a
+           `java` that only says to install one. Only the package manager runs as root, through
+           sudo where this process is not root; sudo may ask for a password on a terminal only.
 """
 
 import glob
@@ -31,7 +30,7 @@ class PackageManager:
     install: tuple[str, ...]
     packages: tuple[str, ...]
     refresh: tuple[str, ...] = ()
-    """What brings its list of packages up to date, where installing does not do so by itself."""
+    """Arguments that update the list of packages, where an installation does not do so."""
     needs_root: bool = True
 
 
@@ -64,7 +63,7 @@ MANAGERS: Final = (
 )
 
 Run = Callable[[Sequence[str]], int]
-"""Runs a command with its output shown, and gives its exit status."""
+"""Runs a command with its output shown, and returns its exit status."""
 
 
 def install_java(
@@ -74,28 +73,28 @@ def install_java(
     is_root: bool | None = None,
     has_terminal: bool | None = None,
 ) -> str:
-    """Installs the first package of Java that the system's package manager has; gives its name.
+    """Installs the first Java package that the system's package manager has; returns its name.
 
     Raises Unavailable with the command to run where it cannot.
     """
     execute = _run if run is None else run
     manager = _find_manager(find_program)
-    before = _as_root(
+    prefix = _as_root(
         manager,
         find_program,
         execute,
         is_root=os.geteuid() == 0 if is_root is None else is_root,
         has_terminal=sys.stdin.isatty() if has_terminal is None else has_terminal,
     )
-    if manager.refresh and execute([*before, manager.program, *manager.refresh]):
-        # The list that is there may do; whether it does, the installation tells.
+    if manager.refresh and execute([*prefix, manager.program, *manager.refresh]):
+        # The existing list may suffice: the installation fails if it does not.
         print(f"`{manager.program} {shlex.join(manager.refresh)}` failed", file=sys.stderr)
     for package in manager.packages:
-        if execute([*before, manager.program, *manager.install, package]) == 0:
+        if execute([*prefix, manager.program, *manager.install, package]) == 0:
             return package
     raise Unavailable(
-        f"{manager.program} could install none of {', '.join(manager.packages)}; what it said "
-        "stands above: mend that, or install Java 17 or newer by hand and set JAVA_HOME"
+        f"{manager.program} could install none of {', '.join(manager.packages)}; its "
+        "output is above: fix its error, or install Java 17 or newer yourself and set JAVA_HOME"
     )
 
 
@@ -103,10 +102,10 @@ def _find_manager(find_program: Callable[[str], str | None]) -> PackageManager:
     for manager in MANAGERS:
         if find_program(manager.program) is not None:
             return manager
-    known = ", ".join(manager.program for manager in MANAGERS)
+    programs = ", ".join(manager.program for manager in MANAGERS)
     raise Unavailable(
-        f"Spark needs Java 17 or newer, and none of {known} is there to install it: install it by "
-        "hand, from https://adoptium.net for one, and set JAVA_HOME"
+        f"Spark needs Java 17 or newer, and none of {programs} is installed: install Java "
+        "yourself, such as from https://adoptium.net, and set JAVA_HOME"
     )
 
 
@@ -118,7 +117,7 @@ def _as_root(
     is_root: bool,
     has_terminal: bool,
 ) -> tuple[str, ...]:
-    """What stands before a command so that it may install; else raises Unavailable."""
+    """The prefix of a command that runs it as root; raises Unavailable if that is not possible."""
     if is_root or not manager.needs_root:
         return ()
     if find_program("sudo") is not None:
@@ -129,7 +128,8 @@ def _as_root(
     command = shlex.join([manager.program, *manager.install, manager.packages[0]])
     raise Unavailable(
         f"Spark needs Java 17 or newer, and installing it needs root, which sudo does not give "
-        f"here: let somebody run `{command}` as root, or set JAVA_HOME to a Java that is there"
+        f"here: ask an administrator to run `{command}` as root, or set JAVA_HOME "
+        "to an installed Java"
     )
 
 
@@ -143,14 +143,14 @@ def _run(command: Sequence[str]) -> int:
         return 1
 
 
-# Finding one
+# Finding an installed Java
 
 
-OLDEST: Final = 17
+VERSION_MIN: Final = 17
 
-_RUN_SECONDS: Final = 30
+_RUN_TIMEOUT_SECONDS: Final = 30
 # Packages put a Java here that need not be on PATH; those of Homebrew never are.
-_PLACES: Final = (
+_HOME_PATTERNS: Final = (
     "/usr/lib/jvm/*",
     "/usr/lib64/jvm/*",
     "/usr/java/*",
@@ -170,72 +170,82 @@ class Java:
 
 
 def find_java(
-    environment: Mapping[str, str] | None = None, places: Sequence[str] = _PLACES
+    environment: Mapping[str, str] | None = None, home_patterns: Sequence[str] = _HOME_PATTERNS
 ) -> Java | None:
     """The first Java that is new enough: by JAVA_HOME, by PATH, then where packages put them."""
     return next(
         (
             java
-            for java in _find_all(os.environ if environment is None else environment, places)
-            if java.version >= OLDEST
+            for java in _find_javas(
+                os.environ if environment is None else environment, home_patterns
+            )
+            if java.version >= VERSION_MIN
         ),
         None,
     )
 
 
-def get_java(environment: Mapping[str, str] | None = None, places: Sequence[str] = _PLACES) -> Java:
-    """As `find_java`; raises Unavailable with what there is and what to do."""
-    given = os.environ if environment is None else environment
-    java = find_java(given, places)
+def get_java(
+    environment: Mapping[str, str] | None = None, home_patterns: Sequence[str] = _HOME_PATTERNS
+) -> Java:
+    """Like `find_java`; raises Unavailable with the older versions found and the remedy."""
+    variables = os.environ if environment is None else environment
+    java = find_java(variables, home_patterns)
     if java is None:
-        raise Unavailable(tell_missing(given, places))
+        raise Unavailable(describe_missing_java(variables, home_patterns))
     return java
 
 
-def tell_missing(environment: Mapping[str, str], places: Sequence[str] = _PLACES) -> str:
-    """That there is no Java, the older ones that there are, and the remedy."""
-    old = {java.home: java.version for java in _find_all(environment, places)}
-    found = ", ".join(f"Java {version} in {home}" for home, version in old.items())
+def describe_missing_java(
+    environment: Mapping[str, str], home_patterns: Sequence[str] = _HOME_PATTERNS
+) -> str:
+    """The message for a missing Java: older versions that are installed, and the remedy."""
+    javas = {java.home: java.version for java in _find_javas(environment, home_patterns)}
+    versions = ", ".join(f"Java {version} in {home}" for home, version in javas.items())
     return (
-        f"Spark needs Java {OLDEST} or newer, and there is "
-        f"{f'only {found}' if found else 'none by JAVA_HOME or PATH'}: install one with "
-        "`python -m varve.spark.java --install`, or set JAVA_HOME to one that is there"
+        f"Spark needs Java {VERSION_MIN} or newer, and there is "
+        f"{f'only {versions}' if versions else 'none by JAVA_HOME or PATH'}: install one with "
+        "`python -m varve.spark.java --install`, or set JAVA_HOME to an installed one"
     )
 
 
 def read_java(program: str) -> Java | None:
-    """What a `java` program says of itself; None where it does not run or says nothing."""
+    """Home and version of a `java` program; None where it does not run or reports none."""
     try:
-        ran = subprocess.run(
+        process = subprocess.run(
             [program, "-XshowSettings:properties", "-version"],
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=_RUN_SECONDS,
+            timeout=_RUN_TIMEOUT_SECONDS,
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    properties = dict(re.findall(r"^ *(java\.[a-z.]+) = (.*?)\s*$", ran.stdout + ran.stderr, re.M))
+    properties = dict(
+        re.findall(r"^ *(java\.[a-z.]+) = (.*?)\s*$", process.stdout + process.stderr, re.M)
+    )
     home, version = properties.get("java.home"), properties.get("java.specification.version", "")
-    number = re.fullmatch(r"(?:1\.)?([0-9]{1,4})", version)  # before 9 they were called 1.8
-    if ran.returncode or not home or number is None:
+    number = re.fullmatch(r"(?:1\.)?([0-9]{1,4})", version)  # 8 reports 1.8
+    if process.returncode or not home or number is None:
         return None
     return Java(home, int(number[1]))
 
 
-def _find_all(environment: Mapping[str, str], places: Sequence[str]) -> Iterator[Java]:
-    for program in _programs(environment, places):
+def _find_javas(environment: Mapping[str, str], home_patterns: Sequence[str]) -> Iterator[Java]:
+    for program in _find_programs(environment, home_patterns):
         java = read_java(program)
         if java is not None:
             yield java
 
 
-def _programs(environment: Mapping[str, str], places: Sequence[str]) -> Iterator[str]:
-    """Each program once, however many links lead to it."""
+def _find_programs(environment: Mapping[str, str], home_patterns: Sequence[str]) -> Iterator[str]:
+    """The candidate programs, each once, even if several links lead to it."""
     homes = [environment["JAVA_HOME"]] if environment.get("JAVA_HOME") else []
     on_path = shutil.which("java", path=environment.get("PATH", os.defpath))
-    installed = [home for place in places for home in sorted(glob.glob(place), reverse=True)]
+    installed = [
+        home for pattern in home_patterns for home in sorted(glob.glob(pattern), reverse=True)
+    ]
     programs = [
         *(os.path.join(home, "bin", "java") for home in homes),
         *([on_path] if on_path else []),
@@ -259,7 +269,7 @@ def main(arguments: Sequence[str]) -> int:
             install_java()
             java = find_java()
         if java is None:
-            raise Unavailable(tell_missing(os.environ))
+            raise Unavailable(describe_missing_java(os.environ))
     except Unavailable as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -4,8 +4,8 @@
     bucket = vs.Bucket("s3://bucket/prefix")
     vs.compact(spark, bucket, ["orders"], topic_config={"cleanup.policy": "compact"})
 
-Invariant  the session is used as it is: no setting of it is changed, and work of others in it goes
-           on. `runner` replaces Spark, as tests without Java do.
+Invariant  the session is used as it is: no setting of it changes, and other work in it continues.
+           `runner` replaces Spark, for tests without Java.
 """
 
 import secrets
@@ -49,7 +49,7 @@ def compact(
 ) -> CompactionResult:
     """Compacts what is due of these topics in the bucket; with `force`, all that is stale.
 
-    `topic_config` are settings of the topics by Kafka's names, which the bucket does not hold.
+    `topic_config` has settings of the topics by Kafka's names: the bucket does not store them.
     """
     log = parse_settings(LogSettings, dict(topic_config or {}), "topic_config")
     settings = CompactSettings(log=log, is_forced=force, is_dry_run=dry_run)
@@ -140,7 +140,7 @@ def sync_table(
     settings: TableSettings | None = None,
     runner: TaskRunner | None = None,
 ) -> TableResult:
-    """Brings an Iceberg table, NAMESPACE.NAME, up to its topic; creates it where there is none."""
+    """Brings an Iceberg table, NAMESPACE.NAME, up to its topic; creates it if it is missing."""
     return run_table_sync(
         topic,
         table,

@@ -46,14 +46,14 @@ def query_topic(
     if key is not None:
         frame = frame.where(F.col("key") == F.lit(key))
     if where is not None:
-        # By itself: in a statement `offset IN (1, 2)` would be taken for an OFFSET clause.
+        # Not in the statement, which would parse `offset IN (1, 2)` as an OFFSET clause.
         frame = frame.where(where)
     frame.createOrReplaceTempView(VIEW)
     return spark.sql(sql or f"SELECT {select} FROM {VIEW}")
 
 
 def json_lines(frame: DataFrame) -> Iterator[str]:
-    """A JSON object per row, as they come."""
+    """A JSON object per row, read partition by partition."""
     frame = with_text(frame, flat=False)
     return _lines(frame.select(F.to_json(_row_of(frame), {"ignoreNullFields": "false"})))
 
@@ -70,13 +70,15 @@ def csv_lines(frame: DataFrame) -> Iterator[str]:
 def collect_table(frame: DataFrame, limit: int) -> RowTable:
     """The first rows, and whether there are more."""
     frame = with_text(frame, flat=True)
-    # Spark gives moments to Python in local time; as text they are in the session's, which is UTC.
-    moments = {
+    # Spark converts timestamps to local time for Python; as text they are in the session's UTC.
+    timestamps = {
         name: F.date_format(F.col(_quoted(name)), "yyyy-MM-dd HH:mm:ss.SSS")
         for name, kind in frame.dtypes
         if kind == "timestamp"
     }
-    shown = frame.withColumns(moments) if moments else frame  # Spark Connect wants one at least
+    shown = (
+        frame.withColumns(timestamps) if timestamps else frame
+    )  # Spark Connect needs at least one
     rows = shown.limit(limit + 1).collect()
     return RowTable(frame.dtypes, [tuple(row) for row in rows[:limit]], len(rows) > limit)
 
@@ -88,16 +90,16 @@ def write_files(frame: DataFrame, format: str, path: str) -> int:
     """
     if format != "parquet":
         frame = with_text(frame, flat=format == "csv")
-    seen = Observation()
-    writer = frame.observe(seen, F.count(F.lit(1)).alias("rows")).write.mode("error")
+    observation = Observation()
+    writer = frame.observe(observation, F.count(F.lit(1)).alias("rows")).write.mode("error")
     if format == "csv":
         writer = writer.option("header", True).option("escape", '"')
     writer.format(format).save(path)
-    return int(seen.get["rows"])
+    return int(observation.get["rows"])
 
 
 def with_text(frame: DataFrame, *, flat: bool) -> DataFrame:
-    """All bytes in it as text; where it must be flat, nested columns are JSON."""
+    """The frame with bytes as text; with `flat`, nested columns are JSON."""
     columns = []
     for field in frame.schema.fields:
         column = _as_text(F.col(_quoted(field.name)), field.dataType)
@@ -123,7 +125,7 @@ def _as_text(column: Column, kind: DataType) -> Column:
 
 
 def _converter(kind: DataType) -> Callable[[Column], Column]:
-    # Spark counts the parameters of the function: it must have one.
+    # Spark inspects the signature: the function must have exactly one parameter.
     def convert(element: Column) -> Column:
         return _as_text(element, kind)
 

@@ -1,12 +1,12 @@
-"""Runs the tasks of a job on Spark: one Spark task for each of them, or for some small ones.
+"""Runs the tasks of a job on Spark: one Spark task for each, or for several small ones.
 
-A stage that reads little is run by the driver: a stage of Spark takes a tenth of a second before
-its first byte is read, and each of its tasks some hundredths.
+The driver runs a stage that reads little: a stage of Spark takes about 100 ms before it reads its
+first byte, and each of its tasks some 10 ms more.
 
-Invariant  tasks, and what they share, travel as `executor` packs them, and outcomes come back so;
-           all are bytes to Spark. What is shared goes to each executor once. The driver holds the
+Invariant  `executor` packs tasks, the value they share and their outcomes; all are bytes to Spark.
+           The shared value goes to each executor once. The driver holds the
            packed tasks and outcomes of one wave at a time.
-Crash      Spark repeats a task whose executor was lost: tasks are made to be repeated.
+Crash      Spark repeats a task whose executor was lost: tasks are repeatable.
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,14 +32,14 @@ from varve.spark.stages import RunningStep, get_step_log
 T = TypeVar("T")
 
 HERE_BYTES: Final = 16 << 20
-"""A stage that reads no more is run by the driver."""
+"""The driver runs a stage that reads less."""
 HERE_SETTING: Final = "spark.varve.hereBytes"
-"""The name by which a session has another limit."""
-_HERE_TASKS: Final = 64
-"""With more tasks than these it is not: each waits for a store or two."""
-_NAMED_TOPICS: Final = 3
+"""The setting of a session that replaces HERE_BYTES."""
+_HERE_TASKS_MAX: Final = 64
+"""The driver runs no stage with more tasks: each waits for one or two store requests."""
+_NAMED_TOPICS_MAX: Final = 3
 _BUNDLE_BYTES: Final = 8 << 20
-"""About what a Spark task reads at least."""
+"""Small tasks are bundled until a Spark task reads about this much."""
 _WAVE_TASKS: Final = 128
 """Spark tasks of one Spark job: the outcomes of a wave fit `spark.driver.maxResultSize`, since the
 largest outcome, a plan of 64 MiB of key index entries, has about 4 MiB."""
@@ -52,10 +52,10 @@ _SCHEMA: Final = StructType(
 
 
 class SparkRunner(TaskRunner):
-    """Each bundle of tasks in a partition of its own; over Spark Connect too.
+    """Runs each bundle of tasks in a Spark partition, also over Spark Connect.
 
-    `job` and `topics` are what Spark's pages call the work. With `here_bytes` of 0 the driver runs
-    nothing itself; None stands for what the session's `spark.varve.hereBytes` says.
+    `job` and `topics` name the work in the Spark UI. With `here_bytes=0` the driver runs no task
+    itself; None takes the limit from the session's `spark.varve.hereBytes`.
     """
 
     def __init__(
@@ -67,9 +67,13 @@ class SparkRunner(TaskRunner):
         here_bytes: int | None = None,
     ) -> None:
         self._spark = spark
-        more = [f"and {len(topics) - _NAMED_TOPICS} more"] if len(topics) > _NAMED_TOPICS else []
-        self._job = " ".join([job, *topics[:_NAMED_TOPICS], *more]).strip()
-        self._here_bytes = _find_limit(spark) if here_bytes is None else here_bytes
+        omitted = (
+            [f"and {len(topics) - _NAMED_TOPICS_MAX} more"]
+            if len(topics) > _NAMED_TOPICS_MAX
+            else []
+        )
+        self._job = " ".join([job, *topics[:_NAMED_TOPICS_MAX], *omitted]).strip()
+        self._here_bytes = _get_here_bytes(spark) if here_bytes is None else here_bytes
 
     def try_run(
         self, stage: str, tasks: Sequence[Task[T]], shared: object = None
@@ -87,7 +91,7 @@ class SparkRunner(TaskRunner):
                 raise explain_failure(error) from error
 
     def _is_small(self, tasks: Sequence[Task[T]]) -> bool:
-        if len(tasks) > _HERE_TASKS:
+        if len(tasks) > _HERE_TASKS_MAX:
             return False
         sizes = [task.read_bytes for task in tasks if isinstance(task, SizedTask)]
         return len(sizes) == len(tasks) and sum(sizes) < self._here_bytes
@@ -122,7 +126,7 @@ class SparkRunner(TaskRunner):
 
 
 class _ContextSender:
-    """Sends bundles through the SparkContext: rows cost Java a second for each stage."""
+    """Sends bundles through the SparkContext: a DataFrame costs a second for each stage."""
 
     def __init__(self, spark: SparkSession, shared: bytes | None) -> None:
         self._context = spark.sparkContext
@@ -138,14 +142,14 @@ class _ContextSender:
     def run(self, packed: Sequence[bytes]) -> list[bytes]:
         shared = self._shared
 
-        def run_one(data: bytes) -> bytes:
+        def run_packed(data: bytes) -> bytes:
             return run_bundle(data, None if shared is None else shared.value)
 
-        return self._context.parallelize(packed, len(packed)).map(run_one).collect()
+        return self._context.parallelize(packed, len(packed)).map(run_packed).collect()
 
 
 class _ConnectSender:
-    """Sends bundles as rows, which is all that Spark Connect knows."""
+    """Sends bundles as rows: Spark Connect has no SparkContext."""
 
     def __init__(self, spark: SparkSession, shared: bytes | None) -> None:
         self._spark = spark
@@ -161,22 +165,22 @@ class _ConnectSender:
         frame = self._spark.createDataFrame(rows, _SCHEMA).repartitionById(len(rows), "slot")
         shared = F.lit(None).cast("binary")
         if self._shared is not None:
-            one_row = self._spark.createDataFrame([(bytearray(self._shared),)], "shared binary")
-            frame = frame.crossJoin(F.broadcast(one_row))
+            shared_row = self._spark.createDataFrame([(bytearray(self._shared),)], "shared binary")
+            frame = frame.crossJoin(F.broadcast(shared_row))
             shared = F.col("shared")
-        # Without Arrow, which would gather rows and asks for pandas; a partition has one row.
+        # Without Arrow, which would batch rows and needs pandas: a partition has one row.
         run_row = F.udf(run_bundle, BinaryType(), useArrow=False).asNondeterministic()
-        found = frame.select("slot", run_row("task", shared).alias("outcome")).collect()
-        outcomes = {row["slot"]: row["outcome"] for row in found}
+        results = frame.select("slot", run_row("task", shared).alias("outcome")).collect()
+        outcomes = {row["slot"]: row["outcome"] for row in results}
         return [outcomes[slot] for slot in range(len(rows))]
 
 
 def _read_bytes(task: Task[T]) -> int:
-    """A task that does not know its size is alone."""
+    """The bytes a task reads; a task of unknown size gets a Spark task to itself."""
     return task.read_bytes if isinstance(task, SizedTask) else _BUNDLE_BYTES
 
 
-def _find_limit(spark: SparkSession) -> int:
+def _get_here_bytes(spark: SparkSession) -> int:
     text = spark.conf.get(HERE_SETTING, str(HERE_BYTES)) or ""
     if not text.isdigit():
         raise InvalidSetting(f"{HERE_SETTING}={text}: give a number of bytes, 0 for never")

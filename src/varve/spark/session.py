@@ -1,9 +1,9 @@
 """A Spark session: embedded by default, on a cluster with another master, or over Spark Connect.
 
-Embedded it listens on loopback alone, shows no page and says nothing but errors. Over Spark Connect
-(`sc://host:port`) Java and Python run at the server, which must have varve; only settings of a
-session can be set, and there is no SparkContext: work is named by a tag. In every session varve's
-work has the tag `varve`, by which it is cancelled without touching other work of the session.
+An embedded session listens on loopback only, has no web UI and logs only errors. Over Spark Connect
+(`sc://host:port`) Java and Python run at the server, which must have varve; only session settings
+can be set, and there is no SparkContext: work is named by a tag. In every session varve's work has
+the tag `varve`, by which it is cancelled without affecting other work.
 """
 
 import importlib.util
@@ -30,12 +30,12 @@ from varve.spark.ship import PYTHON_NAME, SHIP_KEY, with_shipment
 
 LOCAL: Final = "local[*]"
 
-_ALWAYS: Final = {
+_COMMON_CONF: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.python.filterPushdown.enabled": "true",
 }
-_EMBEDDED: Final = {
+_EMBEDDED_CONF: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.host": "127.0.0.1",
@@ -45,7 +45,7 @@ _EMBEDDED: Final = {
     "spark.sql.shuffle.partitions": "8",
 }
 _CONNECT_PORT: Final = 15002
-_REACH_SECONDS: Final = 10
+_CONNECT_TIMEOUT_SECONDS: Final = 10
 _CONNECT_MODULES: Final = ("grpc", "grpc_status", "google.rpc")
 
 
@@ -61,32 +61,36 @@ def has_running_context() -> bool:
 def get_session(
     *, master: str | None = None, conf: Mapping[str, str] | None = None, app: str = "varve"
 ) -> SparkSession:
-    """The session of this process, created if there is none; `conf` outranks what varve sets.
+    """The session of this process, created if there is none; `conf` overrides varve's settings.
 
-    A session that is there is returned as it is, with the data source registered: `conf` and
-    `master` are for a new one, and a session of another master is refused. `varve.ship` in `conf`
-    names an archive of `varve job ship` that the executors are given. Raises Unavailable where no
-    Java is found, or what Spark Connect needs is not installed.
+    An existing session is returned as it is, with the data source registered: `conf` and `master`
+    apply to a new one. Raises InvalidRequest for a session of another master. `varve.ship` in
+    `conf` names an archive of `varve job ship` for the executors. Raises Unavailable if no Java is
+    found, or a package that Spark Connect needs is not installed.
     """
     live = _find_live_session(master)
     if live is not None:
         register(live)
         return live
     chosen = master or LOCAL
-    given = dict(conf or {})
+    session_conf = dict(conf or {})
     if chosen.startswith(REMOTE_SCHEME):
-        return _connect(chosen, given)
-    os.environ["JAVA_HOME"] = get_java().home  # what Spark's own scripts look at first
+        return _connect(chosen, session_conf)
+    os.environ["JAVA_HOME"] = get_java().home  # Spark's own scripts read it first
     is_embedded = chosen.startswith("local") and not chosen.startswith("local-cluster")
     if is_embedded:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         # Spark would take the python3 on PATH, which need not have varve.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    if SHIP_KEY in given:
-        given = with_shipment(given)
+    if SHIP_KEY in session_conf:
+        session_conf = with_shipment(session_conf)
         os.environ.setdefault("PYSPARK_PYTHON", PYTHON_NAME)
     builder = SparkSession.Builder().master(chosen).appName(app)
-    for name, value in {**_ALWAYS, **(_EMBEDDED if is_embedded else {}), **given}.items():
+    for name, value in {
+        **_COMMON_CONF,
+        **(_EMBEDDED_CONF if is_embedded else {}),
+        **session_conf,
+    }.items():
         builder = builder.config(name, value)
     with nullcontext() if is_embedded else _packages_of_driver():
         spark = builder.getOrCreate()
@@ -97,9 +101,9 @@ def get_session(
 
 
 def _find_live_session(master: str | None) -> SparkSession | None:
-    """The session that this process has; raises InvalidRequest where another master is asked for.
+    """The session of this process; raises InvalidRequest if it has another master.
 
-    Over Spark Connect each URL has a session of its own, which Spark looks up.
+    Over Spark Connect each URL has its own session, which Spark looks up.
     """
     if master is not None and master.startswith(REMOTE_SCHEME):
         return None
@@ -108,21 +112,21 @@ def _find_live_session(master: str | None) -> SparkSession | None:
     context = SparkContext._active_spark_context
     if context is None:
         return None
-    known = context.master
-    if master is not None and master != known:
+    current = context.master
+    if master is not None and master != current:
         raise InvalidRequest(
-            f"this process has a Spark session with master {known}, {master} was asked for: stop "
-            "it first, or leave the master out"
+            f"this process has a Spark session with master {current}, not {master}: stop it "
+            "first, or leave the master out"
         )
     return SparkSession.Builder().getOrCreate()  # without options it changes nothing
 
 
 @contextmanager
 def _packages_of_driver() -> Iterator[None]:
-    """Lets a Java that is started inside run Python here with the packages of this process.
+    """Gives Python that a Java process started inside runs here the packages of this process.
 
-    Spark plans a read of the data source on this machine, by the Python that executors have: it is
-    found by that name, and need not have varve. Executors do not inherit it.
+    Spark plans a read of the data source on this machine with the Python that executors use, by
+    name, and that need not have varve. Executors do not inherit the variables.
     """
     homes = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
     paths = {
@@ -132,9 +136,9 @@ def _packages_of_driver() -> Iterator[None]:
     saved = {name: os.environ.get(name) for name in paths}
     for name, path in paths.items():
         before = saved[name]
-        # The first one wins: for packages this process's, for programs what was there before.
+        # The first entry wins: packages of this process, but programs of the existing PATH.
         joined = [*path, before] if name == "PYTHONPATH" else [before, *path]
-        os.environ[name] = os.pathsep.join(fromkey for fromkey in dict.fromkeys(joined) if fromkey)
+        os.environ[name] = os.pathsep.join(entry for entry in dict.fromkeys(joined) if entry)
     try:
         yield
     finally:
@@ -154,7 +158,7 @@ def _connect(url: str, conf: dict[str, str]) -> SparkSession:
             f"are configured when the server at {url} starts; `varve job ship` prints how"
         )
     builder = SparkSession.Builder().remote(url)
-    for name, value in {**_ALWAYS, **conf}.items():
+    for name, value in {**_COMMON_CONF, **conf}.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     register(spark)
@@ -162,9 +166,9 @@ def _connect(url: str, conf: dict[str, str]) -> SparkSession:
 
 
 def _check_connect(url: str) -> None:
-    """Raises Unavailable where the client is not whole or nobody listens at the address.
+    """Raises Unavailable if a package is missing or no server listens at the address.
 
-    Spark's own client would continue trying for ten minutes.
+    Spark's own client would retry for ten minutes.
     """
     missing = [name for name in _CONNECT_MODULES if not _is_installed(name)]
     if missing:
@@ -175,7 +179,7 @@ def _check_connect(url: str) -> None:
     address = urlsplit(url.partition(";")[0])
     try:
         host, port = address.hostname or "", address.port or _CONNECT_PORT
-        socket.create_connection((host, port), timeout=_REACH_SECONDS).close()
+        socket.create_connection((host, port), timeout=_CONNECT_TIMEOUT_SECONDS).close()
     except (OSError, ValueError) as error:
         raise Unavailable(
             f"no server of Spark Connect answers at {url:.200} ({error!s:.120}): start it with "
@@ -186,7 +190,7 @@ def _check_connect(url: str) -> None:
 def _is_installed(name: str) -> bool:
     try:
         return importlib.util.find_spec(name) is not None
-    except (ModuleNotFoundError, ValueError):  # a parent is missing, or it was ruled out
+    except (ModuleNotFoundError, ValueError):  # a parent is missing, or the import is blocked
         return False
 
 
@@ -194,7 +198,7 @@ def _is_installed(name: str) -> bool:
 
 
 _WORK_NAME: Final = re.compile(r"varve[^:]*: (.+)", re.DOTALL)
-"""What Spark calls the description of a job, such as `varve compact orders: keys`."""
+"""The description of a Spark job by `named_work`, such as `varve compact orders: keys`."""
 REMOTE_SCHEME: Final = "sc://"
 WORK_TAG: Final = "varve"
 _DESCRIPTION: Final = "spark.job.description"
@@ -215,7 +219,7 @@ def find_step(description: str) -> str | None:
 
 @contextmanager
 def named_work(spark: SparkSession, job: str, step: str) -> Iterator[None]:
-    """What runs inside is called `varve JOB: STEP` in Spark."""
+    """Names the work inside `varve JOB: STEP` in Spark."""
     name = f"varve {job}: {step}" if job else f"varve: {step}"
     if is_connect(spark):
         tag = _TAG.sub("-", name)  # a tag has no comma
@@ -236,7 +240,7 @@ def named_work(spark: SparkSession, job: str, step: str) -> Iterator[None]:
 
 @contextmanager
 def cancellable(spark: SparkSession) -> Iterator[None]:
-    """What runs inside, in this thread, is ended by `cancel_work`."""
+    """Lets `cancel_work` end the work that this thread runs inside."""
     if is_connect(spark):
         spark.addTag(WORK_TAG)
     else:
@@ -251,7 +255,7 @@ def cancellable(spark: SparkSession) -> Iterator[None]:
 
 
 def cancel_work(spark: SparkSession) -> None:
-    """Ends what the session runs for varve."""
+    """Cancels varve's work in the session."""
     if is_connect(spark):
         spark.interruptTag(WORK_TAG)
     else:
@@ -259,7 +263,7 @@ def cancel_work(spark: SparkSession) -> None:
 
 
 def find_application(spark: SparkSession) -> str:
-    """Spark's name of this run; over Spark Connect the name of the session."""
+    """Spark's application id; over Spark Connect the session id."""
     if is_connect(spark):
         return str(spark.session_id)  # type: ignore[attr-defined]  # Connect's session has it
     return str(spark.sparkContext.applicationId)

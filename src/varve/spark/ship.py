@@ -1,10 +1,10 @@
-"""What executors need to run varve's jobs, as one archive that Spark unpacks beside them.
+"""An archive of varve and the packages it needs, which Spark unpacks on its executors.
 
 Layout     a tar of packages, as they lie in site-packages, and `varve-ship.json`: the version of
            varve, of Python, the platform, and every package. Its name ends in .tar, .tar.gz, .tgz.
 Invariant  an archive fits one minor version of Python and one platform: those it was made with.
            PySpark is not in it: a cluster brings its own.
-Crash      written aside and renamed: an archive that is there is whole.
+Crash      written under another name and renamed: an existing archive is complete.
 """
 
 import io
@@ -24,26 +24,26 @@ import varve
 from varve.foundation.errors import InvalidRequest, NotFound, VersionMismatch
 
 SHIP_KEY: Final = "varve.ship"
-"""The name that a session's settings give to the path of an archive."""
+"""The session setting that has the path of an archive."""
 PYTHON_NAME: Final = f"python{sys.version_info[0]}.{sys.version_info[1]}"
-"""What the Python that fits is called where it is installed from packages."""
+"""The command name of a Python that matches the archive."""
 FOLDER: Final = "varve-env"
-"""Where Spark unpacks the archive, in the directory an executor works in."""
+"""The directory of the unpacked archive, in the working directory of an executor."""
 MANIFEST: Final = "varve-ship.json"
 
 _SUFFIXES: Final = {".tar": "w", ".tar.gz": "w:gz", ".tgz": "w:gz"}
-_CLUSTERS_OWN: Final = frozenset({"pyspark", "py4j"})
+_CLUSTER_PACKAGES: Final = frozenset({"pyspark", "py4j"})
 _REQUIREMENT: Final = re.compile(r"^([\w.-]+)\s*(?:\[([^]]*)\])?")
 _EXTRA: Final = re.compile(r"""extra\s*==\s*["']([^"']+)["']""")
-_NEEDLESS_FOLDERS: Final = frozenset({"tests", "include", "__pycache__", "benchmarks", "examples"})
-_NEEDLESS_SUFFIXES: Final = frozenset({".a", ".h", ".hpp", ".pyi", ".pxd", ".pyx", ".lib"})
+_EXCLUDED_FOLDERS: Final = frozenset({"tests", "include", "__pycache__", "benchmarks", "examples"})
+_EXCLUDED_SUFFIXES: Final = frozenset({".a", ".h", ".hpp", ".pyi", ".pxd", ".pyx", ".lib"})
 _KERNEL_CACHE: Final = frozenset({".nbi", ".nbc"})
-_LEVEL: Final = 3
+_GZIP_LEVEL: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Shipment:
-    """An archive that was made."""
+    """A finished archive."""
 
     path: str
     varve: str
@@ -63,27 +63,27 @@ class Shipment:
 
 
 def ship(output: str) -> Shipment:
-    """Makes the archive of the packages that varve needs in this environment.
+    """Writes the archive of varve and the packages it needs in this environment.
 
     Raises NotFound for a package that is required and not installed.
     """
     mode = _mode_of(output)
     distributions = find_packages("varve")
-    packages = tuple(sorted((name, one.version) for name, one in distributions.items()))
-    about = {
+    packages = tuple(sorted((name, package.version) for name, package in distributions.items()))
+    manifest = {
         "varve": varve.__version__,
         "python": _python_version(),
         "platform": sysconfig.get_platform(),
         "packages": dict(packages),
     }
-    aside = f"{output}.tmp"
+    temporary_path = f"{output}.tmp"
     try:
-        options = {"compresslevel": _LEVEL} if mode.endswith("gz") else {}
-        with tarfile.open(aside, mode, format=tarfile.PAX_FORMAT, **options) as archive:  # type: ignore[call-overload]  # by suffix
-            files = _write(archive, distributions, about)
-        os.replace(aside, output)
+        options = {"compresslevel": _GZIP_LEVEL} if mode.endswith("gz") else {}
+        with tarfile.open(temporary_path, mode, format=tarfile.PAX_FORMAT, **options) as archive:  # type: ignore[call-overload]  # by suffix
+            files = _write(archive, distributions, manifest)
+        os.replace(temporary_path, output)
     finally:
-        Path(aside).unlink(missing_ok=True)
+        Path(temporary_path).unlink(missing_ok=True)
     return Shipment(
         os.path.abspath(output),
         varve.__version__,
@@ -101,66 +101,66 @@ def shipment_conf(path: str) -> dict[str, str]:
 
 
 def with_shipment(conf: Mapping[str, str]) -> dict[str, str]:
-    """Settings of Spark with those that `varve.ship` stands for in its place.
+    """Spark's settings with `varve.ship` replaced by the settings that it stands for.
 
-    Raises NotFound where there is no archive, and VersionMismatch where it is of another varve or
-    another Python than this process has.
+    Raises NotFound for a missing archive, and VersionMismatch for one of another varve or Python
+    than this process has.
     """
-    rest = {name: value for name, value in conf.items() if name != SHIP_KEY}
+    settings = {name: value for name, value in conf.items() if name != SHIP_KEY}
     path = conf[SHIP_KEY]
     check_archive(path)
     for name, value in shipment_conf(os.path.abspath(path)).items():
-        joint = "," if name == "spark.archives" else os.pathsep
-        rest[name] = f"{value}{joint}{rest[name]}" if rest.get(name) else value
-    return rest
+        separator = "," if name == "spark.archives" else os.pathsep
+        settings[name] = f"{value}{separator}{settings[name]}" if settings.get(name) else value
+    return settings
 
 
 def check_archive(path: str) -> None:
-    """Raises where an archive is missing, is none of `varve job ship`, or is not this process's."""
+    """Raises for an archive that is missing, malformed, or of another varve or Python."""
     _mode_of(path)
     try:
         with tarfile.open(path) as archive:
             first = archive.next()
-            held = None if first is None or first.name != MANIFEST else archive.extractfile(first)
-            about = None if held is None else json.load(held)
+            file = None if first is None or first.name != MANIFEST else archive.extractfile(first)
+            manifest = None if file is None else json.load(file)
     except FileNotFoundError as error:
         raise NotFound(
             f"there is no archive {path!r:.300}: make it with `varve job ship`"
         ) from error
     except (tarfile.TarError, ValueError) as error:
         raise InvalidRequest(f"{path} is not a `varve job ship` archive: {error!s:.200}") from error
-    if not isinstance(about, dict):
+    if not isinstance(manifest, dict):
         raise InvalidRequest(f"{path} is not a `varve job ship` archive: it lacks {MANIFEST}")
-    mine = {"varve": varve.__version__, "python": _python_version()}
-    for name, version in mine.items():
-        if about.get(name) != version:
+    expected = {"varve": varve.__version__, "python": _python_version()}
+    for name, version in expected.items():
+        if manifest.get(name) != version:
             raise VersionMismatch(
-                f"{path} was made with {name} {about.get(name)!s:.40}, this process has {version}: "
-                "make it again with `varve job ship`"
+                f"{path} was made with {name} {manifest.get(name)!s:.40}, this process has "
+                f"{version}: make it again with `varve job ship`"
             )
 
 
 def find_packages(name: str) -> dict[str, Distribution]:
-    """A package and all it requires, by name, without what a cluster brings itself."""
+    """A package and all it requires, by name, without the packages of the cluster."""
     distributions: dict[str, Distribution] = {}
     seen: set[tuple[str, str]] = set()
-    waiting = [(name, "", False)]
-    while waiting:
-        wanted, extra, is_optional = waiting.pop()
-        if (wanted, extra) in seen or wanted in _CLUSTERS_OWN:
+    pending = [(name, "", False)]
+    while pending:
+        required, extra, is_optional = pending.pop()
+        if (required, extra) in seen or required in _CLUSTER_PACKAGES:
             continue
-        seen.add((wanted, extra))
+        seen.add((required, extra))
         try:
-            package = distribution(wanted)
+            package = distribution(required)
         except PackageNotFoundError as error:
-            if is_optional:  # its marker names another Python or platform than this one
+            if is_optional:  # its marker may be for another Python or platform
                 continue
             raise NotFound(
-                f"package {wanted} is required and not installed here: install varve with its "
+                f"package {required} is required and not installed here: install varve with its "
                 "dependencies, then ship"
             ) from error
-        distributions[wanted] = package
-        waiting += _requirements(package, extra)
+        distributions[required] = package
+        pending += _requirements(package, extra)
     return distributions
 
 
@@ -177,16 +177,16 @@ def _requirements(package: Distribution, extra: str) -> Iterator[tuple[str, str,
         name = re.sub(r"[-_.]+", "-", matched[1]).lower()
         is_optional = bool(marker.strip()) and needs_extra is None
         yield name, "", is_optional
-        for one in (matched[2] or "").split(","):
-            if one.strip():
-                yield name, one.strip(), is_optional
+        for extra_name in (matched[2] or "").split(","):
+            if extra_name.strip():
+                yield name, extra_name.strip(), is_optional
 
 
 def _write(
-    archive: tarfile.TarFile, packages: Mapping[str, Distribution], about: Mapping[str, object]
+    archive: tarfile.TarFile, packages: Mapping[str, Distribution], content: Mapping[str, object]
 ) -> int:
-    manifest = json.dumps(about, indent=1).encode()
-    entry = tarfile.TarInfo(MANIFEST)  # the first, so that a check need not read on
+    manifest = json.dumps(content, indent=1).encode()
+    entry = tarfile.TarInfo(MANIFEST)  # first, so that a check need not read further
     entry.size = len(manifest)
     archive.addfile(entry, io.BytesIO(manifest))
     names: set[str] = set()
@@ -199,7 +199,7 @@ def _write(
 
 
 def _files(package: Distribution) -> Iterator[tuple[str, str]]:
-    """Names in the archive and paths; an editable varve lies elsewhere than its metadata."""
+    """Names in the archive and paths; the files of an editable varve are not in its metadata."""
     for file in package.files or []:
         path = Path(str(package.locate_file(file)))
         if _is_needed(file) and path.is_file():
@@ -216,8 +216,8 @@ def _is_needed(file: PurePath) -> bool:
     return (
         not file.is_absolute()
         and ".." not in file.parts
-        and _NEEDLESS_FOLDERS.isdisjoint(file.parts[:-1])
-        and file.suffix not in _NEEDLESS_SUFFIXES
+        and _EXCLUDED_FOLDERS.isdisjoint(file.parts[:-1])
+        and file.suffix not in _EXCLUDED_SUFFIXES
         and not file.name.startswith("__editable__")
     )
 
@@ -227,7 +227,7 @@ def _mode_of(path: str) -> str:
         if path.endswith(suffix):
             return mode
     raise InvalidRequest(
-        f"{path!r:.300} must end in {', '.join(_SUFFIXES)}: by that Spark knows how to unpack it"
+        f"{path!r:.300} must end in {', '.join(_SUFFIXES)}: Spark unpacks it by this suffix"
     )
 
 

@@ -1,13 +1,13 @@
 """The steps that varve runs on a session, the stages that Spark runs for them, and the report.
 
-Classic sessions are asked for the status store, which is there without its web page. A session of
-Spark Connect reports by itself, with each response of the server, tasks and bytes read alone.
+Stages of a classic session come from Spark's status store, which works without the web UI. Spark
+Connect reports progress with each response of the server, by tasks and bytes read only.
 
 Layout     docs/jobs/running.md describes the fields of the report.
-Invariant  a step is in the log of its session when it is over, whether it failed or not; the one
-           under way is shown apart. A session has one step log, whoever made its runners. Stages
-           that Spark skipped since their result was there are left out. Bytes of object stores are
-           those that varve's tasks asked for themselves: Spark knows nothing of them.
+Invariant  a step is in the log of its session once it has ended, failed or not; a running step is
+           reported separately. A session has one step log, which all its runners share. Stages
+           that Spark skipped, because their result existed, are left out. Bytes of object stores
+           are those that varve's own tasks requested: Spark does not count them.
 Threads    any. Spark Connect reports in the thread that runs the work.
 """
 
@@ -25,26 +25,26 @@ from varve.jobs.tier.bucket import StoreCount
 from varve.spark.session import find_step, is_connect
 
 _lock = threading.Lock()
-_ledgers: "WeakKeyDictionary[Any, StepLog]" = WeakKeyDictionary()  # guarded by _lock
+_step_logs: "WeakKeyDictionary[Any, StepLog]" = WeakKeyDictionary()  # guarded by _lock
 
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """One step: what its tasks asked of object stores, all of them together."""
+    """A finished step; `store` counts the requests of all its tasks to object stores."""
 
     name: str
     tasks: int
     failed_tasks: int
-    """Tasks whose outcome is a failure; those that Spark repeated are not among them."""
+    """Tasks whose outcome is a failure, without those that Spark repeated."""
     started_ms: int
     duration_ms: int
     store: StoreCount
     sent_bytes: int = 0
-    """What went to tasks in other processes and came back from them."""
+    """Bytes sent to tasks in other processes, and received from them."""
 
 
 class RunningStep:
-    """A step under way; who carries it out notes the outcomes here."""
+    """A step in progress; its runner counts the outcomes here."""
 
     def __init__(self, name: str, tasks: int) -> None:
         self.name = name
@@ -59,12 +59,12 @@ class StepLog:
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
-        self._steps: list[StepReport] = []
-        self._running: str | None = None
+        self._steps: list[StepReport] = []  # guarded by the module's _lock
+        self._running: str | None = None  # guarded by the module's _lock
 
     @contextmanager
     def step(self, name: str, tasks: int) -> Iterator[RunningStep]:
-        """Counts what happens inside."""
+        """Adds the step to the log when the block ends."""
         running = RunningStep(name, tasks)
         started_ms = self._clock.now_ms()
         with _lock:
@@ -89,7 +89,7 @@ class StepLog:
 
     @property
     def running(self) -> str | None:
-        """The name of the step under way."""
+        """The name of the step in progress; None where there is none."""
         with _lock:
             return self._running
 
@@ -99,26 +99,26 @@ class StepLog:
             return len(self._steps)
 
     def steps(self, *, after: int = 0) -> tuple[StepReport, ...]:
-        """Those that are over, without the first `after`."""
+        """The finished steps, without the first `after`."""
         with _lock:
             return tuple(self._steps[after:])
 
 
 def get_step_log(session: object) -> StepLog:
-    """The ledger of a session."""
+    """The step log of a session, created at the first call."""
     with _lock:
-        found = _ledgers.get(session)
-        if found is None:
-            found = _ledgers[session] = StepLog()
-        return found
+        log = _step_logs.get(session)
+        if log is None:
+            log = _step_logs[session] = StepLog()
+        return log
 
 
-# How far a job is
+# Progress
 
 
 @dataclass(frozen=True, slots=True)
 class StageProgress:
-    """One stage that runs, under the name of varve's step where it belongs to one."""
+    """A running stage, named after its step where it belongs to one of varve's."""
 
     stage: int
     name: str
@@ -126,12 +126,12 @@ class StageProgress:
     tasks_done: int = 0
     failed_tasks: int = 0
     read_bytes: int = 0
-    """As far as Spark counts them: what tasks fetch themselves is known when they are done."""
+    """As Spark counts them; the bytes that tasks fetch themselves are counted when they end."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobProgress:
-    """The stages that run, and the tasks of all that were seen; those to come are not known."""
+    """The running stages, and the tasks of all stages seen so far; later stages are unknown."""
 
     running: tuple[StageProgress, ...]
     stages_done: int
@@ -141,14 +141,14 @@ class JobProgress:
 
 
 class ProgressWatch:
-    """Adds up the progress of the running stages each time it is asked."""
+    """Adds up the progress of the stages seen at each call of `look`."""
 
     def __init__(self, find_running: Callable[[], Sequence[StageProgress]]) -> None:
         self._find_running = find_running
         self._seen: dict[int, StageProgress] = {}
 
     def look(self) -> JobProgress:
-        """How far it is now."""
+        """The current progress."""
         running = sorted(self._find_running(), key=lambda progress: progress.stage)
         self._seen.update((progress.stage, progress) for progress in running)
         active = {progress.stage for progress in running}
@@ -192,24 +192,24 @@ def open_stage_status(spark: SparkSession) -> StageStatusSource:
 
 
 def step_name(description: str | None, call_site: str) -> str:
-    """The step of varve's that a stage belongs to, else the action of Spark's."""
+    """The varve step that a stage belongs to, else the action of Spark."""
     if description is None:
         return call_site.partition(" at ")[0]
     return find_step(description) or description
 
 
 class _StatusStore:
-    """Asks the status store."""
+    """Reads Spark's status store."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._store: Any = spark.sparkContext._jsc.sc().statusStore()  # Python has no API for it
 
     def running(self) -> Sequence[StageProgress]:
-        found = self._store.activeStages()
-        return [_read_running(found.apply(index)) for index in range(found.size())]
+        stages = self._store.activeStages()
+        return [_read_running(stages.apply(index)) for index in range(stages.size())]
 
     def remote_stages(self) -> tuple[RemoteStage, ...]:
-        return ()  # the report asks the status store for all of it
+        return ()  # `read_stages` reads them from the status store
 
     def close(self) -> None: ...
 
@@ -227,16 +227,16 @@ def _read_running(stage: Any) -> StageProgress:
 
 
 class _ConnectProgress:
-    """Listens; a skipped stage is reported as well, and left out as soon as that shows."""
+    """Listens to progress reports; leaves out a skipped stage once a later stage has run."""
 
     def __init__(self, spark: SparkSession) -> None:
-        self._ledger = get_step_log(spark)
+        self._step_log = get_step_log(spark)
         self._spark = spark
         self._lock = threading.Lock()
         self._stages: dict[int, RemoteStage] = {}  # guarded by _lock
         self._running: tuple[StageProgress, ...] = ()  # guarded by _lock
         # pyspark declares a handler that takes anything.
-        self._handler = cast(Any, self._take)
+        self._handler = cast(Any, self._on_progress)
         spark.registerProgressHandler(self._handler)
 
     def running(self) -> Sequence[StageProgress]:
@@ -250,19 +250,23 @@ class _ConnectProgress:
     def close(self) -> None:
         self._spark.removeProgressHandler(self._handler)
 
-    def _take(
+    def _on_progress(
         self,
         stages: Iterable[Any] | None,
         inflight_tasks: int,
         operation_id: str | None,
         done: bool,
     ) -> None:
-        name = self._ledger.running or "query"
+        name = self._step_log.running or "query"
         remote_stages = [
             RemoteStage(
-                one.stage_id, name, one.num_tasks, one.num_completed_tasks, one.num_bytes_read
+                reported.stage_id,
+                name,
+                reported.num_tasks,
+                reported.num_completed_tasks,
+                reported.num_bytes_read,
             )
-            for one in without_skipped(stages or ())
+            for reported in without_skipped(stages or ())
         ]
         with self._lock:
             self._stages.update((stage.stage, stage) for stage in remote_stages if stage.tasks_done)
@@ -276,10 +280,14 @@ class _ConnectProgress:
 
 
 def without_skipped(stages: Iterable[Any]) -> list[Any]:
-    """Stages but those of which no task was done though a later one is under way."""
+    """The stages without those that have no completed task although a later stage has."""
     ordered = sorted(stages, key=lambda stage: int(stage.stage_id))
-    last = max((one.stage_id for one in ordered if one.num_completed_tasks), default=-1)
-    return [one for one in ordered if one.num_completed_tasks or one.stage_id > last]
+    last = max(
+        (reported.stage_id for reported in ordered if reported.num_completed_tasks), default=-1
+    )
+    return [
+        reported for reported in ordered if reported.num_completed_tasks or reported.stage_id > last
+    ]
 
 
 # The report
@@ -298,7 +306,7 @@ _NOT_COUNTED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class StageReport:
-    """One stage; a stage that was tried again is reported once for each time."""
+    """One attempt of a stage."""
 
     stage: int
     attempt: int
@@ -306,11 +314,11 @@ class StageReport:
     status: str
     started_ms: int
     duration_ms: int
-    """From its submission to its end; of stages that ran at once both times count."""
+    """From submission to end; the times of concurrent stages overlap."""
     tasks: int
     failed_tasks: int
     run_ms: int
-    """The time of all its tasks together."""
+    """The sum over its tasks."""
     read_rows: int
     read_bytes: int
     shuffle_read_bytes: int
@@ -322,14 +330,14 @@ class StageReport:
 
 @dataclass(frozen=True, slots=True)
 class JobReport:
-    """A whole job, as a program or a page may read it."""
+    """The report of a job, for programs and web pages."""
 
     job: str
     application: str
     started_ms: int
     duration_ms: int
     rows: int | None
-    """Rows that came out; None where the job has none to count."""
+    """Rows of the result; None for a job that returns none."""
     stages: tuple[StageReport, ...]
     steps: tuple[StepReport, ...] = ()
     remote_stages: tuple[RemoteStage, ...] = ()
@@ -344,14 +352,14 @@ class JobReport:
 
     @property
     def store(self) -> StoreCount:
-        """What the tasks of all steps asked of object stores."""
+        """The requests of the tasks of all steps to object stores."""
         return sum((step.store for step in self.steps), StoreCount())
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the figures leave out."""
-        found = [_OVER_CONNECT] if self.remote_stages else []
-        return (*found, *([] if self.steps else [_NOT_COUNTED]))
+        """What the figures do not cover."""
+        connect_notes = [_OVER_CONNECT] if self.remote_stages else []
+        return (*connect_notes, *([] if self.steps else [_NOT_COUNTED]))
 
     @property
     def failed_tasks(self) -> int:
@@ -364,7 +372,7 @@ class JobReport:
         return sum(stage.shuffle_written_bytes for stage in self.stages) + sent
 
     def to_document(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """The report as a JSON object."""
         return {
             "format": FORMAT,
             **asdict(self),
@@ -377,19 +385,19 @@ class JobReport:
 
 
 def read_stages(spark: SparkSession, *, before: Collection[int] = ()) -> tuple[StageReport, ...]:
-    """Every stage of a classic session, oldest first, without those of the numbers `before`.
+    """Every stage of a classic session, oldest first, except those with the ids in `before`.
 
-    Over Spark Connect nobody can be asked.
+    Spark Connect has no such list.
     """
     context = spark.sparkContext
     gateway: Any = context._gateway  # its status store has no API in Python
     jvm: Any = context._jvm
     store: Any = context._jsc.sc().statusStore()
     quantiles = gateway.new_array(jvm.double, 0)
-    found = store.stageList(
+    listed = store.stageList(
         jvm.java.util.ArrayList(), False, False, quantiles, jvm.java.util.ArrayList()
     )
-    stages = [found.apply(index) for index in range(found.size())]
+    stages = [listed.apply(index) for index in range(listed.size())]
     reports = [
         _read_stage(stage)
         for stage in stages

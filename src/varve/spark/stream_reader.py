@@ -1,9 +1,9 @@
-"""A topic as a stream: how far the next micro-batch goes, and whether the checkpoint fits the log.
+"""A topic as a stream: the end of the next micro-batch, and whether the checkpoint matches the log.
 
-Invariant  the offset of a stream (`StreamOffset`) names the first record that was not read. It goes
-           only forward, never beyond what is decided (read_committed), and a batch that is
-           repeated reads the same offsets. Nothing is read after an offset whose log is another
-           one: the topic, its id, the end of the log and the batch before the offset are checked.
+Invariant  the offset of a stream (`StreamOffset`) names the first record that was not read. It only
+           advances, never beyond decided records (read_committed), and a repeated batch reads the
+           same offsets. A checkpoint of another log is refused: the topic, its id, the end of the
+           log and the batch before the offset are checked.
 """
 
 import logging
@@ -103,7 +103,7 @@ JsonObject = dict[str, Any]
 
 _log = logging.getLogger(__name__)
 
-_EVERYTHING = SourceFilters()
+_NO_FILTERS = SourceFilters()
 
 
 class TaskPartition(InputPartition):
@@ -135,7 +135,7 @@ class VarveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> JsonObject:  # noqa: N802
         sources = self._topic.partitions()
-        offsets = {source.number: source.wanted(_EVERYTHING)[0] for source in sources}
+        offsets = {source.number: source.wanted(_NO_FILTERS)[0] for source in sources}
         return _offset_of(sources, offsets).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -155,14 +155,14 @@ class VarveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: Mapping[str, Any], limit: ReadLimit) -> JsonObject:  # noqa: N802
         sources = self._topic.partitions()
-        before = self._check(StreamOffset.from_json(start), sources)
+        before = self._check_offset(StreamOffset.from_json(start), sources)
         ranges: dict[int, tuple[int, int]] = {}
         for source in sources:
             begin, end = before.offsets[source.number], source.bounds()[1]
             if self._target is not None:
                 end = min(end, self._target.get(source.number, begin))
             ranges[source.number] = (begin, max(begin, end))
-        offsets = _limit(sources, ranges, limit)
+        offsets = _limit_offsets(sources, ranges, limit)
         marks = {
             source.number: mark
             for source in sources
@@ -175,34 +175,37 @@ class VarveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self, start: Mapping[str, Any], end: Mapping[str, Any]
     ) -> Sequence[InputPartition]:
         sources = self._topic.partitions()
-        before = self._check(StreamOffset.from_json(start), sources)
+        before = self._check_offset(StreamOffset.from_json(start), sources)
         after = StreamOffset.from_json(end)
         if end != self._planned_end:
-            # A batch of an earlier process that did not finish: its records must still be there.
-            self._check(after, sources)
+            # A batch of an earlier process that did not finish: its records must still exist.
+            self._check_offset(after, sources)
         pieces = []
         for source in sources:
             if source.number in after.offsets:
                 pieces += source.pieces(
                     start_offset=before.offsets[source.number],
                     end_offset=after.offsets[source.number],
-                    filters=_EVERYTHING,
+                    filters=_NO_FILTERS,
                 )
         plan = SourcePlan(sources[0].topic, sources[0].topic_id, tuple(pieces), 0)
         return [TaskPartition(task) for task in make_tasks(plan, self._options)]
 
-    def _check(self, offset: StreamOffset, sources: Sequence[PartitionSource]) -> StreamOffset:
+    def _check_offset(
+        self, offset: StreamOffset, sources: Sequence[PartitionSource]
+    ) -> StreamOffset:
         """The offset to continue from, with new partitions at their beginning.
 
-        Raises InconsistentTopicId for another topic; OffsetOutOfRange where records were lost, or
-        with failOnDataLoss=false continues with the records there are.
+        Raises InconsistentTopicId for another topic, and OffsetOutOfRange where records were lost;
+        with failOnDataLoss=false it continues with the remaining records.
         """
         offset.check_topic(sources[0].topic, sources[0].topic_id)
-        gone = sorted({*offset.offsets} - {source.number for source in sources})
-        if gone:
+        missing = sorted({*offset.offsets} - {source.number for source in sources})
+        if missing:
             raise NotFound(
-                f"partitions {gone!r:.200} of topic {sources[0].topic} were read before and are "
-                "not there now: name all directories of the topic, or use a new checkpoint location"
+                f"partitions {missing!r:.200} of topic {sources[0].topic} were read before and "
+                "are missing now: name all directories of the topic, or use a new checkpoint "
+                "location"
             )
         offsets = {source.number: self._check_partition(source, offset) for source in sources}
         return StreamOffset(sources[0].topic, sources[0].topic_id, offsets, offset.marks)
@@ -235,7 +238,7 @@ class VarveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, TaskPartition):
             columns = ArrowColumns(self._schema.fieldNames())
-            yield from read_task(partition.task, columns, self._options, _EVERYTHING)
+            yield from read_task(partition.task, columns, self._options, _NO_FILTERS)
 
 
 def _check_options(options: SourceOptions) -> None:
@@ -256,9 +259,9 @@ def _offset_of(
 
 
 def _find_loss(source: PartitionSource, begin: int, mark: HistoryMark | None) -> str | None:
-    """Why the records after an offset are not those that follow what was read; None if they are.
+    """Why the log does not continue the records that were read; None if it does.
 
-    The batch before the offset is read only where there is something after it.
+    The batch before the offset is read only if records follow it.
     """
     first, end = source.bounds()
     if begin < first:
@@ -277,14 +280,14 @@ def _next_mark(source: PartitionSource, before: StreamOffset, offset: int) -> Hi
     return source.find_mark(offset)
 
 
-def _limit(
+def _limit_offsets(
     sources: Sequence[PartitionSource], ranges: Mapping[int, tuple[int, int]], limit: ReadLimit
 ) -> dict[int, int]:
-    """How far the next batch goes, the same share of the offsets of every partition.
+    """The end offsets of the next batch: the same share of the pending offsets of each partition.
 
-    At least one offset on, if there is one: a share of nothing would never end.
+    Each partition with records advances by at least one offset, so that the stream progresses.
     """
-    waiting = sum(end - begin for begin, end in ranges.values())
+    pending = sum(end - begin for begin, end in ranges.values())
     offsets = {number: end for number, (_, end) in ranges.items()}
     for source in sources:
         begin, end = ranges[source.number]
@@ -292,11 +295,11 @@ def _limit(
             continue
         match limit:
             case ReadMaxRows(max_rows):
-                rows = max(1, (end - begin) * max_rows // waiting)
+                rows = max(1, (end - begin) * max_rows // pending)
                 offsets[source.number] = min(end, begin + rows)
             case ReadMaxBytes(max_bytes):
-                # Only the segments of this batch are looked at, however many wait.
-                share = (end - begin) * max_bytes // waiting
+                # Reads the sizes of the segments of this batch only, however many are pending.
+                share = (end - begin) * max_bytes // pending
                 offsets[source.number] = source.step(
                     start_offset=begin, end_offset=end, max_bytes=share
                 )

@@ -1,9 +1,9 @@
-"""The process from which Spark forks its Python workers, with what they need loaded already.
+"""The process from which Spark forks its Python workers, with their modules already imported.
 
 A worker of Spark's own daemon imports numpy, pyarrow, pandas and numba again, which takes seconds
 of a core; one that is forked from here has them. The setting is `spark.python.daemon.module`.
 
-Invariant  nothing here starts a thread: what is forked has only the one that forks.
+Invariant  nothing here starts a thread: a forked process has only the thread that forks.
 """
 
 import numba  # noqa: F401

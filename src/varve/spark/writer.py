@@ -2,7 +2,7 @@
 
     frame.write.format("varve").options(directory="data", topic="orders").mode("append").save()
 
-Tasks make finished batches and stage them; the driver's commit appends them as one transaction.
+Tasks build complete batches and stage them; the driver's commit appends them as one transaction.
 
 Invariant  readers of committed records see all rows of a write in a partition, or none.
 Crash      a retried epoch is appended once: see `varve.jobs.sink.commit`.
@@ -92,10 +92,10 @@ def _append(
 ) -> CommitResult:
     if options.server is not None:
         timeout_ms = options.transaction_timeout_ms
-        through = ServerCommit(
+        server_commit = ServerCommit(
             open_client(options.server), clock=SystemClock(), timeout_ms=timeout_ms
         )
-        return through.commit(write, target, staging)
+        return server_commit.commit(write, target, staging)
     with open_directory(options, _wait) as store:
         return open_commit(store, options, clock=SystemClock()).commit(write, target, staging)
 
@@ -110,7 +110,7 @@ def _check_append(schema: StructType, *, overwrite: bool) -> None:
 
 
 class VarveWriter(DataSourceArrowWriter):
-    """A batch write, with an id of its own unless the user gives one and an epoch."""
+    """A batch write; its sink id is random unless the user gives an id and an epoch."""
 
     def __init__(self, options: SinkOptions, schema: StructType, *, overwrite: bool) -> None:
         _check_append(schema, overwrite=overwrite)
@@ -182,7 +182,7 @@ class VarveStreamWriter(DataSourceStreamArrowWriter):
         }
         if not owners:
             return
-        # Spark creates a writer for each commit; what counts is the topic as tasks saw it.
+        # Spark creates a writer for each commit: the target is the one that the tasks wrote to.
         ((query, target),) = owners
         write = EpochWrite(
             sink_id=self._sink_id(query),

@@ -22,14 +22,14 @@ from varve.foundation.errors import Corrupt, InvalidRequest
 from varve.spark.dedup.deduplicate import IdSetCache
 from varve.spark.dedup.settings import (
     FILE,
-    SPARKS_FILE,
+    SPARK_METADATA_FILE,
     CheckpointSpec,
     DedupBatch,
     DedupResult,
     DedupSettings,
     DedupSpec,
+    bind_checkpoint,
     decode_spec,
-    freeze,
     read_counts,
 )
 
@@ -192,7 +192,7 @@ def freeze_in(
         after_ms=5,
         is_refreshing=False,
     )
-    return freeze(
+    return bind_checkpoint(
         files,
         meaning,
         where="ck",
@@ -207,7 +207,7 @@ def test_a_checkpoint_keeps_its_meaning_secret_and_partitions() -> None:
     first = freeze_in(files)
     assert freeze_in(files, partitions=2) == first
     assert (first.bucket_keys, first.sink_id) == ((4, 9), "dedup-0000000000000003")
-    with pytest.raises(InvalidRequest, match=r"before_ms=5.*cannot go on with 6"):
+    with pytest.raises(InvalidRequest, match=r"before_ms=5.*cannot continue with 6"):
         freeze_in(files, before_ms=6)
     with pytest.raises(InvalidRequest, match="has 2 partitions of state"):
         freeze_in(files, partitions=3)
@@ -215,7 +215,7 @@ def test_a_checkpoint_keeps_its_meaning_secret_and_partitions() -> None:
         with pytest.raises(Corrupt, match="new checkpoint"):
             decode_spec(broken, "ck/x")
     with pytest.raises(InvalidRequest, match="another query"):
-        freeze_in(MemoryFiles({SPARKS_FILE: b""}))
+        freeze_in(MemoryFiles({SPARK_METADATA_FILE: b""}))
 
 
 def test_counts_add_up_and_are_told() -> None:

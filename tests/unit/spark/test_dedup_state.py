@@ -116,13 +116,13 @@ def test_damage_is_told_and_not_read() -> None:
     window, store = IdSet(REACH), MemoryChunks()
     keep(window, store, make_ids(0, 10, 0))
     store.chunks[0] = store.chunks[0][:-1] + b"\0"
-    with pytest.raises(Corrupt, match="chunk 0 has 250 bytes that are not its own"):
+    with pytest.raises(Corrupt, match="chunk 0 has 250 bytes that do not match its digest"):
         IdSet(REACH).catch_up(store, floor_ms=-1)
     del store.chunks[0]
     with pytest.raises(Corrupt, match="chunk 0 is missing"):
         IdSet(REACH).catch_up(store, floor_ms=-1)
     for head in (b"", b"\x02", b"\x01short"):
-        with pytest.raises(Corrupt, match="this varve knows format 1"):
+        with pytest.raises(Corrupt, match="this varve reads format 1"):
             decode_head(head)
 
 

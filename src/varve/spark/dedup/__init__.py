@@ -1,1 +1,1 @@
-"""A stream without its duplicates within a window."""
+"""The deduplication job on Spark Structured Streaming."""

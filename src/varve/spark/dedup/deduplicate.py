@@ -1,17 +1,16 @@
-"""A stream of records as a stream of those that are new: its plan, and its stateful operator.
+"""The streaming plan of a deduplication, and its stateful operator.
 
     records -> pack (Python) -> shuffle by bucket -> judge (Python, state) -> shuffle by partition
     -> unpack in order (Python) -> records
 
 Spark hands rows to Python's stateful operators one by one, at microseconds each. Packed, a few
-thousand rows are one: an Arrow batch as bytes, with the folded ids beside the columns.
+thousand rows are one row: an Arrow batch as bytes, with the folded ids as further columns.
 
-Invariant  what leaves `unpack_rows` has, of each source partition, ascending offsets, and is what
-           was packed, cell by cell. Between the two shuffles there are few rows, each thousands of
-           records.
-Cache      a worker process keeps the windows of the buckets it saw, up to _CACHE_BYTES. They only
-           spare reads: each is compared with the state store before it is used.
-Memory     the rows of a batch that fall to a bucket are held until they are judged.
+Invariant  `unpack_rows` returns the records of each source partition in the order of offsets, cell
+           by cell as they were packed. Few rows are shuffled, each with thousands of records.
+Cache      a worker process caches the id sets of its buckets, up to _CACHE_BYTES. The cache only
+           saves reads: an id set is compared with the state store before it is used.
+Memory     all rows of a batch in one bucket are in memory until they are judged.
 """
 
 from collections import OrderedDict
@@ -53,10 +52,11 @@ NO_TIME: Final = -(1 << 62)
 
 TIME: Final = "_time"
 _FIRST, _SECOND, _KIND = "_word0", "_word1", "_kind"
-_OWN: Final = (_FIRST, _SECOND, _KIND, TIME)
+_ADDED_COLUMNS: Final = (_FIRST, _SECOND, _KIND, TIME)
 _PACKED_BYTES: Final = 4 << 20
-_WAITING_BYTES: Final = 64 << 20
+_PENDING_BYTES_MAX: Final = 64 << 20
 _UNPACKED_ROWS: Final = 10_000
+"""As `spark.sql.execution.arrow.maxRecordsPerBatch` by default."""
 _UNPACKED_BYTES: Final = 16 << 20
 
 
@@ -69,16 +69,16 @@ class Packer:
 
     def pack(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """One row of PACKED_TYPES for about _PACKED_BYTES of a bucket."""
-        waiting: list[pa.RecordBatch] = []
+        pending: list[pa.RecordBatch] = []
         size = 0
         for batch in batches:
-            waiting.append(self._fold(batch))
+            pending.append(self._fold(batch))
             size += batch.nbytes
-            if size >= min(_PACKED_BYTES * len(self.bucket_keys), _WAITING_BYTES):
-                yield from self._deal(waiting)
-                waiting, size = [], 0
-        if waiting:
-            yield from self._deal(waiting)
+            if size >= min(_PACKED_BYTES * len(self.bucket_keys), _PENDING_BYTES_MAX):
+                yield from self._split_by_bucket(pending)
+                pending, size = [], 0
+        if pending:
+            yield from self._split_by_bucket(pending)
 
     def _fold(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         ids = batch.column(ID)
@@ -91,19 +91,19 @@ class Packer:
         k0, k1 = (np.uint64(word) for word in self.secret)
         fold_ids(payload, offsets, k0, k1, words, kinds)
         times = pc.fill_null(batch.column(TIME), NO_TIME)
-        own = {
+        added = {
             _FIRST: pa.array(words[:, 0]),
             _SECOND: pa.array(words[:, 1]),
             _KIND: pa.array(kinds),
         }
         kept = {
-            field.name: batch.column(place)
-            for place, field in enumerate(batch.schema)
+            field.name: batch.column(index)
+            for index, field in enumerate(batch.schema)
             if field.name not in (ID, TIME)
         }
-        return pa.RecordBatch.from_pydict({**kept, **own, TIME: times})
+        return pa.RecordBatch.from_pydict({**kept, **added, TIME: times})
 
-    def _deal(self, batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def _split_by_bucket(self, batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         batch = pa.concat_batches(batches)
         ids = read_ids(batch)
         buckets = np.zeros(ids.count, np.uint8)
@@ -157,7 +157,7 @@ def decode_batch(data: Any) -> pa.RecordBatch:
 
 
 def unpack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The rows of a column of packed ones, by partition and offset."""
+    """The records of packed rows, in the order of partition and offset."""
     packed = [decode_batch(cell.as_buffer()) for batch in batches for cell in batch.column(ROWS)]
     if not packed:
         return
@@ -175,7 +175,7 @@ def unpack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _gather(batches: Sequence[pa.RecordBatch], owners: Numbers, rows: Numbers) -> pa.RecordBatch:
-    """Row rows[i] of batch owners[i], one after the other; no more than these are copied."""
+    """Row rows[i] of batch owners[i] for each i; copies these rows only."""
     by_owner = np.argsort(owners, kind="stable")
     parts = [
         batches[owner].take(pa.array(rows[by_owner[owners[by_owner] == owner]]))
@@ -183,9 +183,9 @@ def _gather(batches: Sequence[pa.RecordBatch], owners: Numbers, rows: Numbers) -
     ]
     if len(parts) == 1:
         return parts[0]
-    back = np.empty(len(rows), np.int64)
-    back[by_owner] = np.arange(len(rows))
-    return pa.concat_batches(parts).take(pa.array(back))
+    positions = np.empty(len(rows), np.int64)
+    positions[by_owner] = np.arange(len(rows))
+    return pa.concat_batches(parts).take(pa.array(positions))
 
 
 def split_by_partition(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
@@ -196,8 +196,8 @@ def split_by_partition(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBa
 
 
 def choose(batch: pa.RecordBatch, chosen: npt.NDArray[np.bool_]) -> pa.RecordBatch:
-    """The chosen rows of a packed batch without the folded ids."""
-    names = [name for name in batch.schema.names if name not in _OWN]
+    """The chosen rows of a packed batch, without the columns that packing added."""
+    names = [name for name in batch.schema.names if name not in _ADDED_COLUMNS]
     return batch.select(names).filter(pa.array(chosen))
 
 
@@ -214,28 +214,28 @@ _CACHE_BYTES: Final = 2 << 30
 
 
 class IdSetCache:
-    """Windows that a worker process holds between batches, the least used dropped first."""
+    """Id sets that a worker process keeps between batches; drops the least recently used first."""
 
     def __init__(self, size_max: int) -> None:
         self._size_max = size_max
-        self._windows: OrderedDict[tuple[DedupWindow, int], IdSet] = OrderedDict()
+        self._id_sets: OrderedDict[tuple[DedupWindow, int], IdSet] = OrderedDict()
 
-    def take(self, reach: DedupWindow, bucket: int) -> IdSet:
-        """The window, or a new one; it is not in the cache until it is given back."""
-        return self._windows.pop((reach, bucket), None) or IdSet(reach)
+    def take(self, window: DedupWindow, bucket: int) -> IdSet:
+        """Removes the id set of a bucket from the cache, or creates one; `give` puts it back."""
+        return self._id_sets.pop((window, bucket), None) or IdSet(window)
 
-    def give(self, reach: DedupWindow, bucket: int, window: IdSet) -> None:
-        self._windows[reach, bucket] = window
-        size = sum(id_set.size for id_set in self._windows.values())
+    def give(self, window: DedupWindow, bucket: int, ids: IdSet) -> None:
+        self._id_sets[window, bucket] = ids
+        size = sum(id_set.size for id_set in self._id_sets.values())
         while size > self._size_max:
-            size -= self._windows.popitem(last=False)[1].size
+            size -= self._id_sets.popitem(last=False)[1].size
 
 
-_cache = IdSetCache(_CACHE_BYTES)  # of this process: Spark makes a processor for every batch
+_cache = IdSetCache(_CACHE_BYTES)  # of the process: Spark creates a processor for every batch
 
 
 class SparkChunks:
-    """The state of the bucket that Spark has chosen for this processor."""
+    """Spark's state of the bucket that is processed now, as a ChunkStore."""
 
     def __init__(self, handle: StatefulProcessorHandle) -> None:
         self._head = handle.getValueState("head", "data binary")
@@ -260,7 +260,7 @@ class SparkChunks:
 
 
 class DedupProcessor(StatefulProcessor):
-    """Judges the rows of one bucket after the other."""
+    """Judges the rows of each bucket."""
 
     def __init__(self, judge: Judge, routes: Verdicts) -> None:
         self._judge = judge
@@ -275,24 +275,26 @@ class DedupProcessor(StatefulProcessor):
         rows: Iterator[pd.DataFrame],
         timerValues: Any,  # noqa: N803
     ) -> Iterator[pd.DataFrame]:
-        """Spark passes the arguments by these names; one row of RESULT_TYPES comes for each group
-        of rows to forward, and one with the counts."""
+        """Yields rows of RESULT_TYPES: the counts, and one for each group of rows to forward.
+
+        Spark passes the arguments by these names.
+        """
         bucket = int(key[0])
         batches = [decode_batch(cell) for frame in rows for cell in frame[ROWS]]
-        moment = BatchTime(
+        batch_time = BatchTime(
             timerValues.getCurrentWatermarkInMs(), timerValues.getCurrentProcessingTimeInMs()
         )
-        reach = self._judge.reach
-        window = _cache.take(reach, bucket)
+        window = self._judge.window
+        ids = _cache.take(window, bucket)
         arrivals = IdBatch.join(
             [IdBatch(read_ids(batch), *read_locations(batch)) for batch in batches]
         )
-        verdicts = self._judge.judge(arrivals, moment, window, self._store)
-        _cache.give(reach, bucket, window)
+        verdicts = self._judge.judge(arrivals, batch_time, ids, self._store)
+        _cache.give(window, bucket, ids)
         yield make_result(batches, verdicts, self._routes)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Does nothing: Spark closes the state."""
 
 
 def make_result(
@@ -300,16 +302,18 @@ def make_result(
 ) -> pd.DataFrame:
     """Rows of RESULT_TYPES: the counts, then the forwarded and the side rows of each batch."""
     counts = Counts.of(verdicts)
-    found: list[tuple[Any, ...]] = [(-1, False, None, *(getattr(counts, name) for name in COUNTS))]
-    none = (0,) * len(COUNTS)
+    results: list[tuple[Any, ...]] = [
+        (-1, False, None, *(getattr(counts, name) for name in COUNTS))
+    ]
+    no_counts = (0,) * len(COUNTS)
     ends = np.cumsum([batch.num_rows for batch in batches])
     for batch, part in zip(batches, np.split(verdicts, ends[:-1]), strict=True):
-        found += (
-            (partition, is_late, encode_batch(rows), *none)
+        results += (
+            (partition, is_late, encode_batch(rows), *no_counts)
             for is_late, route in ((False, Route.ON), (True, Route.ASIDE))
             for partition, rows in split_by_partition(choose(batch, routes[part] == route))
         )
-    return pd.DataFrame(found, columns=[PARTITION, LATE, ROWS, *COUNTS])
+    return pd.DataFrame(results, columns=[PARTITION, LATE, ROWS, *COUNTS])
 
 
 # The plan of a stream
@@ -323,9 +327,9 @@ STATE_CONF: Final = {
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-    # A batch without records would move nothing: nothing waits for a timer.
+    # A batch without records would change nothing: there are no timers.
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
-    # A packed row may have megabytes, and 10,000 of them would be one Arrow batch.
+    # A packed row may have megabytes; by default an Arrow batch has up to 10,000 rows.
     "spark.sql.execution.arrow.maxBytesPerBatch": str(64 << 20),
 }
 """Settings of the session while a query starts."""
@@ -342,10 +346,10 @@ def make_id(source: IdSource) -> Column:
             named = F.filter("headers", lambda header: header["key"] == source.name)
             return F.try_element_at(named, F.lit(-1))["value"]
         case IdKind.FIELD:
-            path = "$" + "".join(f"['{one}']" for one in source.name.split("."))
+            path = "$" + "".join(f"['{part}']" for part in source.name.split("."))
             text = F.col("value").cast("string")
             column = F.get_json_object(text, path)
-            # What is no UTF-8 is read as U+FFFD: different ids would become one.
+            # Invalid UTF-8 is read as U+FFFD: different ids would become equal.
             return F.when(F.is_valid_utf8(text) | ~column.contains("\ufffd"), column).cast("binary")
 
 
@@ -361,7 +365,7 @@ def judge_stream(
     """Rows of RESULT_TYPES; the counts of each batch are observed as METRICS."""
     timestamp = F.col("timestamp")
     latest = F.current_timestamp() + F.expr(f"interval {judge.max_future_ms} milliseconds")
-    # A record from the future moves no clock, and neither does one without a time.
+    # Records from the future or without a timestamp do not advance the watermark.
     event_time = F.when(timestamp <= latest, timestamp).otherwise(F.timestamp_millis(F.lit(0)))
     packed = (
         records.withColumn(_EVENT_TIME, event_time)
@@ -369,7 +373,7 @@ def judge_stream(
         .withColumn(ID, identity)
         .withColumn(TIME, F.unix_millis("timestamp"))
         .drop(_EVENT_TIME)
-        .mapInArrow(Packer(tuple(bucket_keys), judge.reach.secret).pack, PACKED_TYPES)
+        .mapInArrow(Packer(tuple(bucket_keys), judge.window.secret).pack, PACKED_TYPES)
     )
     judged = packed.groupBy(BUCKET).transformWithStateInPandas(
         DedupProcessor(judge, routes), RESULT_TYPES, outputMode="Append", timeMode="EventTime"
@@ -382,23 +386,25 @@ def unpack_rows(
 ) -> DataFrame:
     """The forwarded records, or those for the side topic."""
     keys = F.array(*map(F.lit, bucket_keys))
-    place = F.get(keys, F.pmod(F.col(PARTITION), F.lit(len(bucket_keys))))
+    target = F.get(keys, F.pmod(F.col(PARTITION), F.lit(len(bucket_keys))))
     return (
         results.where(F.col(ROWS).isNotNull() & (F.col(LATE) == is_late))
-        .select(ROWS, place.alias("place"))
-        .repartition(len(bucket_keys), "place")
+        .select(ROWS, target.alias("target"))
+        .repartition(len(bucket_keys), "target")
         .select(ROWS)
         .mapInArrow(unpack, schema)
     )
 
 
 def find_bucket_keys(spark_range: DataFrame, count: int) -> tuple[int, ...]:
-    """Numbers of which Spark's hash sends one to each of `count` partitions.
+    """A key for each of `count` partitions, to which Spark's hash assigns it.
 
-    `spark_range` has many numbers as its column `id`.
+    `spark_range` has many numbers in its column `id`.
     """
-    place = F.pmod(F.hash(F.col("id").cast("int")), F.lit(count)).alias("place")
-    frame = spark_range.groupBy(place).agg(F.min("id").cast("int").alias("id")).orderBy("place")
+    partition = F.pmod(F.hash(F.col("id").cast("int")), F.lit(count)).alias("partition")
+    frame = (
+        spark_range.groupBy(partition).agg(F.min("id").cast("int").alias("id")).orderBy("partition")
+    )
     keys = tuple(row["id"] for row in frame.collect())
     assert len(keys) == count
     return keys

@@ -1,8 +1,8 @@
-"""A stream without its duplicates, topic to topic or topic to table. docs/jobs/dedup.md
+"""The deduplication job: a topic to a topic or a table, without duplicates. docs/jobs/dedup.md
 
-Invariant  a batch's state, its input offsets and its output go together: Spark repeats a batch that
-           did not end with the same offsets, the same state before it and the same number, by which
-           the output knows it.
+Invariant  state, input offsets and output of a batch belong together: Spark repeats an unfinished
+           batch with the same offsets, the same state before it and the same number, by which the
+           output recognizes it.
 Crash      a run may be killed anywhere; the next one continues from the checkpoint.
 """
 
@@ -47,21 +47,22 @@ from varve.spark.dedup.settings import (
     DedupSettings,
     DedupSpec,
     HadoopFiles,
-    freeze,
+    bind_checkpoint,
     read_counts,
 )
 from varve.spark.dedup.state import DedupWindow, Judge
 from varve.spark.session import is_connect
 
 _POLL_SECONDS: Final = 1
-_KEYS_TRIED: Final = 1 << 15
+_KEY_CANDIDATES: Final = 1 << 15
+"""About 128 for each of STATE_PARTITIONS_MAX partitions, so that each gets a key."""
 
 DedupOutput = TopicOutput | TableOutput
 OnBatch = Callable[[DedupBatch], None]
 
 
 class DedupWriter(Protocol):
-    """Writes what comes out."""
+    """Writes the records that a deduplication keeps."""
 
     def start(self, results: DataFrame) -> DataStreamWriter: ...
 
@@ -76,15 +77,15 @@ class DedupSource:
 
     def options(self, settings: DedupSettings) -> dict[str, str]:
         """The options of the data source."""
-        given = {"topic": self.topic, "maxBytesPerTrigger": str(settings.batch_bytes)}
+        options = {"topic": self.topic, "maxBytesPerTrigger": str(settings.batch_bytes)}
         if self.address is not None:
-            given["url"] = self.address.url
-            given |= {f"store.{name}": str(value) for name, value in self.address.settings}
+            options["url"] = self.address.url
+            options |= {f"store.{name}": str(value) for name, value in self.address.settings}
             if self.address.cluster is not None:
-                given["cluster"] = self.address.cluster
+                options["cluster"] = self.address.cluster
         if self.directories:
-            given["directory"] = ",".join(self.directories)
-        return {**given, **dict(settings.read_options)}
+            options["directory"] = ",".join(self.directories)
+        return {**options, **dict(settings.read_options)}
 
 
 def dedup(
@@ -100,35 +101,36 @@ def dedup(
     draw: Callable[[], int] = lambda: secrets.randbits(64),
     clock: Clock | None = None,
 ) -> DedupResult:
-    """Deduplicates what is there and ends, or continues every `interval_ms` until `is_stopping`.
+    """Deduplicates the available records and returns, or continues until `is_stopping`.
 
-    Raises InvalidRequest where the checkpoint was made for something else, and changes nothing
-    then. Errors of Spark are raised unchanged; `explain_failure` summarises one in a sentence.
+    With `interval_ms` a micro-batch starts at that interval. Raises InvalidRequest for a
+    checkpoint of another deduplication, and changes nothing then. Spark's errors are raised
+    unchanged; `explain_failure` translates them.
     """
     if is_connect(spark):
         raise Unavailable(
             "a deduplication cannot run over Spark Connect: its driver reads and writes the "
-            "checkpoint; give a master of Spark's own"
+            "checkpoint; use a master other than sc://"
         )
     clock = clock or SystemClock()
     began_ms = clock.now_ms()
-    given = source.options(settings)
-    options = parse_options(given)
-    topic = _find_topic(options)
-    frozen = _freeze(spark, topic, output, settings, checkpoint, draw)
-    _note(topic, output, settings, clock)
-    _note_checkpoint(topic, output, checkpoint, clock)
-    writer = _make_writer(output, settings, frozen, topic.partition_count, options, clock)
+    read_options = source.options(settings)
+    options = parse_options(read_options)
+    topic = _get_topic(options)
+    spec = _bind_checkpoint(spark, topic, output, settings, checkpoint, draw)
+    _register_outputs(topic, output, settings, clock)
+    _register_checkpoint(topic, output, checkpoint, clock)
+    writer = _make_writer(output, settings, spec, topic.partition_count, options, clock)
     if isinstance(writer, TableWriter):
-        _note(topic, output, settings, clock, writer.locations)
-    conf = {**STATE_CONF, "spark.sql.shuffle.partitions": str(len(frozen.bucket_keys))}
+        _register_outputs(topic, output, settings, clock, writer.locations)
+    conf = {**STATE_CONF, "spark.sql.shuffle.partitions": str(len(spec.bucket_keys))}
     with _temporary_conf(spark, conf):
-        records = spark.readStream.format(FORMAT).options(**given).load()
-        results = _judge(records, settings, frozen)
+        records = spark.readStream.format(FORMAT).options(**read_options).load()
+        results = _judge(records, settings, spec)
         stream = writer.start(results).option("checkpointLocation", checkpoint)
         query = _trigger(stream, interval_ms).outputMode("append").start()
     result = DedupResult(
-        topic=source.topic, output=str(output), state_partitions=len(frozen.bucket_keys)
+        topic=source.topic, output=str(output), state_partitions=len(spec.bucket_keys)
     )
     result = _follow(query, result, on_batch, is_stopping)
     return replace(result, duration_ms=clock.now_ms() - began_ms)
@@ -136,7 +138,7 @@ def dedup(
 
 @dataclass(frozen=True, slots=True)
 class _Topic:
-    """The topic as it is found."""
+    """The source topic, and the registry of outputs derived from it."""
 
     name: str
     id: str
@@ -144,14 +146,14 @@ class _Topic:
     outputs: OutputRegistry
 
 
-def _find_topic(options: SourceOptions) -> _Topic:
+def _get_topic(options: SourceOptions) -> _Topic:
     """Raises NotFound."""
     sources = open_partitions(options)
     outputs = open_output_registry(options, sources)
     return _Topic(sources[0].topic, sources[0].topic_id, len(sources), outputs)
 
 
-def _freeze(
+def _bind_checkpoint(
     spark: SparkSession,
     topic: _Topic,
     output: DedupOutput,
@@ -162,7 +164,7 @@ def _freeze(
     count = settings.state_partitions or min(
         spark.sparkContext.defaultParallelism, STATE_PARTITIONS_MAX
     )
-    return freeze(
+    return bind_checkpoint(
         HadoopFiles(spark, checkpoint),
         DedupSpec(
             topic=topic.name,
@@ -176,23 +178,23 @@ def _freeze(
         where=checkpoint,
         partitions=settings.state_partitions,
         draw_secret=lambda: (draw(), draw()),
-        draw_keys=lambda: find_bucket_keys(spark.range(_KEYS_TRIED), count),
+        draw_keys=lambda: find_bucket_keys(spark.range(_KEY_CANDIDATES), count),
     )
 
 
-def _note(
+def _register_outputs(
     topic: _Topic,
     output: DedupOutput,
     settings: DedupSettings,
     clock: Clock,
     locations: tuple[str, ...] = (),
 ) -> None:
-    """Notes the output, and the topic of late records, before the first of them is written."""
+    """Registers the output and the topic of late records before anything is written to them."""
     names = [output.name]
     if settings.side_topic is not None:
         if isinstance(output, TableOutput):
             raise InvalidRequest(
-                "a side topic goes with a topic as output: for a table forward or drop late records"
+                "a side topic needs a topic as output: for a table forward or drop late records"
             )
         names.append(settings.side_topic)
     for name in names:
@@ -210,7 +212,7 @@ def _note(
         )
 
 
-def _note_checkpoint(topic: _Topic, output: DedupOutput, checkpoint: str, clock: Clock) -> None:
+def _register_checkpoint(topic: _Topic, output: DedupOutput, checkpoint: str, clock: Clock) -> None:
     topic.outputs.note(
         DerivedOutput(
             kind=OutputKind.CHECKPOINT,
@@ -223,19 +225,19 @@ def _note_checkpoint(topic: _Topic, output: DedupOutput, checkpoint: str, clock:
     )
 
 
-def _judge(records: DataFrame, settings: DedupSettings, frozen: CheckpointSpec) -> DataFrame:
-    reach = DedupWindow(
+def _judge(records: DataFrame, settings: DedupSettings, spec: CheckpointSpec) -> DataFrame:
+    window = DedupWindow(
         before_ms=settings.before_ms,
         after_ms=settings.after_ms,
         is_refreshing=settings.is_refreshing,
-        secret=frozen.secret,
+        secret=spec.secret,
     )
     return judge_stream(
         records,
         make_id(settings.by),
-        Judge(reach, settings.max_future_ms),
+        Judge(window, settings.max_future_ms),
         make_routes(settings),
-        bucket_keys=frozen.bucket_keys,
+        bucket_keys=spec.bucket_keys,
         lateness_ms=settings.lateness_ms,
     )
 
@@ -243,7 +245,7 @@ def _judge(records: DataFrame, settings: DedupSettings, frozen: CheckpointSpec) 
 def _make_writer(
     output: DedupOutput,
     settings: DedupSettings,
-    frozen: CheckpointSpec,
+    spec: CheckpointSpec,
     partitions: int,
     options: SourceOptions,
     clock: Clock,
@@ -252,20 +254,20 @@ def _make_writer(
         return TopicWriter(
             output=output,
             side_topic=settings.side_topic,
-            sink_id=frozen.sink_id,
+            sink_id=spec.sink_id,
             partitions=partitions,
-            bucket_keys=frozen.bucket_keys,
+            bucket_keys=spec.bucket_keys,
         )
     return TableWriter.open(
-        output, options, sink_id=frozen.sink_id, bucket_keys=frozen.bucket_keys, clock=clock
+        output, options, sink_id=spec.sink_id, bucket_keys=spec.bucket_keys, clock=clock
     )
 
 
 @contextmanager
 def _temporary_conf(spark: SparkSession, conf: Mapping[str, str]) -> Iterator[None]:
-    """Settings of the session while a query starts, which keeps them."""
-    before = {name: spark.conf.get(name, None) for name in conf}
-    # A stream's source and sink are looked up in the session of Java's thread: it may have none.
+    """Changes settings of the session while a query starts; the query keeps them."""
+    saved = {name: spark.conf.get(name, None) for name in conf}
+    # Spark looks up source and sink in the active session of the Java thread, which may have none.
     jvm: Any = spark._jvm
     jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)
     try:
@@ -273,11 +275,11 @@ def _temporary_conf(spark: SparkSession, conf: Mapping[str, str]) -> Iterator[No
             spark.conf.set(name, value)
         yield
     finally:
-        for name, known in before.items():
-            if known is None:
+        for name, previous in saved.items():
+            if previous is None:
                 spark.conf.unset(name)
             else:
-                spark.conf.set(name, known)
+                spark.conf.set(name, previous)
 
 
 def _trigger(stream: DataStreamWriter, interval_ms: int | None) -> DataStreamWriter:
@@ -292,27 +294,27 @@ def _follow(
     on_batch: OnBatch | None,
     is_stopping: Callable[[], bool],
 ) -> DedupResult:
-    """Waits for the end, and takes the counts of batches as they are done."""
-    last = -1
+    """Waits for the end of the query, and adds up the counts of completed batches."""
+    last_batch_id = -1
     is_done = False
     while not is_done:
         is_done = bool(query.awaitTermination(_POLL_SECONDS))
         if not is_done and is_stopping():
             query.stop()
             is_done = True
-        for batch in _read_batches(query, last):
-            last = batch.batch_id
+        for batch in _read_batches(query, last_batch_id):
+            last_batch_id = batch.batch_id
             result = result.add(batch)
             if on_batch is not None:
                 on_batch(batch)
     return result
 
 
-def _read_batches(query: StreamingQuery, last: int) -> Sequence[DedupBatch]:
+def _read_batches(query: StreamingQuery, last_batch_id: int) -> Sequence[DedupBatch]:
     batches = []
     for progress in query.recentProgress:
         observed = progress.observedMetrics.get(METRICS)
-        if progress.batchId > last and observed is not None:
+        if progress.batchId > last_batch_id and observed is not None:
             batches.append(_read_batch(progress, observed.asDict()))
     return batches
 

@@ -1,11 +1,11 @@
 """The records that a deduplication keeps, written to a topic or appended to an Iceberg table.
 
-Invariant  a batch is written once. To a topic, late records to another, by the sink's epochs: its
-           number is Spark's. In a table its number is in the commit (`varve.sink`), numbers only go
-           up, and the commits of others keep it. A batch leaves a run marker before its first file,
-           so that no other run takes its files for leftovers. The side table of bad values is
-           committed first, with the same run.
-Crash      files of a batch that was not committed are swept when it comes again.
+Invariant  a batch is written once. In a topic, and in the topic of late records, Spark's batch
+           number is the epoch of the sink. In a table the number is in the commit (`varve.sink`);
+           numbers ascend, and commits of other writers keep it. A batch writes a run marker before
+           its first file, so that no other run removes its files as leftovers. The side table of
+           bad values is committed first, in the same run.
+Crash      files of an uncommitted batch are removed when the batch is repeated.
 """
 
 import pickle
@@ -55,7 +55,7 @@ _LATE: str = "late"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicOutput:
-    """A topic of a log directory; it is made, with as many partitions as the source has."""
+    """A topic in a log directory; created, if missing, with the partition count of the source."""
 
     directories: tuple[str, ...]
     topic: str
@@ -80,14 +80,14 @@ class TopicOutput:
 
     def sink_options(self, topic: str, *, sink_id: str, partitions: int) -> dict[str, str]:
         """The options of the sink."""
-        given = {
+        options = {
             "directory": ",".join(self.directories),
             "topic": topic,
             "sinkId": sink_id,
             "createTopic": "true",
             "partitions": str(partitions),
         }
-        return {**given, **dict(self.options)}
+        return {**options, **dict(self.options)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +101,7 @@ class TopicWriter:
     bucket_keys: tuple[int, ...]
 
     def start(self, results: DataFrame) -> DataStreamWriter:
-        """The stream to be started."""
+        """The writer of the stream, which the caller starts."""
         if self.side_topic is not None:
             return results.writeStream.foreachBatch(self._write_both)
         return (
@@ -111,7 +111,7 @@ class TopicWriter:
         )
 
     def _write_both(self, results: DataFrame, batch_id: int) -> None:
-        """Late records first; both writes know by the batch whether they were done."""
+        """Writes late records first; each write skips a batch that it has committed."""
         assert self.side_topic is not None
         results.persist()
         try:
@@ -171,8 +171,8 @@ class TableTask:
     bad_files: TableFiles | None
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """One row of _TASK_TYPES: the files, and the largest offset of each partition."""
-        offsets: dict[int, int] = {}
+        """One row of _TASK_TYPES: the files, and the next offset of each partition."""
+        next_offsets: dict[int, int] = {}
         with (
             translate_catalog_errors(self.files.location),
             RowsWriter(self.files, self.run_id, "rows") as good,
@@ -183,18 +183,19 @@ class TableTask:
                     split = split_rows(part, self.decoder, is_keyed=False)
                     good.write(split.good)
                     bad.write(split.bad)
-                    offsets[partition] = max(
-                        offsets.get(partition, 0), int(part.column("offset").to_numpy().max()) + 1
+                    next_offsets[partition] = max(
+                        next_offsets.get(partition, 0),
+                        int(part.column("offset").to_numpy().max()) + 1,
                     )
         written = FileChanges(good.finish(), (), bad.finish(), good.row_count, bad.row_count)
-        cells = [pickle.dumps(written), pickle.dumps(offsets)]
+        cells = [pickle.dumps(written), pickle.dumps(next_offsets)]
         arrays = [pa.array([cell], pa.binary()) for cell in cells]
         yield pa.RecordBatch.from_arrays(arrays, names=["written", "offsets"])
 
 
 @dataclass(frozen=True, slots=True)
 class TableBatch:
-    """A batch on its way into the tables: begun, but not committed."""
+    """A batch that was started and is not committed yet."""
 
     run_id: str
     table: Table
@@ -259,13 +260,13 @@ class TableWriter:
         return tuple(get_table(self.catalog, name).location() for name in names)
 
     def start(self, results: DataFrame) -> DataStreamWriter:
-        """The stream to be started."""
+        """The writer of the stream, which the caller starts."""
         return results.writeStream.foreachBatch(self._write)
 
     def _write(self, results: DataFrame, batch_id: int) -> None:
         batch = self.begin_batch(batch_id)
         if batch is None:
-            # The rows are there, but Spark wants the state of the batch as well.
+            # The rows are committed, but Spark must still compute the state of the batch.
             results.write.format("noop").mode("append").save()
             return
         rows = unpack_rows(results, make_schema(), is_late=False, bucket_keys=self.bucket_keys)
@@ -273,15 +274,15 @@ class TableWriter:
         self.commit_batch(batch, batch_id, [(row["written"], row["offsets"]) for row in outcomes])
 
     def begin_batch(self, batch_id: int) -> TableBatch | None:
-        """Marks a run and removes files an earlier attempt left; None where it is committed."""
+        """Starts a run and removes files of an earlier attempt; None for a committed batch."""
         table = get_table(self.catalog, self.output.name)
         bad = get_table(self.catalog, f"{self.output.name}{BAD}") if self.has_bad else None
-        if self._has(table, batch_id):
+        if self._has_batch(table, batch_id):
             return None
         run_id = str(SinkBatch(self.sink_id, batch_id))
-        tables = [one for one in (table, bad) if one is not None]
-        for one in tables:
-            sweep(one, run_id)
+        tables = [target for target in (table, bad) if target is not None]
+        for target in tables:
+            sweep(target, run_id)
         begin_run(tables, run_id, self.clock)
         bad_files = None if bad is None else TableFiles.of(bad)
         task = TableTask(run_id, self.decoder, TableFiles.of(table), bad_files)
@@ -290,7 +291,7 @@ class TableWriter:
     def commit_batch(
         self, batch: TableBatch, batch_id: int, outcomes: Sequence[tuple[bytes, bytes]]
     ) -> None:
-        """Commits what the tasks wrote, the side table first.
+        """Commits the files that the tasks wrote, the side table first.
 
         Raises CommitConflict where an erasure ended the run meanwhile: its files are removed, and
         Spark repeats the batch when the query is started again.
@@ -302,7 +303,7 @@ class TableWriter:
         ends = {number: end for _, part in outcomes for number, end in pickle.loads(part).items()}
         after = replace(before, offsets={**before.offsets, **ends}, sink=sink)
         try:
-            if bad is not None and written.bad and not self._has(bad, batch_id):
+            if bad is not None and written.bad and not self._has_batch(bad, batch_id):
                 bad_after = replace(read_sync_state(bad), sink=sink)
                 commit(bad, progress=bad_after, run_id=run_id, added=written.bad)
             commit(table, progress=after, run_id=run_id, added=written.added)
@@ -317,14 +318,14 @@ class TableWriter:
                 table.refresh()
                 sweep(table, batch.run_id)
 
-    def _has(self, table: Table, batch_id: int) -> bool:
-        """Whether a batch is in the table; those before it are then, too."""
+    def _has_batch(self, table: Table, batch_id: int) -> bool:
+        """Whether a batch, and with it all before it, is in the table."""
         last = _find_last_batch(table, self.sink_id)
         return last is not None and last.sink_id == self.sink_id and last.number >= batch_id
 
 
 def _find_last_batch(table: Table, sink_id: str) -> SinkBatch | None:
-    """The last batch of a sink; tables of older versions name it as the run alone."""
+    """The last batch of a sink; tables of older versions store it as the run only."""
     sink = read_sync_state(table).sink
     run = str(table.properties.get(RUN, ""))
     if sink is None and run.rpartition("-")[0] == sink_id:

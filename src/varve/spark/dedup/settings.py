@@ -1,10 +1,10 @@
-"""What a deduplication is to do, what its checkpoint is bound to, and what it did.
+"""The settings of a deduplication, the file that binds its checkpoint, and its results.
 
 Layout     `varve-dedup.json` in the checkpoint directory, beside Spark's own files, written when
            the first run begins. docs/formats/dedup-state.md
-Invariant  a checkpoint serves one meaning of "duplicate", one topic, one output and one number of
-           state partitions. Asked for another, a run is refused before it changes anything.
-Crash      the file is written aside and renamed before Spark writes its first.
+Invariant  a checkpoint is bound to one definition of a duplicate, one topic, one output and one
+           number of state partitions. A run with others is refused before it changes anything.
+Crash      the file is written under another name and renamed, before Spark writes its first file.
 """
 
 import json
@@ -17,14 +17,15 @@ from varve.foundation.errors import Corrupt, InvalidRequest
 
 BATCH_BYTES: Final = 256 << 20
 STATE_PARTITIONS_MAX: Final = 256
+"""The number of a state partition is a byte in `deal_ids`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DedupSettings(DedupRules):
-    """The rules of a stream, whose policy for late records is also that for those of the future.
+    """The rules of a stream; the policy for late records also applies to those from the future.
 
-    `side_topic` is for late records under LatePolicy.SIDE. `state_partitions` and all that decides
-    which records are duplicates are frozen by the checkpoint.
+    `side_topic` gets late records under LatePolicy.SIDE. The checkpoint fixes `state_partitions`
+    and all rules that decide which records are duplicates.
     """
 
     side_topic: str | None = None
@@ -37,12 +38,12 @@ class DedupSettings(DedupRules):
         object.__setattr__(self, "future", self.late)
         if (self.late is LatePolicy.SIDE) != (self.side_topic is not None):
             raise InvalidRequest(
-                "a side topic goes with the policy side for late records, and back"
+                "a side topic and the policy side for late records need each other"
             )
         count = self.state_partitions
         if count is not None and not 1 <= count <= STATE_PARTITIONS_MAX:
             raise InvalidRequest(
-                f"{count} partitions of the state: there are 1 to {STATE_PARTITIONS_MAX}"
+                f"state_partitions is {count}, it must be 1 to {STATE_PARTITIONS_MAX}"
             )
         if self.batch_bytes < 1:
             raise InvalidRequest(f"batch_bytes is {self.batch_bytes}, it must be at least 1")
@@ -52,13 +53,13 @@ class DedupSettings(DedupRules):
 
 
 FILE: Final = "varve-dedup.json"
-SPARKS_FILE: Final = "metadata"
+SPARK_METADATA_FILE: Final = "metadata"
 _FORMAT: Final = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DedupSpec:
-    """What must not change under a checkpoint."""
+    """The properties of a deduplication that its checkpoint fixes."""
 
     topic: str
     topic_id: str
@@ -71,9 +72,9 @@ class DedupSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointSpec:
-    """A checkpoint's meaning, and what was drawn for it by lot."""
+    """The content of the file: the deduplication, and the secret and keys drawn for it."""
 
-    meaning: DedupSpec
+    spec: DedupSpec
     secret: tuple[int, int]
     bucket_keys: tuple[int, ...]
 
@@ -91,14 +92,14 @@ class CheckpointFiles(Protocol):
 
 
 class HadoopFiles:
-    """The directory as Spark itself reaches it."""
+    """The files through the Hadoop file system of the Spark session."""
 
     def __init__(self, spark: Any, location: str) -> None:
         self._hadoop = spark._jvm.org.apache.hadoop.fs
         self._location = location
-        home = self._hadoop.Path(location)
-        self._fs = home.getFileSystem(spark._jsc.hadoopConfiguration())
-        self._text = spark._jvm.org.apache.commons.io.IOUtils
+        directory = self._hadoop.Path(location)
+        self._fs = directory.getFileSystem(spark._jsc.hadoopConfiguration())
+        self._io_utils = spark._jvm.org.apache.commons.io.IOUtils
 
     def find(self, name: str) -> bytes | None:
         path = self._hadoop.Path(self._location, name)
@@ -106,83 +107,83 @@ class HadoopFiles:
             return None
         stream = self._fs.open(path)
         try:
-            return bytes(self._text.toByteArray(stream))
+            return bytes(self._io_utils.toByteArray(stream))
         finally:
             stream.close()
 
     def put(self, name: str, data: bytes) -> None:
-        aside = self._hadoop.Path(self._location, f".{name}.tmp")
-        stream = self._fs.create(aside, True)
+        temporary = self._hadoop.Path(self._location, f".{name}.tmp")
+        stream = self._fs.create(temporary, True)
         try:
             stream.write(bytearray(data))
         finally:
             stream.close()
-        self._fs.rename(aside, self._hadoop.Path(self._location, name))
+        self._fs.rename(temporary, self._hadoop.Path(self._location, name))
 
 
-def freeze(
+def bind_checkpoint(
     files: CheckpointFiles,
-    meaning: DedupSpec,
+    spec: DedupSpec,
     *,
     where: str,
     partitions: int | None,
     draw_secret: Callable[[], tuple[int, int]],
     draw_keys: Callable[[], Sequence[int]],
 ) -> CheckpointSpec:
-    """What the checkpoint says, or is made to say; raises InvalidRequest where it does not fit."""
+    """Reads the file, or writes it to a new checkpoint; raises InvalidRequest if it differs."""
     data = files.find(FILE)
     if data is None:
-        if files.find(SPARKS_FILE) is not None:
+        if files.find(SPARK_METADATA_FILE) is not None:
             raise InvalidRequest(
-                f"{where} is the checkpoint of another query ({FILE} is not there): name another "
+                f"{where} is the checkpoint of another query ({FILE} is missing): name another "
                 "directory"
             )
-        frozen = CheckpointSpec(
-            meaning=meaning, secret=draw_secret(), bucket_keys=tuple(draw_keys())
-        )
-        files.put(FILE, encode_spec(frozen))
-        return frozen
-    frozen = decode_spec(data, f"{where}/{FILE}")
-    for one in fields(DedupSpec):
-        before, asked = getattr(frozen.meaning, one.name), getattr(meaning, one.name)
-        if before != asked:
+        bound = CheckpointSpec(spec=spec, secret=draw_secret(), bucket_keys=tuple(draw_keys()))
+        files.put(FILE, encode_spec(bound))
+        return bound
+    bound = decode_spec(data, f"{where}/{FILE}")
+    for declared in fields(DedupSpec):
+        stored, requested = getattr(bound.spec, declared.name), getattr(spec, declared.name)
+        if stored != requested:
             raise InvalidRequest(
-                f"the checkpoint {where} was made with {one.name}={before!r:.200}, and cannot go "
-                f"on with {asked!r:.200}: ask for the same, or name a new checkpoint"
+                f"the checkpoint {where} was created with {declared.name}={stored!r:.200}, and "
+                f"cannot continue with {requested!r:.200}: use the same value, or a new checkpoint"
             )
-    if partitions is not None and partitions != len(frozen.bucket_keys):
+    if partitions is not None and partitions != len(bound.bucket_keys):
         raise InvalidRequest(
-            f"the checkpoint {where} has {len(frozen.bucket_keys)} partitions of state, and cannot "
-            f"go on with {partitions}: leave the number out, or name a new checkpoint"
+            f"the checkpoint {where} has {len(bound.bucket_keys)} partitions of state, and cannot "
+            f"continue with {partitions}: leave the number out, or use a new checkpoint"
         )
-    return frozen
+    return bound
 
 
-def encode_spec(frozen: CheckpointSpec) -> bytes:
+def encode_spec(bound: CheckpointSpec) -> bytes:
     document = {
         "format": _FORMAT,
-        **asdict(frozen.meaning),
-        "secret": [f"{word:016x}" for word in frozen.secret],
-        "bucket_keys": list(frozen.bucket_keys),
+        **asdict(bound.spec),
+        "secret": [f"{word:016x}" for word in bound.secret],
+        "bucket_keys": list(bound.bucket_keys),
     }
     return json.dumps(document, indent=1).encode()
 
 
 def decode_spec(data: bytes, where: str) -> CheckpointSpec:
-    """Raises Corrupt for any other file."""
+    """Raises Corrupt for a file that is not of this format."""
     try:
         document: dict[str, Any] = json.loads(data)
         if document["format"] != _FORMAT:
-            raise ValueError(f"format {document['format']}, this varve knows {_FORMAT}")
+            raise ValueError(f"format {document['format']}, this varve reads {_FORMAT}")
         first, second = (int(word, 16) for word in document["secret"])
         return CheckpointSpec(
-            meaning=DedupSpec(**{one.name: document[one.name] for one in fields(DedupSpec)}),
+            spec=DedupSpec(
+                **{declared.name: document[declared.name] for declared in fields(DedupSpec)}
+            ),
             secret=(first, second),
             bucket_keys=tuple(int(key) for key in document["bucket_keys"]),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Corrupt(
-            f"{where} cannot be read ({error}): put it back from a copy, or begin with a new "
+            f"{where} cannot be read ({error}): restore it from a copy, or start with a new "
             "checkpoint"
         ) from error
 
@@ -195,7 +196,7 @@ BATCHES_SHOWN: Final = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DedupBatch:
-    """One batch; `watermark_ms` is the one by which records of it were late."""
+    """One batch; its late records are those below `watermark_ms`."""
 
     batch_id: int
     counts: Counts
@@ -244,12 +245,12 @@ class DedupResult:
 
 
 def encode_counts(counts: Counts) -> dict[str, int]:
-    """As JSON has them; a stream counts records without a timestamp as late."""
+    """The counts for JSON; a stream counts records without a timestamp as late."""
     by_name = asdict(counts)
     del by_name["missing"]
     return {"records": counts.total, **by_name}
 
 
 def read_counts(observed: Mapping[str, int | None]) -> Counts:
-    """The counts as Spark observed them: null where a batch had no records."""
+    """The counts that Spark observed: null where a batch had no records."""
     return Counts(**{name: count or 0 for name, count in observed.items()})

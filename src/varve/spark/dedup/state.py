@@ -1,15 +1,15 @@
-"""The ids that one bucket of a deduplication remembers, and what becomes of each record by them.
+"""The ids that one bucket of a deduplication remembers, and the verdicts on records by these ids.
 
 Layout     docs/formats/dedup-state.md. A head lists chunks; a chunk holds ids and times in the
            order in which they were kept. A batch appends: it fills the last chunk up to
            CHUNK_BYTES and begins another. A chunk whose times have all expired is removed whole.
-Invariant  the state store is the truth. What is in memory is the same entries as a hash table,
-           and is known to be a prefix of the store's by the digests of its chunks; if it is not,
-           it is thrown away and read again. Records are judged in the order of partition and
-           offset. No look-up reaches behind what the state remembers: a record that would is late,
-           and is not looked up (docs/jobs/dedup.md).
-Crash      a batch that fails leaves the store's last version; a window that had gone ahead has
-           other digests and is not used.
+Invariant  the state store is authoritative. Memory holds the same entries as a hash table; the
+           digests of chunks show whether it is a prefix of the store. If not, it is dropped and
+           read again. Records are judged in the order of partition and offset. No lookup reaches
+           further back than the state remembers: a record that would need it is late, and is not
+           looked up (docs/jobs/dedup.md).
+Crash      a failed batch leaves the last version of the store; an id set in memory that is ahead of
+           it has other digests and is not used.
 """
 
 from collections.abc import Sequence
@@ -36,6 +36,7 @@ Flags = npt.NDArray[np.bool_]
 
 CHUNK_BYTES: Final = 256 << 10
 ENTRY_BYTES: Final = 25
+"""Two words of the id, the time, the kind."""
 _FORMAT: Final = 1
 _DIGEST_BYTES: Final = 16
 _NO_HISTORY: Final = bytes(_DIGEST_BYTES)
@@ -77,7 +78,7 @@ class FoldedIds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DedupWindow:
-    """What a record is a duplicate of: ids kept from `before_ms` before it to `after_ms` after."""
+    """A record is a duplicate of a kept id from `before_ms` before it to `after_ms` after it."""
 
     before_ms: int
     after_ms: int
@@ -105,7 +106,7 @@ class ChunkStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """What the head says of a chunk."""
+    """The entry of a chunk in the head."""
 
     number: int
     count: int
@@ -115,19 +116,19 @@ class Chunk:
 
     @property
     def next_history(self) -> bytes:
-        """What the next chunk says of all before it."""
+        """The `history` of the next chunk: a digest of this one and all before it."""
         return _digest(self.history + self.digest)
 
 
 class IdSet:
-    """The ids of one bucket that may still be looked for."""
+    """The ids of one bucket that later records may duplicate."""
 
-    def __init__(self, reach: DedupWindow) -> None:
-        self._reach = reach
+    def __init__(self, window: DedupWindow) -> None:
+        self._window = window
         self._chunks: list[Chunk] = []
         self._tail = b""
         self._rows = make_rows(_ROWS_MIN)
-        self._taken = 0
+        self._used_rows = 0
         self._floor_ms = np.iinfo(np.int64).min
 
     @property
@@ -137,123 +138,123 @@ class IdSet:
 
     @property
     def id_count(self) -> int:
-        """Ids by cells of time, those that expired but still lie in the table among them."""
-        return self._taken
+        """Rows in use, including expired ids that are still in the table."""
+        return self._used_rows
 
     def catch_up(self, store: ChunkStore, *, floor_ms: int) -> int:
-        """Makes the window that of the store; gives how many entries had to be read.
+        """Reads the entries of the store that memory lacks; returns their number.
 
-        Nothing before the floor will be looked for. It goes back only with the store, as to an old
-        copy of a checkpoint; the window may then lack what had expired.
+        Nothing before the floor is looked up. The floor goes back only with the store, such as to
+        an old copy of a checkpoint; then all entries are read again, as some may have expired.
         """
         head = store.find_head()
         stored = decode_head(head) if head is not None else []
-        is_back = floor_ms < self._floor_ms
+        is_older = floor_ms < self._floor_ms
         self._floor_ms = floor_ms
-        known = None if is_back else self._find_known(stored, store)
-        if known is None:
+        prefix = None if is_older else self._find_prefix(stored, store)
+        if prefix is None:
             self._clear()
-            known = 0, 0
-        at, skipped = known
+            prefix = 0, 0
+        first_chunk, skipped = prefix
         read = 0
-        for chunk in stored[at:]:
+        for chunk in stored[first_chunk:]:
             data = _get_chunk(store, chunk)
             entries = decode_chunk(data)
-            news = entries.take(np.arange(skipped, entries.count))
-            self._add(news)
-            read += news.count
+            new_ids = entries.take(np.arange(skipped, entries.count))
+            self._add(new_ids)
+            read += new_ids.count
             skipped = 0
             self._tail = data
         self._chunks = stored
         return read
 
     def check(self, ids: FoldedIds) -> tuple[Flags, Flags]:
-        """Which ids are duplicates, looked at one after the other, and which are to be saved."""
-        self._make_room(ids.count)
-        is_duplicate, is_news = np.zeros(ids.count, np.bool_), np.zeros(ids.count, np.bool_)
-        reach = self._reach
-        k0, k1 = reach.keys
-        self._taken += check_ids(
+        """Which ids are duplicates, checked in order, and which must be saved."""
+        self._reserve_rows(ids.count)
+        is_duplicate, is_new = np.zeros(ids.count, np.bool_), np.zeros(ids.count, np.bool_)
+        window = self._window
+        k0, k1 = window.keys
+        self._used_rows += check_ids(
             self._rows,
             ids.words,
             ids.kinds,
             ids.times,
             k0,
             k1,
-            reach.before_ms,
-            reach.after_ms,
-            reach.is_refreshing,
+            window.before_ms,
+            window.after_ms,
+            window.is_refreshing,
             is_duplicate,
-            is_news,
+            is_new,
         )
-        return is_duplicate, is_news
+        return is_duplicate, is_new
 
-    def save(self, store: ChunkStore, news: FoldedIds) -> None:
+    def save(self, store: ChunkStore, new_ids: FoldedIds) -> None:
         """Appends entries to the store, and removes chunks that end before the floor."""
         kept = [chunk for chunk in self._chunks if chunk.time_max >= self._floor_ms]
-        if not news.count and len(kept) == len(self._chunks):
+        if not new_ids.count and len(kept) == len(self._chunks):
             return
         for chunk in self._chunks:
             if chunk.time_max < self._floor_ms:
                 store.remove_chunk(chunk.number)
-        self._chunks = self._append(store, kept, news)
+        self._chunks = self._append(store, kept, new_ids)
         store.put_head(encode_head(self._chunks))
 
-    def _append(self, store: ChunkStore, kept: list[Chunk], news: FoldedIds) -> list[Chunk]:
-        """The list with the entries in its last chunk, or in a new one where that is full."""
-        if not news.count:
+    def _append(self, store: ChunkStore, kept: list[Chunk], new_ids: FoldedIds) -> list[Chunk]:
+        """The chunks with the ids added to the last one, or to a new one where that is full."""
+        if not new_ids.count:
             return kept
         if kept and kept[-1].count * ENTRY_BYTES < CHUNK_BYTES:
             last = kept.pop()
             number, history = last.number, last.history
-            news = FoldedIds.join([decode_chunk(self._tail), news])
+            new_ids = FoldedIds.join([decode_chunk(self._tail), new_ids])
         else:
             number = kept[-1].number + 1 if kept else 0
             history = kept[-1].next_history if kept else _NO_HISTORY
-        self._tail = encode_chunk(news)
+        self._tail = encode_chunk(new_ids)
         store.put_chunk(number, self._tail)
-        time_max = int(news.times.max())
-        return [*kept, Chunk(number, news.count, time_max, _digest(self._tail), history)]
+        time_max = int(new_ids.times.max())
+        return [*kept, Chunk(number, new_ids.count, time_max, _digest(self._tail), history)]
 
-    def _find_known(self, stored: list[Chunk], store: ChunkStore) -> tuple[int, int] | None:
-        """Where to continue reading: the place in the store's list, and the entries to leave out.
+    def _find_prefix(self, stored: list[Chunk], store: ChunkStore) -> tuple[int, int] | None:
+        """Where to continue reading: the index of a stored chunk, and its entries to skip.
 
-        None if memory does not hold a prefix of what is stored.
+        None if memory does not hold a prefix of the store.
         """
         if not self._chunks:
             return None
         last = self._chunks[-1]
-        for place, chunk in enumerate(stored):
+        for index, chunk in enumerate(stored):
             if chunk == last:
-                return place + 1, 0
+                return index + 1, 0
             if (chunk.number, chunk.history) == (last.number, last.history):
                 if chunk.count < last.count:
                     return None
-                theirs = decode_chunk(_get_chunk(store, chunk)).take(np.arange(last.count))
-                return (place, last.count) if encode_chunk(theirs) == self._tail else None
+                stored_ids = decode_chunk(_get_chunk(store, chunk)).take(np.arange(last.count))
+                return (index, last.count) if encode_chunk(stored_ids) == self._tail else None
         return None
 
     def _clear(self) -> None:
         self._chunks, self._tail = [], b""
         self._rows = make_rows(_ROWS_MIN)
-        self._taken = 0
+        self._used_rows = 0
 
     def _add(self, ids: FoldedIds) -> None:
-        self._make_room(ids.count)
-        k0, k1 = self._reach.keys
-        self._taken += add_ids(
-            self._rows, ids.words, ids.kinds, ids.times, k0, k1, self._reach.width_ms
+        self._reserve_rows(ids.count)
+        k0, k1 = self._window.keys
+        self._used_rows += add_ids(
+            self._rows, ids.words, ids.kinds, ids.times, k0, k1, self._window.width_ms
         )
 
-    def _make_room(self, count: int) -> None:
-        """Leaves three rows of ten free after `count` more ids; drops what expired on the way."""
-        if (self._taken + count) * 10 <= len(self._rows) * 7:
+    def _reserve_rows(self, count: int) -> None:
+        """Leaves three of ten rows free after `count` more ids; drops expired ids when it grows."""
+        if (self._used_rows + count) * 10 <= len(self._rows) * 7:
             return
         live = count_rows(self._rows, self._floor_ms)
         rows = make_rows(max(_ROWS_MIN, 1 << (2 * (live + count) - 1).bit_length()))
-        k0, k1 = self._reach.keys
-        move_rows(self._rows, self._floor_ms, k0, k1, self._reach.width_ms, rows)
-        self._rows, self._taken = rows, live
+        k0, k1 = self._window.keys
+        move_rows(self._rows, self._floor_ms, k0, k1, self._window.width_ms, rows)
+        self._rows, self._used_rows = rows, live
 
 
 def encode_head(chunks: list[Chunk]) -> bytes:
@@ -263,11 +264,11 @@ def encode_head(chunks: list[Chunk]) -> bytes:
 
 
 def decode_head(data: bytes) -> list[Chunk]:
-    """Raises Corrupt unless it is a header of this format."""
+    """Raises Corrupt for data that is not a head of this format."""
     if not data or data[0] != _FORMAT or (len(data) - 1) % _HEAD.itemsize:
         raise Corrupt(
             f"the state of a deduplication begins with {data[:1].hex() or 'nothing'} and has "
-            f"{len(data)} bytes; this varve knows format {_FORMAT}: begin with a new checkpoint"
+            f"{len(data)} bytes; this varve reads format {_FORMAT}: start with a new checkpoint"
         )
     table = np.frombuffer(data, _HEAD, offset=1)
     return [
@@ -277,7 +278,7 @@ def decode_head(data: bytes) -> list[Chunk]:
 
 
 def encode_chunk(ids: FoldedIds) -> bytes:
-    """Ids, times and kinds, each one after the other."""
+    """All ids, then all times, then all kinds."""
     return b"".join(
         (
             np.ascontiguousarray(ids.words, "<u8").tobytes(),
@@ -298,10 +299,12 @@ def decode_chunk(data: bytes) -> FoldedIds:
 def _get_chunk(store: ChunkStore, chunk: Chunk) -> bytes:
     data = store.find_chunk(chunk.number)
     if data is None or len(data) != chunk.count * ENTRY_BYTES or _digest(data) != chunk.digest:
-        size = "is missing" if data is None else f"has {len(data)} bytes that are not its own"
+        size = (
+            "is missing" if data is None else f"has {len(data)} bytes that do not match its digest"
+        )
         raise Corrupt(
-            f"the state of a deduplication is damaged: chunk {chunk.number} {size}: go back to a "
-            "copy of the checkpoint, or begin with a new one"
+            f"the state of a deduplication is damaged: chunk {chunk.number} {size}: restore a "
+            "copy of the checkpoint, or start with a new one"
         )
     return data
 
@@ -318,7 +321,7 @@ Numbers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class BatchTime:
-    """What a batch takes for the time: all of it is fixed by Spark before the batch begins."""
+    """The watermark and the current time of a batch; Spark fixes both before the batch starts."""
 
     watermark_ms: int
     now_ms: int
@@ -343,25 +346,25 @@ class IdBatch:
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """The rules, as they go to executors."""
+    """The rules by which executors judge records."""
 
-    reach: DedupWindow
+    window: DedupWindow
     max_future_ms: int
 
     def judge(
-        self, arrivals: IdBatch, moment: BatchTime, window: IdSet, store: ChunkStore
+        self, arrivals: IdBatch, batch_time: BatchTime, id_set: IdSet, store: ChunkStore
     ) -> Verdicts:
-        """Classifies each record, and saves what must be remembered."""
-        window.catch_up(store, floor_ms=moment.watermark_ms - self.reach.before_ms)
+        """Classifies each record, and saves the ids that must be remembered."""
+        id_set.catch_up(store, floor_ms=batch_time.watermark_ms - self.window.before_ms)
         ids = arrivals.ids
         verdicts = np.full(ids.count, Verdict.KEPT, np.uint8)
-        verdicts[ids.times > moment.now_ms + self.max_future_ms] = Verdict.FUTURE
-        verdicts[ids.times < moment.watermark_ms] = Verdict.LATE
+        verdicts[ids.times > batch_time.now_ms + self.max_future_ms] = Verdict.FUTURE
+        verdicts[ids.times < batch_time.watermark_ms] = Verdict.LATE
         verdicts[ids.kinds == NO_ID] = Verdict.NO_ID
         chosen = np.flatnonzero(verdicts == Verdict.KEPT)
         order = np.lexsort((arrivals.offsets[chosen], arrivals.partitions[chosen]))
-        looked = ids.take(chosen[order])
-        is_duplicate, is_news = window.check(looked)
+        candidates = ids.take(chosen[order])
+        is_duplicate, is_new = id_set.check(candidates)
         verdicts[chosen[order]] = np.where(is_duplicate, Verdict.DUPLICATE, Verdict.KEPT)
-        window.save(store, looked.take(is_news))
+        id_set.save(store, candidates.take(is_new))
         return verdicts
