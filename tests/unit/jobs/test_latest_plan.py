@@ -17,7 +17,7 @@ from varve.jobs.source import plan as source_plan
 from varve.jobs.source.arrow_columns import ArrowColumns
 from varve.jobs.source.latest_plan import cut_kept
 from varve.jobs.source.options import SourceFilters
-from varve.jobs.source.piece_reading import GAP_BYTES, join_places
+from varve.jobs.source.piece_reading import GAP_BYTES, join_positions
 from varve.jobs.source.pieces import ChosenPiece, KeptPiece, LocalPiece, RemotePiece
 from varve.jobs.source.plan import plan_read, plan_tasks
 from varve.jobs.source.read import read_task
@@ -225,5 +225,5 @@ def test_near_batches_are_fetched_together() -> None:
     batches = np.zeros(3, BATCH)
     batches["size"] = 10
     batches["position"] = [0, 50, 100 + GAP_BYTES]
-    assert join_places(batches) == [(0, 60), (100 + GAP_BYTES, 110 + GAP_BYTES)]
-    assert join_places(batches[:0]) == []
+    assert join_positions(batches) == [(0, 60), (100 + GAP_BYTES, 110 + GAP_BYTES)]
+    assert join_positions(batches[:0]) == []

@@ -283,5 +283,5 @@ def test_options_that_cannot_be_meant_are_refused(given: dict[str, str], words: 
 
 
 def test_an_older_manifest_is_not_asked_of_a_server(bench: Bench) -> None:
-    with pytest.raises(InvalidRequest, match="without a directory or a server"):
+    with pytest.raises(InvalidRequest, match="leave out directory and"):
         bench.rows(asOf="2026-01-01")

@@ -1,7 +1,7 @@
-"""Blocks of records as Arrow columns.
+"""Converts blocks of records to Arrow record batches.
 
-Invariant  keys, values and headers are copied once, by kernels; no Python object is made per
-           record. What is not known of a record (no timestamp, no producer) is null.
+Invariant  kernels copy keys, values and headers once, without a Python object per record. A field
+           that a record lacks (no timestamp, no producer) is null.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -51,13 +51,13 @@ ALL_COLUMNS: Final = {**STANDARD_COLUMNS, **EXTRA_COLUMNS}
 
 
 def check_column(name: str) -> None:
-    """Raises InvalidRequest for a name that is not that of a column."""
+    """Raises InvalidRequest for an unknown column."""
     if name not in ALL_COLUMNS:
         raise InvalidRequest(f"there is no column {name!r:.80} (columns: {', '.join(ALL_COLUMNS)})")
 
 
 def list_columns(extra: Sequence[str] = ()) -> list[str]:
-    """The standard columns and those that are requested."""
+    """The standard columns and the requested extra ones."""
     for name in extra:
         check_column(name)
     return list(dict.fromkeys([*STANDARD_COLUMNS, *extra]))
@@ -70,14 +70,15 @@ def arrow_schema(names: Iterable[str]) -> pa.Schema:
 Numbers = npt.NDArray[np.int64]
 
 _BATCH_BYTES: Final = 16 << 20
+"""Records of one Arrow batch, approximately; its 32-bit column offsets allow 2 GiB."""
 _TRANSACTIONAL: Final = 0x10
-_SEQUENCE_COUNT: Final = 1 << 31
-_MILLISECONDS_MAX: Final = ((1 << 63) - 1) // 1000
+_SEQUENCE_COUNT: Final = 1 << 31  # Kafka: sequences wrap to 0 after 2^31 - 1
+_MILLISECONDS_MAX: Final = ((1 << 63) - 1) // 1000  # fits microseconds in 64 bits
 _NO_TIMESTAMP: Final = -1
 
 
 class ArrowColumns:
-    """Builds record batches of some columns."""
+    """Builds Arrow record batches of the named columns."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self.schema: pa.Schema = arrow_schema(names)
@@ -85,15 +86,15 @@ class ArrowColumns:
     def batches(
         self, block: RecordBlock, chosen: Numbers, *, topic: str, partition: int
     ) -> Iterator[pa.RecordBatch]:
-        """The chosen records of a block, in batches of a few megabytes."""
-        for part in _parts(block, chosen):
-            maker = _Maker(block, part, topic, partition)
-            arrays = [maker.column(field.name, field.type) for field in self.schema]
+        """The chosen records of a block, in batches of about `_BATCH_BYTES`."""
+        for part in _split_rows(block, chosen):
+            columns = _BatchColumns(block, part, topic, partition)
+            arrays = [columns.column(field.name, field.type) for field in self.schema]
             yield pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
 
-def _parts(block: RecordBlock, chosen: Numbers) -> Iterator[Numbers]:
-    """The chosen rows in runs that are not too large for one batch."""
+def _split_rows(block: RecordBlock, chosen: Numbers) -> Iterator[Numbers]:
+    """Splits the chosen rows into runs of about `_BATCH_BYTES`."""
     if not chosen.size:
         return
     records = block.records
@@ -103,8 +104,8 @@ def _parts(block: RecordBlock, chosen: Numbers) -> Iterator[Numbers]:
     yield from np.split(chosen, edges) if edges.size else (chosen,)
 
 
-class _Maker:
-    """One record batch in the making."""
+class _BatchColumns:
+    """Builds the columns of one Arrow record batch."""
 
     def __init__(self, block: RecordBlock, chosen: Numbers, topic: str, partition: int) -> None:
         self._block = block
@@ -154,26 +155,26 @@ class _Maker:
         if status != RecordStatus.OK:
             raise Corrupt(f"{self._topic}-{self._partition}: headers: {status_text(status)}")
         pair = type.value_type
-        every = np.arange(len(cells))
-        keys = _as_text(_gather(block.payload, cells, 0, 1, every, pa.binary()))
-        values = _gather(block.payload, cells, 2, 3, every, pair.field("value").type)
+        rows = np.arange(len(cells))
+        keys = _as_text(_gather(block.payload, cells, 0, 1, rows, pa.binary()))
+        values = _gather(block.payload, cells, 2, 3, rows, pair.field("value").type)
         pairs = pa.StructArray.from_arrays([keys, values], fields=list(pair))
         buffers = [None, pa.py_buffer(offsets)]
         return pa.Array.from_buffers(type, len(counts), buffers, children=[pairs])
 
     def _make_producerId(self, type: pa.DataType) -> pa.Array:  # noqa: N802
-        return _known(self._batch(BatchColumn.PRODUCER_ID), type)
+        return _nullable(self._batch(BatchColumn.PRODUCER_ID), type)
 
     def _make_producerEpoch(self, type: pa.DataType) -> pa.Array:  # noqa: N802
-        return _known(self._batch(BatchColumn.PRODUCER_EPOCH), type)
+        return _nullable(self._batch(BatchColumn.PRODUCER_EPOCH), type)
 
     def _make_sequence(self, type: pa.DataType) -> pa.Array:
         first = self._batch(BatchColumn.BASE_SEQUENCE)
         delta = self._record(RecordColumn.OFFSET) - self._batch(BatchColumn.BASE_OFFSET)
-        return _known(np.where(first < 0, -1, (first + delta) % _SEQUENCE_COUNT), type)
+        return _nullable(np.where(first < 0, -1, (first + delta) % _SEQUENCE_COUNT), type)
 
     def _make_leaderEpoch(self, type: pa.DataType) -> pa.Array:  # noqa: N802
-        return _known(self._batch(BatchColumn.LEADER_EPOCH), type)
+        return _nullable(self._batch(BatchColumn.LEADER_EPOCH), type)
 
     def _make_isTransactional(self, type: pa.DataType) -> pa.Array:  # noqa: N802
         return pa.array((self._batch(BatchColumn.ATTRIBUTES) & _TRANSACTIONAL) != 0, type)
@@ -198,8 +199,8 @@ class _Maker:
         return _gather(block.payload, block.records, int(start), int(size), self._chosen, type)
 
 
-def _known(values: Numbers, type: pa.DataType) -> pa.Array:
-    """Numbers of which those below 0 are not known."""
+def _nullable(values: Numbers, type: pa.DataType) -> pa.Array:
+    """A column of numbers, with those below 0 as null."""
     width = np.int32 if type == pa.int32() else np.int64
     return _fixed(values.astype(width), type, is_null=values < 0)
 
@@ -238,7 +239,7 @@ def _validity(is_null: npt.NDArray[np.bool_]) -> pa.Buffer | None:
 
 
 def _as_text(keys: pa.Array) -> pa.Array:
-    """Header keys as text; bytes that are no UTF-8 show as U+FFFD, as in Kafka."""
+    """Header keys as text; invalid UTF-8 is replaced by U+FFFD, as in Kafka."""
     try:
         return keys.cast(pa.string())
     except pa.ArrowInvalid:

@@ -1,13 +1,13 @@
-"""Which records of a partition are the latest of their keys, found before a value is read.
+"""Plans a latest-per-key read: finds the latest record of each key before any value is read.
 
-Key indexes of remote segments list their keys; they are merged by ranges of hashes, as a compaction
-does it. Other pieces (loose ones: the end of the log behind the remote tier, a segment that a bound
-cuts, one without an index) are read for their keys and take part with an index made of them.
+The key indexes of remote segments list their keys and are merged by hash range, as in a compaction.
+Loose pieces (the log after the end of the remote tier, a segment that an offset bound cuts, a
+segment without a key index) are scanned for their keys; the scan builds a key index in memory.
 
 Layout     the index of a loose piece is a key index without batches and marks. docs/formats/keys.md
-Invariant  a planned record is the last one of its key among all that was planned over. Records
-           below the wanted start may be planned; they are left out when they are read. Records
-           without a key, of control batches and of aborted transactions are not counted.
+Invariant  a planned record is the last one of its key in the pieces of its request. Records below
+           the start offset of the read may be planned; the read skips them. Records without a key,
+           of control batches and of aborted transactions are not planned.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,7 +35,7 @@ from varve.jobs.key_plans import (
     cut_hashes,
     plan_area,
 )
-from varve.jobs.source.piece_reading import filter_of, read_pieces
+from varve.jobs.source.piece_reading import piece_filter, read_pieces
 from varve.jobs.source.pieces import (
     Bits,
     ChosenPiece,
@@ -62,7 +62,7 @@ Integers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class PieceKeys:
-    """The keys of one piece: `data` is a key index, whose record r has offset `offsets[r]`."""
+    """The keys of a loose piece: `data` is a key index; its record r has offset `offsets[r]`."""
 
     piece: Piece
     header: KeyIndexHeader
@@ -71,15 +71,15 @@ class PieceKeys:
 
 
 def scan_keys(piece: Piece, topic_id: str, objects: Callable[[], ObjectStore]) -> PieceKeys:
-    """Reads a piece for its keys."""
-    hashed = TopicHash.of(topic_id)
+    """Scans a piece and builds the key index of its records."""
+    topic_hash = TopicHash.of(topic_id)
     hashes: list[npt.NDArray[np.uint64]] = [np.empty((0, 2), np.uint64)]
     rows: list[Integers] = [np.empty((0, 3), np.int64)]
     with ExitStack() as stack:
-        for block in read_pieces([piece], filter_of, objects, stack):
+        for block in read_pieces([piece], piece_filter, objects, stack):
             records = block.records
             chosen = block.chosen() & (records[:, RecordColumn.KEY_SIZE] >= 0)
-            hashes.append(hashed.hash_block(block)[chosen])
+            hashes.append(topic_hash.hash_block(block)[chosen])
             sizes = records[chosen, RecordColumn.RECORD_END]
             sizes = sizes - records[chosen, RecordColumn.RECORD_START]
             rows.append(
@@ -91,11 +91,15 @@ def scan_keys(piece: Piece, topic_id: str, objects: Callable[[], ObjectStore]) -
                     )
                 )
             )
-    return _make(piece, topic_id, np.concatenate(hashes), np.concatenate(rows))
+    return _build_piece_keys(piece, topic_id, np.concatenate(hashes), np.concatenate(rows))
 
 
-def _make(piece: Piece, topic_id: str, hashes: npt.NDArray[np.uint64], rows: Integers) -> PieceKeys:
-    order = np.lexsort((hashes[:, 1], hashes[:, 0]))  # stable: of equal hashes the last is latest
+def _build_piece_keys(
+    piece: Piece, topic_id: str, hashes: npt.NDArray[np.uint64], rows: Integers
+) -> PieceKeys:
+    order = np.lexsort(
+        (hashes[:, 1], hashes[:, 0])
+    )  # stable: the last of equal hashes is the latest
     ordered = hashes[order]
     is_last = np.ones(len(order), np.bool_)
     is_last[:-1] = (ordered[1:] != ordered[:-1]).any(axis=1)
@@ -130,12 +134,13 @@ def _make(piece: Piece, topic_id: str, hashes: npt.NDArray[np.uint64], rows: Int
 
 
 RANGE_BYTES: Final = 64 << 20
-"""About how much of the key indexes one task reads."""
+"""Bytes of key-index entries that one task merges, approximately."""
 _BUFFER_BYTES: Final = 32 << 20
+"""Read buffers of one merge, shared by all its key indexes."""
 
 
 def is_indexed(piece: Piece) -> bool:
-    """Whether the key index of its segment lists the latest records of a piece."""
+    """Whether a piece is a whole remote segment with a key index, not cut by an end offset."""
     if not isinstance(piece, RemotePiece) or not piece.is_whole:
         return False
     segment = piece.segment
@@ -144,7 +149,7 @@ def is_indexed(piece: Piece) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class IndexedPiece:
-    """A whole cold segment, and what its key index says of itself."""
+    """A whole remote segment and the header of its key index."""
 
     piece: RemotePiece
     header: KeyIndexHeader
@@ -159,9 +164,10 @@ Planned = IndexedPiece | PieceKeys
 
 @dataclass(frozen=True, slots=True)
 class LatestTask:
-    """Finds the latest records of the keys in one range of hashes, over pieces in order.
+    """Finds the latest records of the keys in one hash range of a request.
 
-    The requests of a stage are shared; this is a range of one of them.
+    `request` is its index in the requests that the tasks of a stage share; `number` counts the
+    hash ranges of that request.
     """
 
     request: int
@@ -170,28 +176,28 @@ class LatestTask:
 
     def run(self, shared: "Sequence[LatestRequest]") -> RangeOutcome:
         address, pieces = shared[self.request].address, shared[self.request].pieces
-        loose = MemoryObjectStore()
+        loose_objects = MemoryObjectStore()
         with (
-            TierFiles(lambda: _open(address), _sizes(pieces)) as remote,
-            TierFiles(lambda: loose, _loose_sizes(pieces)) as near,
+            TierFiles(lambda: _open_objects(address), _remote_sizes(pieces)) as remote_files,
+            TierFiles(lambda: loose_objects, _loose_sizes(pieces)) as loose_files,
         ):
             keys = []
             for number, piece_keys in enumerate(pieces):
                 if isinstance(piece_keys, IndexedPiece):
-                    keys.append(SegmentKeys(remote, piece_keys.path, piece_keys.header))
+                    keys.append(SegmentKeys(remote_files, piece_keys.path, piece_keys.header))
                 else:
-                    loose.put(str(number), piece_keys.data)
-                    keys.append(SegmentKeys(near, str(number), piece_keys.header))
+                    loose_objects.put(str(number), piece_keys.data)
+                    keys.append(SegmentKeys(loose_files, str(number), piece_keys.header))
             plan = plan_keys(keys, buffer_bytes=_BUFFER_BYTES, hashes=self.hashes)
         return RangeOutcome.store(plan, shared[self.request].area, self.number)
 
 
-def _open(address: Bucket | None) -> ObjectStore:
-    assert address is not None, "a piece in the cold tier has an address"
+def _open_objects(address: Bucket | None) -> ObjectStore:
+    assert address is not None, "a piece in the remote tier has an address"
     return address.objects()
 
 
-def _sizes(pieces: Sequence[Planned]) -> dict[str, int]:
+def _remote_sizes(pieces: Sequence[Planned]) -> dict[str, int]:
     return {
         piece.path: piece.header.file_size for piece in pieces if isinstance(piece, IndexedPiece)
     }
@@ -207,7 +213,7 @@ def _loose_sizes(pieces: Sequence[Planned]) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class HeaderTask:
-    """Reads the header of a segment's key index; raises Corrupt for one of another segment."""
+    """Reads the header of a segment's key index; raises Corrupt if it is of another segment."""
 
     address: Bucket
     piece: RemotePiece
@@ -221,7 +227,7 @@ class HeaderTask:
 
 @dataclass(frozen=True, slots=True)
 class KeepTask:
-    """Cuts what is kept of one segment into pieces of about the same bytes."""
+    """Cuts the batches of a segment that hold planned records into pieces."""
 
     address: Bucket
     indexed: IndexedPiece
@@ -247,35 +253,35 @@ def cut_kept(
     split_bytes: int,
     stored: StoredKeep | None = None,
 ) -> list[KeptPiece]:
-    """The batches of a segment in which something is kept, in pieces.
+    """Cuts the batches of a segment that hold planned records into pieces of about `split_bytes`.
 
-    They carry their bits, or say where these are `stored`.
+    A piece carries the bits of its records, or refers to the `stored` ones.
     """
     counts = batches["count"].astype(np.int64)
-    kept = np.empty(len(counts), np.int64)
-    count_bits(keep, 0, counts, kept)
-    lasts = piece.segment.base_offset + batches["last"].astype(np.int64)
-    kept[lasts < piece.start_offset] = 0
-    sizes = np.where(kept > 0, batches["size"].astype(np.int64), 0)
+    kept_counts = np.empty(len(counts), np.int64)
+    count_bits(keep, 0, counts, kept_counts)
+    last_offsets = piece.segment.base_offset + batches["last"].astype(np.int64)
+    kept_counts[last_offsets < piece.start_offset] = 0
+    sizes = np.where(kept_counts > 0, batches["size"].astype(np.int64), 0)
     ends = np.cumsum(sizes)
     if not len(ends) or not ends[-1]:
         return []
-    pieces = max(1, round(int(ends[-1]) / split_bytes))
-    numbers = np.minimum((ends - sizes // 2) * pieces // int(ends[-1]), pieces - 1)
+    count = max(1, round(int(ends[-1]) / split_bytes))
+    numbers = np.minimum((ends - sizes // 2) * count // int(ends[-1]), count - 1)
     flags = np.unpackbits(keep, bitorder="little")
     records = np.concatenate(([0], np.cumsum(counts)))
-    wanted = np.flatnonzero(sizes)
-    edges = np.flatnonzero(np.diff(numbers[wanted])) + 1
-    cut = []
-    for run in np.split(wanted, edges):
+    kept_batches = np.flatnonzero(sizes)
+    edges = np.flatnonzero(np.diff(numbers[kept_batches])) + 1
+    pieces = []
+    for run in np.split(kept_batches, edges):
         start, end = int(run[0]), int(run[-1]) + 1
-        first, behind = int(records[start]), int(records[end])
+        first_record, end_record = int(records[start]), int(records[end])
         bits: Bits | StoredKeep
         if stored is None:
-            bits = np.packbits(flags[first:behind], bitorder="little")
+            bits = np.packbits(flags[first_record:end_record], bitorder="little")
         else:
-            bits = replace(stored, start=first, end=behind)
-        cut.append(
+            bits = replace(stored, start=first_record, end=end_record)
+        pieces.append(
             KeptPiece(
                 home=piece.home,
                 segment=_without_parts(piece.segment),
@@ -286,19 +292,19 @@ def cut_kept(
                 size=int(sizes[start:end].sum()),
             )
         )
-    return cut
+    return pieces
 
 
 def _without_parts(segment: RemoteSegment) -> RemoteSegment:
-    """What a task needs that reads kept records: the key index alone."""
+    """The segment with its key index as the only part, which is all that tasks need."""
     return replace(segment, parts=tuple(part for part in segment.parts if part.name == KEYS_PART))
 
 
 @dataclass(frozen=True, slots=True)
 class LatestRequest:
-    """Pieces of one partition in order, over which the latest records are wanted.
+    """The pieces of one partition, in order, whose latest records are planned.
 
-    The bits of the plan go to `area`, or to the driver where there is none.
+    Tasks write the bits of the plan to `area`, or return them to the driver if it is None.
     """
 
     address: Bucket | None
@@ -310,7 +316,7 @@ class LatestRequest:
         return [piece.header.record_count for piece in self.pieces]
 
     def without_parts(self) -> "LatestRequest":
-        """What travels to tasks: of segments only what it takes to read their key indexes."""
+        """The request as it is sent to tasks: segments without parts other than the key index."""
         slim = tuple(
             replace(keys, piece=replace(keys.piece, segment=_without_parts(keys.piece.segment)))
             if isinstance(keys, IndexedPiece)
@@ -327,7 +333,7 @@ class LatestRequest:
 def read_headers(
     address: Bucket | None, topic_id: str, pieces: Sequence[Piece]
 ) -> dict[str, IndexedPiece]:
-    """The headers of the key indexes of these pieces, by segment id."""
+    """Reads the key-index headers of the pieces that are indexed; by segment id."""
     remote_pieces = [
         piece for piece in pieces if isinstance(piece, RemotePiece) and is_indexed(piece)
     ]
@@ -347,9 +353,9 @@ def plan_latest(
     with_tombstones: bool,
     range_bytes: int = RANGE_BYTES,
 ) -> list[list[PlannedPiece]]:
-    """What to read for the latest records, for each request in the order of its pieces.
+    """The pieces that hold the latest records, for each request in the order of its pieces.
 
-    Without tombstones a key whose latest record is one has none.
+    Without `with_tombstones`, keys whose latest record is a tombstone are left out.
     """
     tasks = [
         LatestTask(request, number, hashes)
@@ -361,7 +367,7 @@ def plan_latest(
     for task, outcome in zip(tasks, runner.try_run("keys", tasks, shared), strict=True):
         folds[task.request].add(outcome)
     return [
-        _cut(request, fold.result().bits, with_tombstones, split_bytes, runner)
+        _cut_request(request, fold.result().bits, with_tombstones, split_bytes, runner)
         for request, fold in zip(requests, folds, strict=True)
     ]
 
@@ -369,25 +375,25 @@ def plan_latest(
 def with_areas(
     requests: Sequence[LatestRequest], area: WorkArea, inline_bytes: int
 ) -> list[LatestRequest]:
-    """The requests, those with many records each with a folder of the area."""
+    """Gives each request with many records a folder of the area for its plan."""
     share = inline_bytes // max(len(requests), 1)
-    placed = []
+    assigned = []
     for number, request in enumerate(requests):
         folder = replace(area, folder=f"{area.folder}plan-{number}/")
         count = sum(request.record_counts)
-        chosen = plan_area(folder, record_count=count, inline_bytes=share)
-        placed.append(replace(request, area=chosen))
-    return placed
+        request_area = plan_area(folder, record_count=count, inline_bytes=share)
+        assigned.append(replace(request, area=request_area))
+    return assigned
 
 
-def _cut(
+def _cut_request(
     request: LatestRequest,
     bits: LatestBits,
     with_tombstones: bool,
     split_bytes: int,
     runner: TaskRunner,
 ) -> list[PlannedPiece]:
-    chosen: dict[int, list[PlannedPiece]] = {}
+    planned: dict[int, list[PlannedPiece]] = {}
     tasks: dict[int, KeepTask] = {}
     for number, keys in enumerate(request.pieces):
         count = keys.header.record_count
@@ -399,15 +405,15 @@ def _cut(
             )
             tasks[number] = KeepTask(request.address, slim, kept, split_bytes)
         else:
-            chosen[number] = _choose(keys, kept.read_bits())
-    # Bits that this process holds need not travel.
+            planned[number] = _choose_records(keys, kept.read_bits())
+    # Bits in the memory of this process are cut here, which saves sending them to tasks.
     cutter = runner if isinstance(bits, StoredBits) else ThreadRunner()
     pieces = cutter.run("batches", list(tasks.values()))
-    chosen |= {number: [*some] for number, some in zip(tasks, pieces, strict=True)}
-    return [piece for number in range(len(request.pieces)) for piece in chosen[number]]
+    planned |= {number: [*cut] for number, cut in zip(tasks, pieces, strict=True)}
+    return [piece for number in range(len(request.pieces)) for piece in planned[number]]
 
 
-def _choose(keys: PieceKeys, bits: Bits) -> list[PlannedPiece]:
+def _choose_records(keys: PieceKeys, bits: Bits) -> list[PlannedPiece]:
     flags = np.unpackbits(bits, bitorder="little")[: len(keys.offsets)]
     offsets: npt.NDArray[np.int64] = keys.offsets[flags != 0]
     return [ChosenPiece(piece=keys.piece, offsets=offsets)] if len(offsets) else []

@@ -1,13 +1,13 @@
-"""A local log read from its files alone, beside the process that may be writing them.
+"""A local log read from its files alone, while another process may be writing them.
 
-No lock is taken and nothing is changed. Indexes show the bounds of closed segments; the last one
-is walked, for its indexes live in the memory of its writer.
+The reader takes no lock and changes nothing. Indexes give the bounds of closed segments; the last
+segment is walked, because its indexes are in the memory of its writer.
 
-Invariant  what is read ends at a whole batch with a right checksum: what is being written after it
-           does not exist yet. A task lists the files again, so that segments which were
-           compacted meanwhile are read as they are then. A later look at the same log (`refresh`)
-           walks only what was appended since, if the batch before that is still the same.
-Threads    one thread scans the files; any may read what the scan gave.
+Invariant  a read ends at a whole batch with a valid checksum; bytes after it count as not written.
+           A task lists the files again and reads segments that were compacted after the plan in
+           their new form. `refresh` walks only the batches appended since the last scan, if the
+           last batch of that scan is unchanged.
+Threads    one thread scans the files; any thread may read the result of the scan.
 """
 
 from collections.abc import Iterator, Sequence
@@ -55,14 +55,16 @@ from varve.jobs.source.record_blocks import BatchRange, RecordFilter, aborted_wi
 from varve.kernels.batch_layout import HEADER_BYTES, BatchColumn, RecordColumn
 
 _SCANS_MAX: Final = 5
+"""Scans of a directory that find a swap of compacted segments before the read fails."""
 _INDEX_BYTES: Final = 1 << 20
+"""Capacity of an index in memory: at 8 bytes per entry and the interval below, 8 GiB of log."""
 _INDEX_INTERVAL_BYTES: Final = 64 << 10
-"""Of the index of the last segment, which no file has."""
+"""Bytes of log between two entries of the index of the last segment, which is in memory only."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileSource:
-    """An open data file; its handle outlives a rename or removal."""
+    """An open data file, readable also after it is renamed or deleted."""
 
     file: File
 
@@ -73,12 +75,14 @@ class FileSource:
     def read(self, start: int, end: int) -> memoryview:
         data = self.file.read_at(start, end - start)
         if len(data) != end - start:
-            raise Unavailable(f"{self.name}: ends before position {end}: it was cut, read again")
+            raise Unavailable(
+                f"{self.name} ends before position {end}: it was truncated; read again"
+            )
         return memoryview(data)
 
 
-class _End(NamedTuple):
-    """Where the last segment ends, and what it says of transactions."""
+class _LogEnd(NamedTuple):
+    """The end of the last segment and the state of its transactions."""
 
     offset: int = 0
     position: int = 0
@@ -87,7 +91,7 @@ class _End(NamedTuple):
 
 
 class _LastSegmentWalk:
-    """The last segment as far as it was walked."""
+    """A walk over the last segment, which continues as the segment grows."""
 
     def __init__(self, base_offset: int, producers: ProducerStateManager) -> None:
         self.index = OffsetIndex(base_offset, _INDEX_BYTES)
@@ -98,14 +102,14 @@ class _LastSegmentWalk:
         self._last_batch = (0, b"")
 
     def continues(self, segment: Segment) -> bool:
-        """Whether the segment begins with what was walked."""
+        """Whether the segment still begins with the batches of this walk."""
         if segment.base_offset != self.index.base_offset or segment.size < self._position:
             return False
         position, header = self._last_batch
         return segment.file().read_at(position, len(header)) == header
 
-    def walk(self, segment: Segment) -> _End:
-        """Continues to the end of whole batches with a right checksum."""
+    def walk(self, segment: Segment) -> _LogEnd:
+        """Continues to the last whole batch with a valid checksum."""
         file, where = segment.file(), segment.path(LOG)
         walk = BatchWalk(file, start=self._position, end=segment.size, verify_crc=True)
         for table in walk:
@@ -117,17 +121,17 @@ class _LastSegmentWalk:
             if position >= self.index.lookup(int(last))[1] + _INDEX_INTERVAL_BYTES:
                 self.index.append(int(last), int(position))
         walk.check_ended(where)
-        open_from = [transaction.first_offset for transaction in self._producers.ongoing]
-        stable_offset = min([self._offset, *open_from])
-        return _End(self._offset, self._position, stable_offset, self._aborted.entries())
+        open_offsets = [transaction.first_offset for transaction in self._producers.ongoing]
+        stable_offset = min([self._offset, *open_offsets])
+        return _LogEnd(self._offset, self._position, stable_offset, self._aborted.entries())
 
 
 def find_local_partitions(
     directories: Sequence[str], topic: str, fs: FileSystem | None = None
 ) -> dict[int, str]:
-    """The directory of each partition of a topic that is there."""
+    """The directories of the topic's active partitions, by partition number."""
     files = fs or RealFileSystem()
-    found: dict[int, str] = {}
+    partitions: dict[int, str] = {}
     for directory in directories:
         for name in files.names(directory):
             if not name.startswith(f"{topic}-"):
@@ -138,35 +142,35 @@ def find_local_partitions(
                 continue
             owner = parsed.topic_partition
             if parsed.state is DirectoryState.ACTIVE and owner.topic == topic:
-                found[owner.partition] = f"{directory}/{name}"
-    return found
+                partitions[owner.partition] = f"{directory}/{name}"
+    return partitions
 
 
 class LocalPartitionLog:
     """The files of one partition, as of one scan of its directory."""
 
     is_whole: Final = False
-    """The files do not show what is only in the cold tier."""
+    """The files leave out offsets that are only in the remote tier."""
 
     def __init__(self, directory: str, owner: TopicPartition, fs: FileSystem | None = None) -> None:
         self.directory = directory
         self.owner = owner
         self._fs = fs or RealFileSystem()
         self._files = SegmentFiles(self._fs)
-        self._known: dict[FileInfo, Segment] = {}
+        self._segments_by_file: dict[FileInfo, Segment] = {}
         self._walk: _LastSegmentWalk | None = None
         self.segments = self._scan_segments()
 
     def refresh(self) -> "LocalPartitionLog":
-        """The files as they are now; those that did not change stay open."""
-        now = copy(self)
-        now.__dict__.pop("_end", None)
-        now.__dict__.pop("start_offset", None)
-        now.segments = now._scan_segments()
-        return now
+        """The log after a new scan of its directory; unchanged files stay open."""
+        refreshed = copy(self)
+        refreshed.__dict__.pop("_end", None)
+        refreshed.__dict__.pop("start_offset", None)
+        refreshed.segments = refreshed._scan_segments()
+        return refreshed
 
     def _scan_segments(self) -> list[Segment]:
-        """The segments in order; a swap of compacted ones is waited for."""
+        """The segments in order; scans again while compacted segments are being swapped in."""
         for _ in range(_SCANS_MAX):
             segments: dict[FileInfo, Segment] = {}
             is_swapping = False
@@ -176,17 +180,17 @@ class LocalPartitionLog:
                     continue
                 is_swapping |= name.state == SWAP
                 if name.state == "":
-                    segments[info] = self._known.get(info) or Segment(
+                    segments[info] = self._segments_by_file.get(info) or Segment(
                         self._files, self.directory, base_offset=name.offset, size=info.size
                     )
             if not is_swapping:
-                for info in self._known.keys() - segments.keys():
-                    self._files.forget(self._known[info])
-                self._known = segments
+                for info in self._segments_by_file.keys() - segments.keys():
+                    self._files.forget(self._segments_by_file[info])
+                self._segments_by_file = segments
                 return list(segments.values())
         raise Unavailable(
-            f"{self.directory}: a compaction is putting its files in place; try again, or open the "
-            "store once if none is running"
+            f"{self.directory}: a compaction is swapping in its files; try again, or open the "
+            "store once to complete the swap if no process has it open"
         )
 
     def topic_id(self) -> str:
@@ -195,22 +199,22 @@ class LocalPartitionLog:
 
     @cached_property
     def start_offset(self) -> int:
-        """The log start as the checkpoint has it, or the first local offset if that is later."""
+        """The log start offset of the checkpoint, or the first local offset if that is higher."""
         first = self.segments[0].base_offset if self.segments else 0
         return max(first, self._read_checkpoint(LOG_START_OFFSET_FILE))
 
     @property
     def first_offset(self) -> int:
-        """Where the local files begin."""
+        """The base offset of the first local segment."""
         return self.segments[0].base_offset if self.segments else 0
 
     @property
     def cleaned_up_to(self) -> int:
-        """How far the local cleaner has come, as its checkpoint has it."""
+        """The offset up to which the local cleaner has compacted, from its checkpoint."""
         return self._read_checkpoint(CLEANER_OFFSET_FILE)
 
     def _read_checkpoint(self, name: str) -> int:
-        """What a checkpoint beside the partition's directory says of it; 0 for nothing."""
+        """The partition's offset in a checkpoint of its log directory; 0 if it has none."""
         path = f"{self.directory.rpartition('/')[0]}/{name}"
         try:
             return decode_offsets(self._fs.read(path), path).get(self.owner, 0)
@@ -223,20 +227,20 @@ class LocalPartitionLog:
 
     @property
     def stable_offset(self) -> int:
-        """Below it every transaction is decided."""
+        """The last stable offset: every transaction below it is committed or aborted."""
         return self._end.stable_offset
 
     @cached_property
-    def _end(self) -> _End:
+    def _end(self) -> _LogEnd:
         if not self.segments:
-            return _End()
+            return _LogEnd()
         last = self.segments[-1]
         if self._walk is None or not self._walk.continues(last):
             self._walk = _LastSegmentWalk(last.base_offset, self._find_producers(last))
         return self._walk.walk(last)
 
     def _find_producers(self, last: Segment) -> ProducerStateManager:
-        """The producers where the last segment begins: from their snapshot, or from the log."""
+        """The producer state at the start of the last segment, from its snapshot or a replay."""
         producers = ProducerStateManager(str(self.owner))
         if self._load_producers(producers, last.base_offset):
             return producers
@@ -248,7 +252,7 @@ class LocalPartitionLog:
         return producers
 
     def _load_producers(self, producers: ProducerStateManager, offset: int) -> bool:
-        """Takes the producers at an offset from their snapshot; False when there is none."""
+        """Loads the producer snapshot of an offset; False if it is missing or corrupt."""
         path = f"{self.directory}/{log_name(offset, SNAPSHOT)}"
         try:
             load_snapshot(producers, self._fs.read(path), where=path)
@@ -257,18 +261,18 @@ class LocalPartitionLog:
         return True
 
     def aborted(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
-        """The aborted transactions that touch [start, end) and whose markers are here."""
-        found = [
+        """The aborted transactions that overlap [start, end), if their markers are local."""
+        transactions = [
             transaction
             for segment, end in self._bounds()
             if segment is not self.segments[-1] and end > start_offset
             for transaction in segment.txn_index().entries()
         ]
-        found += self._end.aborted
-        return list(aborted_within(found, start_offset=start_offset, end_offset=end_offset))
+        transactions += self._end.aborted
+        return list(aborted_within(transactions, start_offset=start_offset, end_offset=end_offset))
 
     def find_by_time(self, timestamp: int, *, start_offset: int) -> int | None:
-        """The first offset of a record of this time or later."""
+        """The first offset of a record with this timestamp or a later one, if any."""
         if not self.segments:
             return None
         for segment in self.segments[:-1]:
@@ -278,10 +282,10 @@ class LocalPartitionLog:
                 )
                 if offset is not None:
                     return offset.offset
-        wanted = RecordFilter(start_offset=start_offset, min_ms=timestamp)
+        record_filter = RecordFilter(start_offset=start_offset, min_ms=timestamp)
         source = FileSource(self.segments[-1].file())
         for block in read_blocks(
-            [BatchRange(source, self.owner.partition, 0, self._end.position, wanted)]
+            [BatchRange(source, self.owner.partition, 0, self._end.position, record_filter)]
         ):
             offsets = block.records[block.chosen(), RecordColumn.OFFSET]
             if len(offsets):
@@ -297,14 +301,14 @@ class LocalPartitionLog:
         split_bytes: int,
         aborted: Sequence[AbortedTransaction],
     ) -> list[LocalPiece]:
-        """All of [start, end) that may hold a record of the time or later."""
+        """The pieces of [start, end) that may hold a record with timestamp `min_ms` or later."""
         local_pieces: list[LocalPiece] = []
         for segment, end in self._bounds():
             low, high = max(start_offset, segment.base_offset), min(end_offset, end)
             is_last = segment is self.segments[-1]
             if low >= high or (not is_last and segment.max_timestamp < min_ms):
                 continue
-            for start, stop, size in self._cut(segment, low, high, split_bytes):
+            for start, stop, size in self._cut_segment(segment, low, high, split_bytes):
                 local_pieces.append(
                     LocalPiece(
                         directory=self.directory,
@@ -320,78 +324,78 @@ class LocalPartitionLog:
         return local_pieces
 
     def segment_sizes(self, start_offset: int, end_offset: int) -> Iterator[SegmentSize]:
-        """The segments from an offset on."""
+        """The sizes of the segments from an offset on."""
         for segment, end in self._bounds():
             if end > start_offset:
                 yield SegmentSize(segment.base_offset, end, segment.size)
 
     def _index_entry(self, offset: int) -> tuple[int, int]:
-        """An offset of the last segment at or below this one, and where its batch begins."""
+        """The entry (offset, position) for an offset in the index of the last segment."""
         return (0, 0) if self._walk is None else self._walk.index.lookup(offset)
 
     def _bounds(self) -> Iterator[tuple[Segment, int]]:
-        """Each segment and the offset before which it ends."""
+        """Each segment and its end offset, exclusive."""
         for segment, following in pairwise(self.segments):
             yield segment, following.base_offset
         if self.segments:
             yield self.segments[-1], self.end_offset
 
-    def _cut(
+    def _cut_segment(
         self, segment: Segment, low: int, high: int, split_bytes: int
     ) -> list[tuple[int, int, int]]:
-        """Offsets [start, end) of pieces of a segment, and about their bytes."""
+        """Cuts a segment into pieces: start offset, end offset and approximate bytes."""
         if segment is self.segments[-1]:
             return [(low, high, max(1, self._end.position - self._index_entry(low)[1]))]
         if segment.size <= SLACK * split_bytes:
             return [(low, high, segment.size)]
         index = segment.offset_index()
-        places = cut_positions(
+        positions = cut_positions(
             index, size=segment.size, start_offset=low, end_offset=high, piece_bytes=split_bytes
         )
         entries = index.entries()
         edges = [low]
-        for start, _ in places[1:]:
-            # An entry names the last offset of a batch, which may lie behind the wanted ones.
+        for start, _ in positions[1:]:
+            # An entry has the last offset of its batch, which may be above the range.
             edges.append(min(int(entries[np.searchsorted(entries[:, 1], start), 0]), high))
         edges.append(high)
-        sizes = [end - start for start, end in places]
+        sizes = [end - start for start, end in positions]
         pieces = zip(edges[:-1], edges[1:], sizes, strict=True)
         return [piece for piece in pieces if piece[0] < piece[1]]
 
     def batch_ranges(
-        self, wanted: RecordFilter, index_entry: tuple[int, int], stack: ExitStack
+        self, record_filter: RecordFilter, index_entry: tuple[int, int], stack: ExitStack
     ) -> list[BatchRange]:
-        """Where the wanted offsets lie now; the files stay open as long as the stack does.
+        """The ranges of the filter's offsets in the current files, which `stack` keeps open.
 
-        `index_entry` is where a batch begins if the last segment is still the one of the plan.
+        `index_entry` locates a batch if the last segment is still the one of the plan.
         """
-        if not self.segments or self.segments[0].base_offset > wanted.start_offset:
+        if not self.segments or self.segments[0].base_offset > record_filter.start_offset:
             raise OffsetOutOfRange(
-                f"{self.owner}: offset {wanted.start_offset} has left {self.directory} since the "
-                "read was planned; read again"
+                f"{self.owner}: offset {record_filter.start_offset} was deleted from "
+                f"{self.directory} after the read was planned; read again"
             )
         ranges: list[BatchRange] = []
         ends = [*(segment.base_offset for segment in self.segments[1:]), LONG_MAX]
         for segment, end in zip(self.segments, ends, strict=True):
-            if segment.base_offset < wanted.end_offset and end > wanted.start_offset:
+            if segment.base_offset < record_filter.end_offset and end > record_filter.start_offset:
                 file = stack.enter_context(self._fs.open(segment.path(LOG)))
                 size = file.size()
                 start = 0
-                if wanted.start_offset > segment.base_offset:
+                if record_filter.start_offset > segment.base_offset:
                     entry = index_entry if end == LONG_MAX else None
-                    start = self._find_start(segment, file, size, wanted.start_offset, entry)
+                    start = self._find_start(segment, file, size, record_filter.start_offset, entry)
                 if self._fs.info(segment.path(LOG)).size < size:
-                    raise Unavailable(f"{file.path}: was replaced while being opened; read again")
+                    raise Unavailable(f"{file.path} was replaced while it was opened; read again")
                 stop = size
-                if end == LONG_MAX or end > wanted.end_offset:
-                    stop = _find_end(file, start, size, wanted.end_offset)
+                if end == LONG_MAX or end > record_filter.end_offset:
+                    stop = _find_end(file, start, size, record_filter.end_offset)
                 ranges.append(
                     BatchRange(
                         FileSource(file),
                         self.owner.partition,
                         start,
                         stop,
-                        wanted,
+                        record_filter,
                         base_offset=segment.base_offset,
                     )
                 )
@@ -405,7 +409,7 @@ class LocalPartitionLog:
         offset: int,
         entry: tuple[int, int] | None,
     ) -> int:
-        """A position at or before the batch that holds an offset, by index or an entry."""
+        """A position at or before the batch of an offset, from the index file or an entry."""
         index = OffsetIndex(segment.base_offset, _INDEX_BYTES)
         if entry is None:
             try:
@@ -419,12 +423,12 @@ class LocalPartitionLog:
 
 
 def _find_end(file: File, start: int, size: int, end_offset: int) -> int:
-    """Where the first batch begins that lies wholly after the end, by the headers."""
+    """The position of the first batch at or above an end offset, from batch headers."""
     walk = BatchWalk(file, start=start, end=size, verify_crc=False)
     for table in walk:
-        behind = np.flatnonzero(table.rows[:, BatchColumn.BASE_OFFSET] >= end_offset)
-        if behind.size:
-            return int(table.rows[behind[0], BatchColumn.POSITION])
+        above = np.flatnonzero(table.rows[:, BatchColumn.BASE_OFFSET] >= end_offset)
+        if above.size:
+            return int(table.rows[above[0], BatchColumn.POSITION])
     return walk.position
 
 

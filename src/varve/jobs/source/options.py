@@ -1,7 +1,7 @@
-"""What a user asks of a read: options, and the filters that Spark pushes down.
+"""The options of a read, and the filters that Spark pushes down.
 
-Invariant  a filter is used only where it cannot leave out a row that Spark would keep. A server is
-           asked where its tier is, never for credentials: they are the reader's own.
+Invariant  a filter is applied only if it cannot exclude a row that Spark would keep. The server
+           returns the URL of its remote tier, never credentials: the reader has its own.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ from varve.kafka_client.address import BOOTSTRAP, ClusterAddress, parse_cluster_
 from varve.kafka_client.client import open_client
 
 SPLIT_BYTES: Final = 64 << 20
-"""A task costs some 50 ms before its first row, as long as reading 16 MiB takes."""
+"""Starting a task takes about 50 ms, as long as reading 16 MiB: a quarter of this split."""
 
 
 class Mode(StrEnum):
@@ -37,27 +37,27 @@ class Mode(StrEnum):
     HISTORY = "history"
     """All of them."""
     LATEST = "latest"
-    """The last one of each key; keys whose last one is a tombstone have none."""
+    """The last one of each key, without keys whose last record is a tombstone."""
 
 
 class Isolation(StrEnum):
-    """Which transactions are seen."""
+    """Which transactions a read returns."""
 
     COMMITTED = "read_committed"
     UNCOMMITTED = "read_uncommitted"
 
 
 Offsets = int | Mapping[int, int] | None
-"""One for all partitions, one for each, or None for the beginning or the end."""
+"""One offset for all partitions, one for each, or None for the start or end of the log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
     """A read of one topic.
 
-    Offsets are half-open. A time stands for the first offset of a record of that time or later.
-    Without an address a server is asked for that of its remote tier, whose store is opened with
-    `tier_settings`.
+    Offsets are half-open. A time stands for the first offset of a record with that timestamp or a
+    later one. Without `address`, the server returns the URL of its remote tier, which is opened
+    with `tier_settings`.
     """
 
     topic: str = option("", "topic", str, "the topic; required")
@@ -177,12 +177,12 @@ class SourceOptions:
         return self.isolation is Isolation.COMMITTED
 
 
-def parse_options(given: Mapping[str, str]) -> SourceOptions:
-    """The options of a read; names are the same in any case."""
-    options = {name.lower(): text for name, text in given.items()}
+def parse_options(options: Mapping[str, str]) -> SourceOptions:
+    """Parses the options of a read; names are case-insensitive."""
+    by_name = {name.lower(): text for name, text in options.items()}
     read = SourceOptions(
-        **parse_declared(SourceOptions, options, operation="read"),
-        server=parse_cluster_address(options, client_id="varve-spark"),
+        **parse_declared(SourceOptions, by_name, operation="read"),
+        server=parse_cluster_address(by_name, client_id="varve-spark"),
     )
     if read.address is not None:
         address = replace(read.address, settings=read.tier_settings, cluster=read.cluster)
@@ -207,20 +207,20 @@ def _check_location(options: SourceOptions) -> None:
         )
     if options.is_through_server and (options.server is None or options.address is not None):
         raise InvalidRequest(
-            f"option throughServer goes with {BOOTSTRAP} and without url: it has the server read "
-            "its remote tier too"
+            f"option throughServer goes with {BOOTSTRAP} and without url: the server reads its "
+            "remote tier for the tasks"
         )
 
 
-_URL: Final = "varve.tier.url"
-_METADATA: Final = "varve.tier.metadata"
-_MANIFESTS: Final = "object"
+_URL_SETTING: Final = "varve.tier.url"
+_METADATA_SETTING: Final = "varve.tier.metadata"
+_MANIFESTS_IN_STORE: Final = "object"
 
 
 def learn_tier(options: SourceOptions) -> SourceOptions:
-    """The options with the address of the server's cold tier, where it names one to be read.
+    """Adds the address of the server's remote tier, so that tasks read it themselves.
 
-    A server without one, or that keeps no manifests there, is asked for everything.
+    A server without one, or with manifests outside the object store, serves the whole log.
     """
     if options.server is None or options.is_through_server:
         return options
@@ -229,27 +229,30 @@ def learn_tier(options: SourceOptions) -> SourceOptions:
     if options.address is not None:
         return replace(options, address=replace(options.address, cluster=cluster))
     try:
-        settings = client.broker_settings(_URL, _METADATA)
+        settings = client.broker_settings(_URL_SETTING, _METADATA_SETTING)
     except StoreDenied as error:
         raise StoreDenied(
-            f"{error}: it was asked where its cold tier is, for which one needs DescribeConfigs on "
-            "the cluster; give option url, or throughServer=true"
+            f"{error}: the URL of its remote tier requires DescribeConfigs on the cluster; grant "
+            "it, give option url, or set throughServer=true"
         ) from error
-    if _URL not in settings or settings.get(_METADATA, _MANIFESTS) != _MANIFESTS:
+    if (
+        _URL_SETTING not in settings
+        or settings.get(_METADATA_SETTING, _MANIFESTS_IN_STORE) != _MANIFESTS_IN_STORE
+    ):
         return options
-    address = Bucket(settings[_URL], options.tier_settings, cluster)
+    address = Bucket(settings[_URL_SETTING], options.tier_settings, cluster)
     try:
         address.objects()
     except StoreError as error:
         raise type(error)(
-            f"{error}. {options.server.name} says that its cold tier is there: name it as it is "
-            "called from here with option url, give its credentials, or set throughServer=true"
+            f"{error}. {options.server.name} has its remote tier at this URL: give the URL that "
+            "works from here with option url, give credentials, or set throughServer=true"
         ) from error
     return replace(options, address=address)
 
 
 def for_partition(offsets: int | Mapping[int, int] | None, partition: int) -> int | None:
-    """What holds for a partition; None where nothing is said of it."""
+    """The offset or version for a partition; None if none is set."""
     return offsets.get(partition) if isinstance(offsets, Mapping) else offsets
 
 
@@ -258,7 +261,7 @@ def for_partition(offsets: int | Mapping[int, int] | None, partition: int) -> in
 
 @dataclass(frozen=True, slots=True)
 class SourceFilters:
-    """Bounds of what is wanted; offsets half-open, times inclusive, None for all there are."""
+    """Bounds of a read: offsets half-open, timestamps inclusive; None for no restriction."""
 
     partitions: frozenset[int] | None = None
     start_offset: int = 0
@@ -267,16 +270,16 @@ class SourceFilters:
     max_ms: int = LONG_MAX
     keys: frozenset[bytes] | None = None
 
-    def is_of_keys(self, before: "SourceFilters") -> bool:
-        """Whether these differ from former ones by partitions and keys alone."""
-        return self == replace(before, partitions=self.partitions, keys=self.keys)
+    def is_of_keys(self, earlier: "SourceFilters") -> bool:
+        """Whether these differ from earlier filters in partitions and keys only."""
+        return self == replace(earlier, partitions=self.partitions, keys=self.keys)
 
     def take_values(self, name: str, values: Sequence[object]) -> "tuple[SourceFilters, bool]":
-        """Narrowed to rows with one of the values, and whether Spark need not look again."""
+        """Narrows to rows with one of the values; also whether Spark need not filter again."""
         match name:
             case "partition":
-                wanted = frozenset(value for value in values if isinstance(value, int))
-                kept = wanted if self.partitions is None else wanted & self.partitions
+                partitions = frozenset(value for value in values if isinstance(value, int))
+                kept = partitions if self.partitions is None else partitions & self.partitions
                 return replace(self, partitions=kept), True
             case "key":
                 if not all(isinstance(value, bytes | bytearray) for value in values):
@@ -311,7 +314,7 @@ class SourceFilters:
         at_most: object = None,
         below: object = None,
     ) -> "tuple[SourceFilters, bool]":
-        """Narrowed to rows within bounds, and whether Spark need not look again."""
+        """Narrows to rows within bounds; also whether Spark need not filter again."""
         low = at_least if above is None else above
         high = at_most if below is None else below
         if name == "offset":
@@ -334,7 +337,7 @@ class SourceFilters:
 
 
 def _find_ms(moment: object) -> int | None:
-    """Milliseconds of a moment, rounded; None for what is none or lies too far away."""
+    """Milliseconds since the epoch, rounded; None if not a datetime or out of range."""
     if not isinstance(moment, datetime):
         return None
     try:

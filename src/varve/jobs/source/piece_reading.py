@@ -1,9 +1,9 @@
-"""Pieces of a topic as batch ranges, wherever they are, and the planned ones as chosen records.
+"""Reads pieces as blocks of records: local, remote and served ones, whole or by a plan.
 
-Invariant  an object that left since the read was planned raises ObjectNotFound, one that is shorter
-           than its manifest says is Corrupt. Of a planned piece, a batch in which nothing is kept
-           is fetched only where the gap is not worth a request of its own. Batches are known by
-           their base offsets: one that the key index does not list as it is in the log is Corrupt.
+Invariant  an object that was deleted after the read was planned raises ObjectNotFound; one that is
+           shorter than its manifest says raises Corrupt. Of a planned piece, a batch without kept
+           records is fetched only in a gap of at most `GAP_BYTES`. A batch whose base offset and
+           record count are not in the key index raises Corrupt.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -54,31 +54,33 @@ class ObjectSource:
             data = self.objects.get_range(self.key, start, end)
         except ObjectNotFound as error:
             raise ObjectNotFound(
-                f"{error}; its segment was replaced or expired since the read was planned: read "
-                "again. If it fails again the object is lost, `varve tier fsck` shows more"
+                f"{error}; its segment was replaced or expired after the read was planned: read "
+                "again. If it fails again the object is lost: `varve tier fsck` shows details"
             ) from error
         if len(data) != end - start:
             raise Corrupt(
-                f"{self.name} ends at {start + len(data)}, the manifest says it goes on to {end} "
-                "at least; `varve tier fsck` finds such ones"
+                f"{self.name} ends at position {start + len(data)}; by the manifest it has at "
+                f"least {end} bytes. `varve tier fsck` lists such objects"
             )
         return data
 
 
 def open_objects(address: Bucket | None) -> ObjectStore:
-    """The store that an address names, which a read of cold pieces must have."""
+    """Opens the store of the remote tier; raises InvalidRequest without an address."""
     if address is None:
-        raise InvalidRequest("a piece lies in object storage, and no url was given")
+        raise InvalidRequest(
+            "the read includes the remote tier: give its object store with option url"
+        )
     return address.objects()
 
 
 def log_source(objects: ObjectStore, home: RemotePath, segment: RemoteSegment) -> ObjectSource:
-    """Where the log data of a cold segment is read from."""
+    """The log object of a remote segment."""
     return ObjectSource(objects, home.part_key(segment, LOG_PART))
 
 
-def filter_of(piece: Piece, *, min_ms: int = -LONG_MAX, max_ms: int = LONG_MAX) -> RecordFilter:
-    """What is wanted of a piece."""
+def piece_filter(piece: Piece, *, min_ms: int = -LONG_MAX, max_ms: int = LONG_MAX) -> RecordFilter:
+    """Selects the records of a piece."""
     return RecordFilter(piece.start_offset, piece.end_offset, min_ms, max_ms, piece.aborted)
 
 
@@ -88,34 +90,38 @@ def read_pieces(
     objects: Callable[[], ObjectStore],
     stack: ExitStack,
 ) -> Iterator[RecordBlock]:
-    """The blocks of pieces in order; the next one is fetched while a block is used."""
-    for kind, some in groupby(pieces, key=type):
+    """The blocks of pieces in order; the next chunks are fetched while a block is used."""
+    for kind, run in groupby(pieces, key=type):
         if kind is ServedPiece:
-            for piece in some:
+            for piece in run:
                 assert isinstance(piece, ServedPiece)
                 yield from read_served(piece, find_filter(piece))
             continue
         yield from read_blocks(
             batch_range
-            for piece in some
+            for piece in run
             for batch_range in open_batch_ranges(piece, find_filter(piece), objects, stack)
         )
 
 
 def open_batch_ranges(
-    piece: Piece, wanted: RecordFilter, objects: Callable[[], ObjectStore], stack: ExitStack
+    piece: Piece, record_filter: RecordFilter, objects: Callable[[], ObjectStore], stack: ExitStack
 ) -> list[BatchRange]:
-    """Where the wanted records of a piece lie; what is opened stays so as long as the stack."""
+    """The batch ranges of a local or remote piece; `stack` keeps local files open."""
     if isinstance(piece, LocalPiece):
-        return open_piece(piece).batch_ranges(wanted, piece.index_entry, stack)
-    assert isinstance(piece, RemotePiece), "what a server has is in no files"
-    return [remote_batch_range(objects(), piece, piece.start, piece.end, wanted)]
+        return open_piece(piece).batch_ranges(record_filter, piece.index_entry, stack)
+    assert isinstance(piece, RemotePiece), "a served piece is read by Fetch, not from files"
+    return [remote_batch_range(objects(), piece, piece.start, piece.end, record_filter)]
 
 
 def remote_batch_range(
-    objects: ObjectStore, piece: RemotePiece | KeptPiece, start: int, end: int, wanted: RecordFilter
+    objects: ObjectStore,
+    piece: RemotePiece | KeptPiece,
+    start: int,
+    end: int,
+    record_filter: RecordFilter,
 ) -> BatchRange:
-    """Batches [start, end) of the segment of a piece."""
+    """The batches at positions [start, end) of the segment of a piece."""
     segment = piece.segment
     source = log_source(objects, piece.home, segment)
     return BatchRange(
@@ -123,7 +129,7 @@ def remote_batch_range(
         piece.partition,
         start,
         end,
-        wanted,
+        record_filter,
         base_offset=segment.base_offset,
         end_offset=segment.end_offset + 1,
     )
@@ -137,13 +143,13 @@ Integers = npt.NDArray[np.int64]
 Opener = Callable[[], ObjectStore]
 
 GAP_BYTES: Final = 256 << 10
-"""Fewer bytes between two kept batches are read through rather than asked around."""
+"""A gap of up to this many bytes between kept batches is read rather than skipped."""
 
 
 def read_planned(
     piece: PlannedPiece, objects: Opener, stack: ExitStack
 ) -> Iterator[tuple[RecordBlock, Flags]]:
-    """Blocks of a piece in order, and which of their records are kept."""
+    """The blocks of a piece in order, and which of their records are kept."""
     match piece:
         case KeptPiece():
             return _KeptReader(piece, objects).blocks()
@@ -154,13 +160,13 @@ def read_planned(
 def _read_chosen(
     piece: ChosenPiece, objects: Opener, stack: ExitStack
 ) -> Iterator[tuple[RecordBlock, Flags]]:
-    for block in read_pieces([piece.piece], filter_of, objects, stack):
+    for block in read_pieces([piece.piece], piece_filter, objects, stack):
         offsets = block.records[:, RecordColumn.OFFSET]
         yield block, block.chosen() & np.isin(offsets, piece.offsets)
 
 
 class _KeptReader:
-    """One piece of a cold segment under way."""
+    """Reads the kept records of a piece of a remote segment."""
 
     def __init__(self, piece: KeptPiece, objects: Opener) -> None:
         self._piece = piece
@@ -180,38 +186,38 @@ class _KeptReader:
 
     def blocks(self) -> Iterator[tuple[RecordBlock, Flags]]:
         for block in read_blocks(self._batch_ranges()):
-            yield block, block.chosen() & self._flags[self._numbers(block)]
+            yield block, block.chosen() & self._flags[self._record_numbers(block)]
 
     def _batch_ranges(self) -> Sequence[BatchRange]:
         piece = self._piece
         sums = np.concatenate(([0], np.cumsum(self._flags)))
         kept = sums[self._firsts[1:]] > sums[self._firsts[:-1]]
-        wanted = RecordFilter(start_offset=piece.start_offset)
+        record_filter = RecordFilter(start_offset=piece.start_offset)
         return [
-            remote_batch_range(self._objects, piece, start, end, wanted)
-            for start, end in join_places(self._batches[kept])
+            remote_batch_range(self._objects, piece, start, end, record_filter)
+            for start, end in join_positions(self._batches[kept])
         ]
 
-    def _numbers(self, block: RecordBlock) -> Integers:
-        """The number of each record of a block, among those of the piece."""
+    def _record_numbers(self, block: RecordBlock) -> Integers:
+        """The number of each record of a block among the records of the piece."""
         bases = block.batches[:, BatchColumn.BASE_OFFSET]
         counts = block.batches[:, BatchColumn.RECORD_COUNT]
-        found = np.minimum(np.searchsorted(self._bases, bases), len(self._bases) - 1)
-        is_known = (self._bases[found] == bases) & (self._counts[found] == counts)
-        if not is_known.all():
-            offset = int(bases[int(np.argmin(is_known))])
+        rows = np.minimum(np.searchsorted(self._bases, bases), len(self._bases) - 1)
+        is_listed = (self._bases[rows] == bases) & (self._counts[rows] == counts)
+        if not is_listed.all():
+            offset = int(bases[int(np.argmin(is_listed))])
             raise Corrupt(
-                f"{block.source_name}: the key index does not know the batch with "
-                f"offset {offset} as it is; `varve tier fsck --deep` shows which object is wrong"
+                f"{block.source_name}: the batch with base offset {offset} is not in the key index "
+                "or has another record count; `varve tier fsck --deep` shows which object is wrong"
             )
         starts = np.cumsum(counts) - counts
         within = np.arange(len(block.records)) - starts[block.owners]
-        numbers: Integers = self._firsts[found][block.owners] + within
+        numbers: Integers = self._firsts[rows][block.owners] + within
         return numbers
 
 
-def join_places(batches: Table) -> list[tuple[int, int]]:
-    """The positions [start, end) of batches in order; near ones are taken together."""
+def join_positions(batches: Table) -> list[tuple[int, int]]:
+    """The positions [start, end) of batches in order; joins those with small gaps."""
     if not len(batches):
         return []
     starts = batches["position"].astype(np.int64)

@@ -1,7 +1,7 @@
-"""What a task reads: pieces of log objects, of a local log or of a server's, joined to splits.
+"""Pieces: the parts of remote segments, local logs and served logs that tasks read.
 
-Invariant  pieces of log objects begin and end where batches do, others at offsets; those of a
-           partition do not overlap, and together hold every wanted record.
+Invariant  pieces of remote segments begin and end at batch boundaries, other pieces at offsets. The
+           pieces of a partition do not overlap and together hold every requested record.
 """
 
 from collections.abc import Iterable, Sequence
@@ -28,7 +28,7 @@ SLACK: Final = 1.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemotePiece:
-    """Bytes [start, end) of a cold segment's log object, and the offsets wanted of them."""
+    """Bytes [start, end) of a remote segment's log object, and the offsets to read there."""
 
     home: RemotePath
     segment: RemoteSegment
@@ -52,7 +52,7 @@ class RemotePiece:
 
     @property
     def requests(self) -> int:
-        """How often the store is asked."""
+        """The number of requests to the object store."""
         return -(-self.size // CHUNK_BYTES)
 
 
@@ -60,7 +60,7 @@ class RemotePiece:
 class LocalPiece:
     """The offsets [start, end) of a local log, about `size` bytes; its files may change.
 
-    `index_entry` is an offset of the last segment and where its batch begins; (0, 0) for none.
+    `index_entry` is an entry (offset, position) for the last segment; (0, 0) for none.
     """
 
     directory: str
@@ -79,9 +79,9 @@ class LocalPiece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedPiece:
-    """The offsets [start, end) of a log as its server gives them, about `size` bytes.
+    """The offsets [start, end) of a log, fetched from its server; about `size` bytes.
 
-    The server returns the aborted transactions with the batches.
+    Fetch responses name the aborted transactions.
     """
 
     address: ClusterAddress
@@ -103,9 +103,9 @@ class ServedPiece:
 
 @dataclass(frozen=True, slots=True)
 class StoredKeep:
-    """Where it is kept which of the records [start, end) of a segment are wanted.
+    """A reference to the bits of a plan for the records [start, end) of a segment.
 
-    The segment has `number` in the plan whose bits these are, and `record_count` records.
+    `number` is the segment's number in the plan; the segment has `record_count` records.
     """
 
     bits: LatestBits
@@ -116,9 +116,13 @@ class StoredKeep:
     end: int = 0
 
     def read_bits(self) -> Bits:
-        """Those of the whole segment."""
-        (found,) = self.bits.read(self.number, [self.record_count])
-        return found.keep if self.with_tombstones else found.keep & ~found.tombstones
+        """Reads the bits of the whole segment."""
+        (segment_bits,) = self.bits.read(self.number, [self.record_count])
+        return (
+            segment_bits.keep
+            if self.with_tombstones
+            else segment_bits.keep & ~segment_bits.tombstones
+        )
 
     def read_flags(self) -> NDArray[np.bool_]:
         flags = np.unpackbits(self.read_bits(), bitorder="little")
@@ -127,10 +131,10 @@ class StoredKeep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptPiece:
-    """Batches [start, end) of a cold segment, by number, of which some records are wanted.
+    """Batches [start, end) of a remote segment, by number, that hold planned records.
 
-    `keep` has a bit for each record of these batches, as its key index numbers them, or says where
-    they are; `size` is about what reading the batches takes in which a bit is set.
+    `keep` has a bit for each record of these batches, in the order of the key index, or refers to
+    the stored bits. `size` is the bytes of the batches with a set bit.
     """
 
     home: RemotePath
@@ -142,7 +146,7 @@ class KeptPiece:
     size: int
 
     def read_flags(self, count: int) -> NDArray[np.bool_]:
-        """Whether each of its records is wanted."""
+        """Whether each of its records is planned."""
         if isinstance(self.keep, StoredKeep):
             return self.keep.read_flags()
         return np.unpackbits(self.keep, bitorder="little")[:count].astype(np.bool_)
@@ -158,7 +162,7 @@ class KeptPiece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChosenPiece:
-    """The records of these offsets, in order, of a piece without a key index."""
+    """The planned records of a piece without a key index, by ascending offset."""
 
     piece: "Piece"
     offsets: NDArray[np.int64]
@@ -174,7 +178,7 @@ class ChosenPiece:
 
 Piece = RemotePiece | LocalPiece | ServedPiece
 PlannedPiece = KeptPiece | ChosenPiece
-"""Of which it was found out what the latest records are."""
+"""A piece with the choice of its latest records."""
 AnyPiece = Piece | PlannedPiece
 P = TypeVar("P", bound=AnyPiece)
 
@@ -182,33 +186,33 @@ P = TypeVar("P", bound=AnyPiece)
 def cut_positions(
     index: OffsetIndex, *, size: int, start_offset: int, end_offset: int, piece_bytes: int
 ) -> list[tuple[int, int]]:
-    """The positions [start, end) of pieces that hold all wanted offsets of a segment.
+    """Cuts the offsets [start, end) of a segment into ranges of positions [start, end).
 
-    They are cut at entries of the index, where batches begin.
+    The cuts are at entries of the index, where batches begin.
     """
     entries = index.entries()
     first = index.lookup(start_offset)[1]
     last = _end_position(entries, end_offset, size)
     inner = entries[(entries[:, 1] > first) & (entries[:, 1] < last), 1]
     count = max(1, round((last - first) / piece_bytes))
-    aims = first + (last - first) * np.arange(1, count) // count
-    slots = np.searchsorted(inner, aims)
+    targets = first + (last - first) * np.arange(1, count) // count
+    slots = np.searchsorted(inner, targets)
     edges = sorted({first, last, *(int(inner[slot]) for slot in slots if slot < len(inner))})
     return list(pairwise(edges))
 
 
 def _end_position(entries: NDArray[np.int64], end_offset: int, size: int) -> int:
-    """The position after all batches with offsets below the end, by the index.
+    """A position after all batches with offsets below the end, from the index.
 
-    An entry names the last offset of a batch and where that batch, or one before, begins: all
-    behind the next entry begin above it.
+    An entry has the last offset of a batch and the position of that batch or an earlier one, so
+    every batch from the position of the following entry on starts above that offset.
     """
-    behind = int(np.searchsorted(entries[:, 0], end_offset - 1)) + 1
-    return int(entries[behind, 1]) if behind < len(entries) else size
+    next_entry = int(np.searchsorted(entries[:, 0], end_offset - 1)) + 1
+    return int(entries[next_entry, 1]) if next_entry < len(entries) else size
 
 
 class SegmentSize(NamedTuple):
-    """The bytes of the offsets [base, end)."""
+    """The size in bytes of the offsets [base, end)."""
 
     base_offset: int
     end_offset: int
@@ -222,10 +226,10 @@ def step_by_bytes(
     end_offset: int,
     max_bytes: float,
 ) -> int:
-    """The end offset of a read of about this many bytes, at most the end.
+    """The end offset of a read of about `max_bytes`, at most `end_offset`.
 
-    `segments` begin at the start, and only those that are stepped over are asked for. Within a
-    segment the bytes are taken as spread over its offsets.
+    `segments` begin at the start offset and are consumed only as far as needed. The bytes of a
+    segment count as spread evenly over its offsets.
     """
     offset = start_offset
     for base, end, size in segments:
@@ -241,13 +245,13 @@ def step_by_bytes(
 
 
 def pack(pieces: Sequence[P], *, split_bytes: int) -> list[tuple[P, ...]]:
-    """Pieces in runs of about the same bytes, in their order."""
+    """Groups consecutive pieces into runs of about `split_bytes`."""
     total = sum(piece.size for piece in pieces)
     count = max(1, round(total / split_bytes))
-    packed: list[list[P]] = [[] for _ in range(count)]
-    done = 0
+    runs: list[list[P]] = [[] for _ in range(count)]
+    packed_bytes = 0
     for piece in pieces:
-        middle = done + piece.size // 2
-        packed[min(middle * count // max(total, 1), count - 1)].append(piece)
-        done += piece.size
-    return [tuple(run) for run in packed if run]
+        middle = packed_bytes + piece.size // 2
+        runs[min(middle * count // max(total, 1), count - 1)].append(piece)
+        packed_bytes += piece.size
+    return [tuple(run) for run in runs if run]

@@ -1,6 +1,6 @@
-"""Plans a batch read of a topic: the pieces and tasks, what it asks of the object store and costs.
+"""Plans a batch read of a topic: its pieces and tasks, and its requests and cost.
 
-The latest state is planned by key indexes where that is worth it (`latest_plan`).
+A latest-per-key read is planned from key indexes where that saves reading (`latest_plan`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,9 +9,7 @@ from itertools import groupby
 from typing import Final
 
 from varve.foundation.clock import SystemClock
-from varve.foundation.errors import (
-    StoreDenied,
-)
+from varve.foundation.errors import StoreDenied
 from varve.jobs.key_plans import (
     INLINE_BYTES,
     plan_area,
@@ -43,21 +41,23 @@ from varve.object_store.prices import FREE, PriceTable, RequestKind, default_pri
 from varve.tiering.manifest.segment import KEYS_PART
 
 LOOSE_BYTES_MAX: Final = 256 << 20
-"""Data without a key index that is read for its keys while a read of the latest state is planned.
+"""Data without a key index that the driver scans for keys while it plans a latest-per-key read.
 
-A partition with more of it, such as one that is in no cold tier, is read by a task as a whole."""
+A partition with more, such as one that is not in the remote tier, is read whole by one task."""
 KEYS_PER_TASK: Final = 32 << 20
-"""Keys that one task remembers at most, in one to two gigabytes; with more it reads again."""
+"""Keys that one task holds, in 1 to 2 GiB of memory; with more keys, several tasks each read
+the whole partition for a share of the hashes."""
 
 PLANNED_BITS_MAX: Final = 256 << 20
-"""Of the ranges of hashes that are planned at once, each with two bits for each record."""
+"""Memory for hash ranges that are planned at once, each with two bits per record."""
 _PLAN_THREADS: Final = 8
 _RECORD_BYTES: Final = 64
+"""Assumed bytes per record, to estimate the keys of data outside the remote tier."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourcePlan:
-    """The pieces to read, in order of partitions and offsets, and what planning cost."""
+    """The pieces to read, by partition and offset, and the requests that planning took."""
 
     topic: str
     topic_id: str
@@ -82,7 +82,7 @@ def plan_read(options: SourceOptions, filters: SourceFilters) -> SourcePlan:
 
 
 def plan_tasks(options: SourceOptions, filters: SourceFilters) -> list[TaskRead]:
-    """What each task of a batch read does."""
+    """The tasks of a batch read."""
     plan = plan_read(options, filters)
     if options.mode is Mode.LATEST and options.is_committed and filters.keys is None:
         return _plan_latest(plan, options)
@@ -90,22 +90,26 @@ def plan_tasks(options: SourceOptions, filters: SourceFilters) -> list[TaskRead]
 
 
 def _plan_latest(plan: SourcePlan, options: SourceOptions) -> list[TaskRead]:
-    """The latest state of partitions that are worth it is planned; of others a task finds it."""
-    rest: list[Piece] = []
+    """Plans partitions with large indexed data; tasks read the other partitions whole."""
+    unplanned: list[Piece] = []
     requests: list[LatestRequest] = []
-    loose_bytes_left = LOOSE_BYTES_MAX
+    loose_bytes_remaining = LOOSE_BYTES_MAX
     for _, group in groupby(plan.pieces, key=lambda piece: piece.partition):
         pieces = list(group)
         loose_bytes = sum(piece.size for piece in pieces if not is_indexed(piece))
         size = sum(piece.size for piece in pieces)
-        if loose_bytes == size or loose_bytes > loose_bytes_left or size <= options.split_bytes:
-            rest += pieces
+        if (
+            loose_bytes == size
+            or loose_bytes > loose_bytes_remaining
+            or size <= options.split_bytes
+        ):
+            unplanned += pieces
             continue
-        loose_bytes_left -= loose_bytes
+        loose_bytes_remaining -= loose_bytes
         requests.append(_make_request(plan, options, pieces))
     planned = _plan_requests(requests, options)
     runs = pack(planned, split_bytes=options.split_bytes)
-    tasks = make_tasks(replace(plan, pieces=tuple(rest)), options)
+    tasks = make_tasks(replace(plan, pieces=tuple(unplanned)), options)
     return [*tasks, *(TaskRead(plan.topic, plan.topic_id, run) for run in runs)]
 
 
@@ -123,31 +127,33 @@ def _make_request(
 
 
 def _plan_requests(requests: Sequence[LatestRequest], options: SourceOptions) -> list[PlannedPiece]:
-    """The latest records of all requests; the bits of a large plan are put into an object store."""
+    """Plans all requests; the bits of a large plan are written to an object store."""
     inline_bytes = INLINE_BYTES // max(len(requests), 1)
-    placed = [_place_plan(request, options, inline_bytes) for request in requests]
+    assigned = [_assign_area(request, options, inline_bytes) for request in requests]
     bits = max((sum(request.record_counts) // 4 for request in requests), default=0)
     try:
         planned = plan_latest(
-            placed,
+            assigned,
             runner=ThreadRunner(min(_PLAN_THREADS, PLANNED_BITS_MAX // max(bits, 1)) or 1),
             split_bytes=options.split_bytes,
             with_tombstones=False,
         )
     except StoreDenied as error:
         raise StoreDenied(
-            f"{error}. The plan of a latest-per-key read of many records is put aside in the "
+            f"{error}. The plan of a latest-per-key read of many records is written to the "
             "bucket, in the folders `work` of the partitions: allow the read to write there, or "
             "name another store with option planUrl"
         ) from error
     return [piece for pieces in planned for piece in pieces]
 
 
-def _place_plan(request: LatestRequest, options: SourceOptions, inline_bytes: int) -> LatestRequest:
+def _assign_area(
+    request: LatestRequest, options: SourceOptions, inline_bytes: int
+) -> LatestRequest:
     store = options.plan_address or options.address
-    homes = [keys.piece.home for keys in request.pieces if isinstance(keys, IndexedPiece)]
-    assert store is not None, "a plan is made of key indexes in a store"
-    folder = homes[0].work_folder
+    remote_paths = [keys.piece.home for keys in request.pieces if isinstance(keys, IndexedPiece)]
+    assert store is not None, "a plan has key indexes in an object store"
+    folder = remote_paths[0].work_folder
     area = plan_area(
         read_plan_area(store.objects, folder),
         record_count=sum(request.record_counts),
@@ -159,7 +165,7 @@ def _place_plan(request: LatestRequest, options: SourceOptions, inline_bytes: in
 
 
 def make_tasks(plan: SourcePlan, options: SourceOptions) -> list[TaskRead]:
-    """Runs of about the same bytes; for the latest state a partition each, or parts of its keys."""
+    """Tasks of about `split_bytes`; for the latest state, a partition or a share of its keys."""
     if options.mode is Mode.HISTORY:
         runs = pack(plan.pieces, split_bytes=options.split_bytes)
         return [TaskRead(plan.topic, plan.topic_id, run) for run in runs]
@@ -172,7 +178,7 @@ def make_tasks(plan: SourcePlan, options: SourceOptions) -> list[TaskRead]:
 
 
 def _count_keys(pieces: Sequence[Piece]) -> int:
-    """An upper bound of the number of keys, from the manifest."""
+    """An estimate of the number of keys, from manifests and the size of other data."""
     segments = {
         piece.segment.id: piece.segment for piece in pieces if isinstance(piece, RemotePiece)
     }
@@ -189,15 +195,15 @@ def _count_keys(pieces: Sequence[Piece]) -> int:
 
 _KEY_LOOKUP_REQUESTS = 2
 _KEY_PLAN_REQUESTS = 6
-"""For each segment whose key index plans a read of the latest state: header, entries, batches."""
+"""Per segment whose key index is planned from: its header, entries and batches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadEstimate:
-    """An upper bound: retries aside, a read asks for no more than this.
+    """An upper bound of what a read costs, without retries.
 
-    `records` counts those of all segments touched. With keys to look for, most segments that have a
-    key index cost `_KEY_LOOKUP_REQUESTS` only.
+    `records` counts all records of the segments that are read. With a filter on keys, most segments
+    with a key index cost only `_KEY_LOOKUP_REQUESTS`.
     """
 
     partitions: int
@@ -218,7 +224,7 @@ def estimate(
     *,
     prices: PriceTable | None = None,
 ) -> ReadEstimate:
-    """Plans a read, which takes a few requests itself, and reads no data."""
+    """Plans a read without reading data; planning itself takes a few requests."""
     chosen = learn_tier(options if isinstance(options, SourceOptions) else parse_options(options))
     plan = plan_read(chosen, filters)
     tasks = make_tasks(plan, chosen)
@@ -240,7 +246,7 @@ def estimate(
         requests += _KEY_LOOKUP_REQUESTS * indexed
     cold_bytes = sum(piece.size for piece in remote)
     if chosen.mode is Mode.LATEST and chosen.is_committed and filters.keys is None:
-        # The driver reads whole indexes; a task once more the batches of what it reads.
+        # The driver reads whole key indexes; tasks read their batch tables again.
         keys = [remote_segment.find_part(KEYS_PART) for remote_segment in segments.values()]
         requests += _KEY_PLAN_REQUESTS * sum(part is not None for part in keys)
         cold_bytes += sum(2 * part.size for part in keys if part is not None)

@@ -1,8 +1,8 @@
-"""Reads pieces of a topic as Arrow batches: its changelog, or the latest record of each key.
+"""Reads the pieces of a task as Arrow batches: all records, or the latest of each key.
 
-Invariant  the changelog comes in the order of the pieces. The latest state is found from the newest
-           record to the oldest, so that a key is decided when it is met first. A segment whose key
-           index has none of the wanted hashes holds no committed record of those keys.
+Invariant  all records come in the order of the pieces. Latest records that are not planned are
+           found by reading from the newest record to the oldest: the first record of a key wins. A
+           segment whose key index lacks the hash of a key has no committed record of that key.
 """
 
 from collections.abc import Iterable, Iterator
@@ -20,9 +20,9 @@ from varve.commit_log.directory_files import decode_topic_id
 from varve.jobs.source.arrow_columns import ArrowColumns
 from varve.jobs.source.options import Mode, SourceFilters, SourceOptions
 from varve.jobs.source.piece_reading import (
-    filter_of,
     open_batch_ranges,
     open_objects,
+    piece_filter,
     read_pieces,
     read_planned,
     remote_batch_range,
@@ -58,7 +58,7 @@ Hashes = npt.NDArray[np.uint64]
 
 @dataclass(frozen=True, slots=True)
 class TopicHash:
-    """The hash of a topic's keys, by the two halves of its id."""
+    """The hash function of a topic's keys, seeded by the two halves of the topic id."""
 
     first: np.uint64
     second: np.uint64
@@ -73,7 +73,7 @@ class TopicHash:
 
     @staticmethod
     def secret(topic_id: str) -> bytes:
-        """A topic id as key indexes name it."""
+        """The bytes of a topic id, which seed the hash and are in every key-index header."""
         return decode_topic_id(topic_id).bytes
 
     def hash(self, key: bytes) -> tuple[int, int]:
@@ -82,15 +82,15 @@ class TopicHash:
         return int(high), int(low)
 
     def hash_block(self, block: RecordBlock) -> Hashes:
-        """The hashes of all records; zeros where there is no key."""
+        """The hashes of all records; zeros for records without a key."""
         out = np.empty((len(block.records), 2), np.uint64)
         hash_keys(block.payload, block.records, self.first, self.second, out)
         return out
 
 
 @dataclass(frozen=True, slots=True)
-class WantedKeys:
-    """Keys by their hashes."""
+class RequestedKeys:
+    """The keys of a filter, as hashes."""
 
     hashes: frozenset[tuple[int, int]]
 
@@ -99,22 +99,22 @@ class WantedKeys:
         return cls(frozenset(topic.hash(key) for key in keys))
 
     def choose(self, hashes: Hashes) -> npt.NDArray[np.bool_]:
-        """Which records may have one of the keys, by the first half of the hash."""
-        wanted = np.fromiter((high for high, _ in self.hashes), np.uint64, len(self.hashes))
-        return np.isin(hashes[:, 0], wanted)
+        """Which records may have one of the keys; compares the first half of the hash only."""
+        highs = np.fromiter((high for high, _ in self.hashes), np.uint64, len(self.hashes))
+        return np.isin(hashes[:, 0], highs)
 
 
 def find_keys(
-    objects: ObjectStore, home: RemotePath, segment: RemoteSegment, keys: WantedKeys
+    objects: ObjectStore, home: RemotePath, segment: RemoteSegment, keys: RequestedKeys
 ) -> dict[tuple[int, int], KeyEntry] | None:
-    """The latest record in a segment of each key; None where the segment has no key index."""
+    """The latest record of each key in a segment; None if the segment has no key index."""
     if segment.find_part(KEYS_PART) is None:
         return None
     if segment.key_count == 0:
         return {}
     with open_key_index(objects, home, segment) as index:
-        found = ((wanted, index.find(*wanted)) for wanted in sorted(keys.hashes))
-        return {wanted: entry for wanted, entry in found if entry is not None}
+        entries = ((key_hash, index.find(*key_hash)) for key_hash in sorted(keys.hashes))
+        return {key_hash: entry for key_hash, entry in entries if entry is not None}
 
 
 # Tasks
@@ -123,14 +123,15 @@ def find_keys(
 Flags = npt.NDArray[np.bool_]
 
 _SLOTS_MIN: Final = 1 << 16
+"""Initial slots of the set of seen keys: 1 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskRead:
-    """What one task reads: pieces of a topic, and of the latest state one of `parts` by hash.
+    """The pieces that one task reads; for the latest state, share `part` of `parts` by key hash.
 
-    Where it is planned which records are the latest, the pieces say so and come first to last. All
-    others are read from the last to the first, and give the latest record of each key in them.
+    Planned pieces are read in order. For the latest state, all other pieces are read from the last
+    to the first and give the latest record of each key in them.
     """
 
     topic: str
@@ -144,7 +145,7 @@ class TaskRead:
 def read_task(
     task: TaskRead, columns: ArrowColumns, options: SourceOptions, filters: SourceFilters
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a task; one whose filters let no key through reads nothing."""
+    """The rows of a task; none if the filters exclude every key."""
     for block, chosen in read_rows(task, options, filters):
         yield from columns.batches(
             block,
@@ -157,7 +158,7 @@ def read_task(
 def read_rows(
     task: TaskRead, options: SourceOptions, filters: SourceFilters
 ) -> Iterator[tuple[RecordBlock, Flags]]:
-    """Blocks of records, and which of them are rows of the task."""
+    """The blocks of a task, and which of their records are rows."""
     if filters.keys is not None and not filters.keys:
         return
     with ExitStack() as stack:
@@ -165,7 +166,7 @@ def read_rows(
 
 
 class _TaskReader:
-    """One task under way."""
+    """Reads the blocks of one task."""
 
     def __init__(
         self, task: TaskRead, options: SourceOptions, filters: SourceFilters, stack: ExitStack
@@ -175,20 +176,19 @@ class _TaskReader:
         self._filters = filters
         self._stack = stack
         self._hash = TopicHash.of(task.topic_id)
-        self._keys = None if filters.keys is None else WantedKeys.of(filters.keys, self._hash)
-        self._sought = set() if self._keys is None else set(self._keys.hashes)
+        self._keys = None if filters.keys is None else RequestedKeys.of(filters.keys, self._hash)
+        self._unresolved = set() if self._keys is None else set(self._keys.hashes)
         self._is_indexed = self._keys is not None and options.is_committed
 
     def blocks(self) -> Iterator[tuple[RecordBlock, Flags]]:
-        """Blocks of records, and which of them are rows."""
-        for one in self._task.pieces:
-            if isinstance(one, KeptPiece | ChosenPiece):
-                yield from read_planned(one, self._objects, self._stack)
+        for planned in self._task.pieces:
+            if isinstance(planned, KeptPiece | ChosenPiece):
+                yield from read_planned(planned, self._objects, self._stack)
         if self._options.mode is Mode.LATEST:
             yield from self._latest()
             return
         pieces = (piece for piece in self._pieces if self._may_hold(piece))
-        for block in read_pieces(pieces, self._wanted, self._objects, self._stack):
+        for block in read_pieces(pieces, self._piece_filter, self._objects, self._stack):
             chosen = block.chosen()
             if self._keys is not None:
                 chosen &= self._keys.choose(self._hash.hash_block(block))
@@ -196,7 +196,7 @@ class _TaskReader:
 
     @property
     def _pieces(self) -> list[Piece]:
-        """Those that are not planned."""
+        """The pieces without a plan."""
         return [
             piece
             for piece in self._task.pieces
@@ -204,7 +204,7 @@ class _TaskReader:
         ]
 
     def _may_hold(self, piece: Piece) -> bool:
-        """Whether a piece may hold one of the keys, by its key index."""
+        """False if the key index of the piece has none of the keys."""
         return not (self._is_indexed and self._find_keys(piece) == {})
 
     def _find_keys(self, piece: Piece) -> dict[tuple[int, int], KeyEntry] | None:
@@ -215,13 +215,13 @@ class _TaskReader:
     def _objects(self) -> ObjectStore:
         return open_objects(self._options.address)
 
-    def _wanted(self, piece: Piece) -> RecordFilter:
-        return filter_of(piece, min_ms=self._filters.min_ms, max_ms=self._filters.max_ms)
+    def _piece_filter(self, piece: Piece) -> RecordFilter:
+        return piece_filter(piece, min_ms=self._filters.min_ms, max_ms=self._filters.max_ms)
 
     # The latest state
 
     def _latest(self) -> Iterator[tuple[RecordBlock, Flags]]:
-        known = _SeenKeys()
+        seen = _SeenKeys()
         for block in self._newest_first():
             hashes = self._hash.hash_block(block)
             chosen = block.chosen()
@@ -230,63 +230,64 @@ class _TaskReader:
             if self._task.parts > 1:
                 numbers = (hashes[:, 0] >> np.uint64(32)) % np.uint64(self._task.parts)
                 chosen &= numbers == self._task.part
-            known.mark_latest_unseen(hashes, block, chosen)
+            seen.mark_latest_unseen(hashes, block, chosen)
             if not self._task.with_tombstones:
                 chosen &= block.records[:, RecordColumn.VALUE_SIZE] >= 0
             yield block, chosen
 
     def _newest_first(self) -> Iterator[RecordBlock]:
-        for is_served, some in groupby(reversed(self._pieces), key=_is_served):
+        for is_served, run in groupby(reversed(self._pieces), key=_is_served):
             if is_served:
-                for piece in some:
-                    blocks = read_pieces([piece], self._wanted, self._objects, self._stack)
+                for piece in run:
+                    blocks = read_pieces([piece], self._piece_filter, self._objects, self._stack)
                     yield from reversed(list(blocks))
                 continue
             batch_ranges = (
-                batch_range for piece in some for batch_range in self._latest_batch_ranges(piece)
+                batch_range for piece in run for batch_range in self._latest_batch_ranges(piece)
             )
-            found = read_blocks(batch_ranges, chunk_bytes=2 * CHUNK_BYTES)
-            for _, group in groupby(found, key=lambda block: block.batch_range):
+            blocks_in_order = read_blocks(batch_ranges, chunk_bytes=2 * CHUNK_BYTES)
+            for _, group in groupby(blocks_in_order, key=lambda block: block.batch_range):
                 yield from reversed(list(group))
 
     def _latest_batch_ranges(self, piece: Piece) -> Iterator[BatchRange]:
-        """The batch ranges of a piece, the newest first."""
+        """The batch ranges of a piece, newest first."""
         if not isinstance(piece, RemotePiece):
-            local = open_batch_ranges(piece, self._wanted(piece), self._objects, self._stack)
+            local = open_batch_ranges(piece, self._piece_filter(piece), self._objects, self._stack)
             yield from reversed(local)
             return
-        entries = self._look_up(piece)
+        entries = self._find_unresolved(piece)
         if entries == {}:
             return
-        wanted = self._wanted(piece)
-        ranges = [wanted]
+        whole_piece = self._piece_filter(piece)
+        filters = [whole_piece]
         if entries is not None and all(
             piece.start_offset <= entry.offset < piece.end_offset for entry in entries.values()
         ):
             offsets = sorted({entry.offset for entry in entries.values()}, reverse=True)
-            ranges = [
-                replace(wanted, start_offset=offset, end_offset=offset + 1) for offset in offsets
+            filters = [
+                replace(whole_piece, start_offset=offset, end_offset=offset + 1)
+                for offset in offsets
             ]
-            self._sought -= entries.keys()
+            self._unresolved -= entries.keys()
         index = read_offset_index(self._objects(), piece.home, piece.segment)
-        for narrowed in ranges:
-            places = cut_positions(
+        for narrowed in filters:
+            positions = cut_positions(
                 index,
                 size=piece.segment.size,
                 start_offset=narrowed.start_offset,
                 end_offset=narrowed.end_offset,
                 piece_bytes=CHUNK_BYTES,
             )
-            for start, end in reversed(places):
+            for start, end in reversed(positions):
                 start, end = max(start, piece.start), min(end, piece.end)
                 if start < end:
                     yield remote_batch_range(self._objects(), piece, start, end, narrowed)
 
-    def _look_up(self, piece: RemotePiece) -> dict[tuple[int, int], KeyEntry] | None:
-        """The latest record in a segment of each key that none after it has; None if unknown."""
+    def _find_unresolved(self, piece: RemotePiece) -> dict[tuple[int, int], KeyEntry] | None:
+        """The latest record in a segment of each key without a newer one; None if not indexed."""
         if not self._is_indexed:
             return None
-        keys = WantedKeys(frozenset(self._sought))
+        keys = RequestedKeys(frozenset(self._unresolved))
         if not keys.hashes:
             return {}
         return find_keys(self._objects(), piece.home, piece.segment, keys)
@@ -297,7 +298,7 @@ def _is_served(piece: Piece) -> bool:
 
 
 class _SeenKeys:
-    """The keys that were met, as a set of hashes that grows."""
+    """A growing set of the key hashes seen so far."""
 
     def __init__(self) -> None:
         self._slots = np.zeros((_SLOTS_MIN, 2), np.uint64)
@@ -306,7 +307,7 @@ class _SeenKeys:
     def mark_latest_unseen(
         self, hashes: npt.NDArray[np.uint64], block: RecordBlock, chosen: Flags
     ) -> None:
-        """Leaves chosen only the last record of each key that was not met before."""
+        """Keeps in `chosen` only the last record of each key that was not seen before."""
         while 2 * (self._count + int(chosen.sum())) > len(self._slots):
             grown = np.zeros((4 * len(self._slots), 2), np.uint64)
             add_hashes(self._slots, grown)

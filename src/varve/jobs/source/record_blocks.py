@@ -1,8 +1,8 @@
-"""Stretches of log data as blocks of parsed records: fetched ahead, scanned and cut by kernels.
+"""Byte ranges of log data as blocks of parsed records: prefetched, scanned and parsed by kernels.
 
-Invariant  a block holds whole batches that passed their checksum; control batches and those of
-           aborted transactions are left out, and so are batches that cannot hold a wanted record.
-Threads    one reads; another fetches the next chunks meanwhile.
+Invariant  a block holds whole batches with valid checksums. Control batches, batches of aborted
+           transactions and batches that cannot match the filter are left out.
+Threads    one thread reads the blocks; `_PREFETCH_COUNT` others fetch the next chunks.
 """
 
 from collections import deque
@@ -36,9 +36,10 @@ Table = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
 CHUNK_BYTES: Final = 4 << 20
-"""One request to the store; also about what one Arrow batch holds."""
+"""Bytes of one request to the object store; a block holds the batches of one chunk."""
 
-_AHEAD_COUNT: Final = 2
+_PREFETCH_COUNT: Final = 2
+"""Chunks that are fetched while another one is parsed."""
 _REMEDY: Final = "`varve tier fsck` checks the objects"
 
 
@@ -49,14 +50,14 @@ class ByteSource(Protocol):
     def name(self) -> str: ...
 
     def read(self, start: int, end: int) -> memoryview:
-        """All bytes [start, end), or it raises."""
+        """The bytes [start, end); raises if any of them is missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordFilter:
-    """Which records are wanted: by offset, by time (both inclusive), and without these.
+    """Selects records by offset, half-open, and by timestamp, with both bounds inclusive.
 
-    Times are milliseconds. `aborted` are the transactions whose data is left out.
+    Records of the `aborted` transactions are excluded.
     """
 
     start_offset: int = 0
@@ -90,26 +91,27 @@ class RecordFilter:
 
 @dataclass(frozen=True, slots=True)
 class BatchRange:
-    """Batches [start, end) of a partition's data, from which records are wanted.
+    """The batches at positions [start, end) of a source, and the filter for their records.
 
-    All offsets of the data lie in [`base_offset`, `end_offset`).
+    All offsets of the source are in [`base_offset`, `end_offset`).
     """
 
     source: ByteSource
     partition: int
     start: int
     end: int
-    wanted: RecordFilter
+    record_filter: RecordFilter
     base_offset: int = 0
     end_offset: int = LONG_MAX
 
 
 @dataclass(frozen=True, slots=True)
 class RecordBlock:
-    """Records of consecutive batches: a row each in `records`, whose starts lie in `payload`.
+    """Parsed records of consecutive batches.
 
-    `batches` are the rows of their batches, `owners` names the batch of each record. Blocks that
-    were read from one batch range have it; those of a fetch response have none.
+    `records` has a row for each record, with positions in `payload`; `batches` has a row for each
+    batch; `owners` is the row in `batches` of each record. A block of a fetch response has no
+    `batch_range`.
     """
 
     payload: Bytes
@@ -117,25 +119,25 @@ class RecordBlock:
     batches: Table
     owners: npt.NDArray[np.int64]
     partition: int
-    wanted: RecordFilter
+    record_filter: RecordFilter
     source_name: str
     batch_range: BatchRange | None = None
 
     def chosen(self) -> Flags:
-        return self.wanted.choose_records(self.records)
+        return self.record_filter.choose_records(self.records)
 
 
 def parse_block(
-    buffer: Bytes, rows: Table, *, partition: int, wanted: RecordFilter, source_name: str
+    buffer: Bytes, rows: Table, *, partition: int, record_filter: RecordFilter, source_name: str
 ) -> RecordBlock | None:
-    """The records of the batches that may hold wanted ones; None where no batch does."""
-    batches = rows[wanted.choose_batches(rows)]
+    """Parses the batches that may match the filter; None if there are none."""
+    batches = rows[record_filter.choose_batches(rows)]
     if not len(batches):
         return None
     columns, ends = parse_columns(buffer, batches, where=source_name)
     owners = np.repeat(np.arange(len(batches)), np.diff(ends, prepend=0))
     return RecordBlock(
-        columns.payload, columns.table, batches, owners, partition, wanted, source_name
+        columns.payload, columns.table, batches, owners, partition, record_filter, source_name
     )
 
 
@@ -149,7 +151,7 @@ def read_blocks(
                 buffer,
                 rows,
                 partition=batch_range.partition,
-                wanted=batch_range.wanted,
+                record_filter=batch_range.record_filter,
                 source_name=batch_range.source.name,
             )
         except Corrupt as error:
@@ -161,10 +163,10 @@ def read_blocks(
 def read_batches(
     batch_ranges: Iterable[BatchRange], *, chunk_bytes: int = CHUNK_BYTES
 ) -> Iterator[tuple[Bytes, Table, BatchRange]]:
-    """A row for each batch of all ranges in order, wanted or not, and the bytes that hold it."""
+    """The data of all ranges in order, and a row for each batch, whether it matches or not."""
     tail = np.empty(0, np.uint8)
-    order = _Order()
-    for batch_range, end, data in _fetch_ahead(_chunks(batch_ranges, chunk_bytes)):
+    order_check = _OrderCheck()
+    for batch_range, end, data in _prefetch(_chunks(batch_ranges, chunk_bytes)):
         fetched = np.frombuffer(data, np.uint8)
         buffer = frozen_bytes(np.concatenate([tail, fetched]) if tail.size else fetched)
         rows, position, status = scan_whole_batches(buffer)
@@ -173,7 +175,7 @@ def read_batches(
             kind = UnsupportedFormat if status == ScanStatus.OLD_MAGIC else Corrupt
             raise kind(f"{where}: {status_text(status)}; {_REMEDY}")
         tail = buffer[position:]
-        order.check(rows, batch_range)
+        order_check.check(rows, batch_range)
         yield buffer, rows, batch_range
         if end == batch_range.end and tail.size:
             raise Corrupt(
@@ -182,46 +184,46 @@ def read_batches(
             )
 
 
-class _Order:
-    """Checks that batches ascend, which no checksum covers, as far as the batch_ranges adjoin."""
+class _OrderCheck:
+    """Checks that batches ascend within and across ranges: no checksum covers base offsets."""
 
     def __init__(self) -> None:
         self._batch_range: BatchRange | None = None
-        self._base: int | None = None
-        self._low, self._high = 0, LONG_MAX
+        self._first_base: int | None = None
+        self._min_offset, self._end_offset = 0, LONG_MAX
 
     def check(self, rows: Table, batch_range: BatchRange) -> None:
-        """Takes the next batches of a batch_range; raises Corrupt."""
+        """Checks the next batches of a batch range; raises Corrupt."""
         if batch_range is not self._batch_range:
             self._begin(batch_range)
         if not len(rows):
             return
         bases, lasts = rows[:, BatchColumn.BASE_OFFSET], rows[:, BatchColumn.LAST_OFFSET]
-        is_wrong = (lasts < bases) | (lasts >= self._high)
-        is_wrong[0] |= bases[0] < self._low
+        is_wrong = (lasts < bases) | (lasts >= self._end_offset)
+        is_wrong[0] |= bases[0] < self._min_offset
         is_wrong[1:] |= bases[1:] <= lasts[:-1]
         if is_wrong.any():
             row = int(is_wrong.argmax())
-            low = self._low if row == 0 else int(lasts[row - 1]) + 1
+            low = self._min_offset if row == 0 else int(lasts[row - 1]) + 1
             raise Corrupt(
                 f"{batch_range.source.name}: batch with offsets {int(bases[row])} to "
-                f"{int(lasts[row])}, where offsets from {low} to {self._high - 1} should be; "
+                f"{int(lasts[row])}, where offsets from {low} to {self._end_offset - 1} should be; "
                 f"{_REMEDY}"
             )
-        if self._base is None:
-            self._base = int(bases[0])
-        self._low = int(lasts[-1]) + 1
+        if self._first_base is None:
+            self._first_base = int(bases[0])
+        self._min_offset = int(lasts[-1]) + 1
 
     def _begin(self, batch_range: BatchRange) -> None:
-        before = self._batch_range
+        previous = self._batch_range
         low, high = batch_range.base_offset, batch_range.end_offset
-        if before is not None and before.source == batch_range.source:
-            if before.end <= batch_range.start:
-                low = max(low, self._low)
-            elif batch_range.end <= before.start and self._base is not None:
-                high = min(high, self._base)
-        self._batch_range, self._base = batch_range, None
-        self._low, self._high = low, high
+        if previous is not None and previous.source == batch_range.source:
+            if previous.end <= batch_range.start:
+                low = max(low, self._min_offset)
+            elif batch_range.end <= previous.start and self._first_base is not None:
+                high = min(high, self._first_base)
+        self._batch_range, self._first_base = batch_range, None
+        self._min_offset, self._end_offset = low, high
 
 
 def _chunks(
@@ -232,30 +234,30 @@ def _chunks(
             yield batch_range, start, min(start + chunk_bytes, batch_range.end)
 
 
-def _fetch_ahead(
+def _prefetch(
     chunks: Iterator[tuple[BatchRange, int, int]],
 ) -> Iterator[tuple[BatchRange, int, memoryview]]:
-    """Each chunk's bytes, with its end; the next ones are on their way meanwhile."""
-    with ThreadPoolExecutor(_AHEAD_COUNT, thread_name_prefix="varve-fetch") as pool:
-        flights: deque[tuple[BatchRange, int, Future[memoryview]]] = deque()
+    """The range, end position and bytes of each chunk; fetches the next chunks meanwhile."""
+    with ThreadPoolExecutor(_PREFETCH_COUNT, thread_name_prefix="varve-fetch") as pool:
+        pending: deque[tuple[BatchRange, int, Future[memoryview]]] = deque()
         try:
             for batch_range, start, end in chunks:
-                flights.append((batch_range, end, pool.submit(batch_range.source.read, start, end)))
-                if len(flights) > _AHEAD_COUNT:
-                    first, first_end, flight = flights.popleft()
-                    yield first, first_end, flight.result()
-            while flights:
-                first, first_end, flight = flights.popleft()
-                yield first, first_end, flight.result()
+                pending.append((batch_range, end, pool.submit(batch_range.source.read, start, end)))
+                if len(pending) > _PREFETCH_COUNT:
+                    first, first_end, fetch = pending.popleft()
+                    yield first, first_end, fetch.result()
+            while pending:
+                first, first_end, fetch = pending.popleft()
+                yield first, first_end, fetch.result()
         finally:
-            for _, _, flight in flights:
-                flight.cancel()
+            for _, _, fetch in pending:
+                fetch.cancel()
 
 
 def aborted_within(
     aborted: Sequence[AbortedTransaction], *, start_offset: int, end_offset: int
 ) -> tuple[AbortedTransaction, ...]:
-    """Those that touch [start, end)."""
+    """The transactions that overlap the offsets [start, end)."""
     return tuple(
         transaction
         for transaction in aborted

@@ -1,7 +1,7 @@
-"""What the cold tier of a partition holds for a read: its segments, bounds and aborted data.
+"""The remote part of a partition's log: its bounds, segments, pieces and aborted transactions.
 
-Invariant  all answers are of one manifest. Indexes are checked against it before they are used.
-Threads    a few fetch at once, for one who plans.
+Invariant  all results are of one version of the manifest. Indexes are checked against it when read.
+Threads    one thread plans; up to `_THREADS` fetch indexes for it.
 """
 
 import random
@@ -34,6 +34,7 @@ R = TypeVar("R")
 INDEX_PART: Final = "index"
 TXN_PART: Final = "txnindex"
 _THREADS: Final = 16
+"""Indexes fetched at once; a request waits for the object store, not for the CPU."""
 _READ_SETTINGS: Final = TierSettings(
     remote_log_reader_threads=2,
     remote_log_reader_max_pending_tasks=8,
@@ -42,7 +43,7 @@ _READ_SETTINGS: Final = TierSettings(
 
 
 class RemotePartitionLog:
-    """The cold part of one partition, as of the manifest that the options name."""
+    """The remote part of one partition, as of the manifest that the options select."""
 
     def __init__(self, address: Bucket, home: RemotePath, options: SourceOptions) -> None:
         self.home = home
@@ -62,7 +63,7 @@ class RemotePartitionLog:
 
     @property
     def start_offset(self) -> int:
-        """The first offset that may be read: log start, or what is left of it."""
+        """The log start offset, or the base offset of the first readable segment if higher."""
         first = next(self.segments(0), None)
         base = 0 if first is None else first.base_offset
         return max(self.manifest.log_start_offset, base)
@@ -73,7 +74,7 @@ class RemotePartitionLog:
 
     @property
     def stable_offset(self) -> int:
-        """Below it every transaction is decided, and its marker is in the tier."""
+        """Every transaction below it is committed or aborted, by a marker in the remote tier."""
         *_, last = (None, *self.segments(self.manifest.highest_offset))
         if last is None or last.undecided_from is None:
             return self.end_offset
@@ -84,15 +85,15 @@ class RemotePartitionLog:
         return (segment for segment in remote_segments if segment.is_readable)
 
     def segment_sizes(self, start_offset: int, end_offset: int) -> Iterator[SegmentSize]:
-        """The segments from an offset on."""
+        """The sizes of the segments from an offset on."""
         for segment in self.segments(start_offset):
             yield SegmentSize(segment.base_offset, segment.end_offset + 1, segment.size)
 
     def find_by_time(self, timestamp: int, *, start_offset: int) -> int | None:
-        """The first offset of a record of this time or later."""
+        """The first offset of a record with this timestamp or a later one, if any."""
         caches = ReadCaches.open(self._objects, SystemClock(), _READ_SETTINGS)
         meter = FetchMeter()
-        manifests = _Pinned(self._objects, self.manifest)
+        manifests = _PinnedManifestStore(self._objects, self.manifest)
         with caches:
             reader = RemoteLog(self.home, manifests, caches, read_ahead_max_bytes=0, meter=meter)
             offset = reader.find_offset_by_time(
@@ -102,17 +103,17 @@ class RemotePartitionLog:
         return None if offset is None else offset.offset
 
     def aborted(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
-        """The aborted transactions that touch [start, end); their markers lie in it or behind."""
-        wanted = []
+        """The aborted transactions that overlap [start, end), whose markers may be after it."""
+        segments = []
         for segment in self.segments(start_offset):
             if segment.has_aborted:
-                wanted.append(segment)
-            open_from = segment.undecided_from
-            is_last = open_from is None or open_from >= end_offset
+                segments.append(segment)
+            undecided_from = segment.undecided_from
+            is_last = undecided_from is None or undecided_from >= end_offset
             if is_last and segment.end_offset + 1 >= end_offset:
                 break
         aborted: dict[AbortedTransaction, None] = {}
-        for index in self._fetch(self._read_txn_index, wanted):
+        for index in self._fetch(self._read_txn_index, segments):
             entries = index.entries()
             for transaction in aborted_within(
                 entries, start_offset=start_offset, end_offset=end_offset
@@ -129,13 +130,13 @@ class RemotePartitionLog:
         is_keyed: bool,
         aborted: Sequence[AbortedTransaction],
     ) -> list[RemotePiece]:
-        """All of [start, end) that may hold a record of the time or later.
+        """The pieces of [start, end) that may hold a record with timestamp `min_ms` or later.
 
-        Segments with a key index stay whole where keys are looked for.
+        With `is_keyed`, segments with a key index are not cut.
         """
         segments = [
             segment
-            for segment in self._joined(start_offset, end_offset)
+            for segment in self._contiguous_segments(start_offset, end_offset)
             if segment.max_timestamp >= min_ms and segment.size
         ]
         pieces: list[RemotePiece] = []
@@ -152,16 +153,16 @@ class RemotePartitionLog:
             )
         )
         for segment in segments:
-            places = [(0, segment.size)]
+            positions = [(0, segment.size)]
             if segment.id in indexes:
-                places = cut_positions(
+                positions = cut_positions(
                     indexes[segment.id],
                     size=segment.size,
                     start_offset=start_offset,
                     end_offset=end_offset,
                     piece_bytes=self._options.split_bytes,
                 )
-            touching = aborted_within(
+            overlapping = aborted_within(
                 aborted, start_offset=segment.base_offset, end_offset=segment.end_offset + 1
             )
             pieces += [
@@ -172,14 +173,14 @@ class RemotePartitionLog:
                     end=end,
                     start_offset=max(start_offset, segment.base_offset),
                     end_offset=min(end_offset, segment.end_offset + 1),
-                    aborted=touching,
+                    aborted=overlapping,
                 )
-                for start, end in places
+                for start, end in positions
             ]
         return pieces
 
-    def _joined(self, start_offset: int, end_offset: int) -> Iterator[RemoteSegment]:
-        """The segments of a range; raises Corrupt where some of it is in none."""
+    def _contiguous_segments(self, start_offset: int, end_offset: int) -> Iterator[RemoteSegment]:
+        """The segments of a range; raises Corrupt for a gap between them."""
         expected = start_offset
         for segment in self.segments(start_offset):
             if segment.base_offset >= end_offset:
@@ -188,7 +189,7 @@ class RemotePartitionLog:
                 raise Corrupt(
                     f"{self.home}: offsets {expected} to {segment.base_offset - 1} are in no "
                     f"segment of manifest version {self.manifest.version}; `varve tier fsck` shows "
-                    f"more. Read on from {segment.base_offset} with startingOffset"
+                    f"details. To skip them read from {segment.base_offset} with startingOffset"
                 )
             expected = segment.end_offset + 1
             yield segment
@@ -206,24 +207,24 @@ class RemotePartitionLog:
         data = read_part(self._objects, self.home, segment, TXN_PART)
         return TransactionIndex.decode(data, segment.base_offset)
 
-    def _fetch(self, read: Callable[[T], R], wanted: Sequence[T]) -> list[R]:
-        self.requests += len(wanted)
-        if len(wanted) < 2:
-            return [read(part) for part in wanted]
-        with ThreadPoolExecutor(min(_THREADS, len(wanted))) as pool:
-            return list(pool.map(read, wanted))
+    def _fetch(self, read: Callable[[T], R], segments: Sequence[T]) -> list[R]:
+        self.requests += len(segments)
+        if len(segments) < 2:
+            return [read(segment) for segment in segments]
+        with ThreadPoolExecutor(min(_THREADS, len(segments))) as pool:
+            return list(pool.map(read, segments))
 
 
 def read_offset_index(
     objects: ObjectStore, home: RemotePath, segment: RemoteSegment
 ) -> OffsetIndex:
-    """A segment's offset index from its object; one without entries where there is none."""
+    """Reads the offset index of a segment; without entries if the segment has none."""
     data = read_part(objects, home, segment, INDEX_PART)
     return OffsetIndex.decode(data, segment.base_offset, len(data))
 
 
 def read_part(objects: ObjectStore, home: RemotePath, segment: RemoteSegment, name: str) -> bytes:
-    """A whole part, as the manifest describes it; nothing where the segment has no such part."""
+    """Reads a whole part, checked against the manifest; empty if the segment has no such part."""
     part = segment.find_part(name)
     if part is None or part.size == 0:
         return b""
@@ -231,8 +232,8 @@ def read_part(objects: ObjectStore, home: RemotePath, segment: RemoteSegment, na
         return RemoteInput(home, segment, files).read_part(name)
 
 
-class _Pinned(ObjectManifestStore):
-    """Manifests of which one counts as the newest; for reading alone."""
+class _PinnedManifestStore(ObjectManifestStore):
+    """Returns one manifest as the newest; read only."""
 
     def __init__(self, objects: ObjectStore, manifest: Manifest) -> None:
         super().__init__(objects, manifest.path, random=random.Random(0), wait=lambda wait_ms: None)
@@ -246,9 +247,9 @@ class _Pinned(ObjectManifestStore):
 
 
 def check_versions(options: SourceOptions, partitions: Sequence[int]) -> None:
-    """Manifests are counted by partition: one number for several says nothing."""
+    """Refuses one version for several partitions: each partition counts its own manifests."""
     if isinstance(options.version, int) and len(partitions) > 1:
         raise InvalidRequest(
-            f"version={options.version} is the manifest of which of {len(partitions)} partitions? "
-            'Give JSON such as {"0": 5}, or a time as asOf'
+            f"version={options.version} is ambiguous for {len(partitions)} partitions, each of "
+            'which counts its own versions: give JSON such as {"0": 5}, or a time with asOf'
         )

@@ -1,11 +1,10 @@
-"""A partition as its server has it: bounds, times, and the records that are not read elsewhere.
+"""A partition that is read from its server: bounds, offsets by time, and records by Fetch.
 
-Invariant  bounds are those of the first look. A piece is cut by offsets, whose bytes are guessed
-           from a sample; what is read is what the server has then. Every record of the wanted
-           offsets is in a block: a response without batches is taken for the end of a log only
-           where the server had all its time to find some.
-Threads    one reads; another fetches the next response meanwhile. Bounds: any thread, the client
-           takes one request at a time.
+Invariant  bounds are cached when they are first read. Pieces are cut by offset, with bytes
+           estimated from a sample. Every record of the requested offsets is in a block: an empty
+           response counts as the end of the log only after retries until the request timeout.
+Threads    one thread reads; another fetches the next response. Bounds may be read by any thread:
+           the client sends one request at a time.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,12 +27,14 @@ from varve.topics import OffsetRange, Position
 from varve.topics.kafka_cluster import KafkaReader
 
 _WAIT_MS: Final = 5_000
+"""Wait of one Fetch request; an empty response is retried until the request timeout."""
 _SAMPLE_BYTES: Final = 256 << 10
+"""Data from which the bytes of a range of offsets are estimated."""
 _SAMPLE_WAIT_MS: Final = 500
 
 
 class ServedRange:
-    """Reads the offsets up to an end that the partition had when the read was planned."""
+    """Fetches offsets up to the end that the partition had when the read was planned."""
 
     def __init__(
         self, client: KafkaClient, owner: TopicPartition, end_offset: int, *, is_committed: bool
@@ -45,29 +46,29 @@ class ServedRange:
         self._reader = open_reader(client, owner.topic, is_committed=is_committed)
 
     def fetch(self, position: Position, *, max_bytes: int = CHUNK_BYTES) -> CommittedBatches | None:
-        """Batches from a position on; None where none is left below the end.
+        """The batches from a position on; None if there are no more below the end.
 
-        A response may be empty because the server's disk or object store is slow, so that it is
-        asked again until the time of a request is over.
+        A response may be empty because the server's disk or object store is slow, so an empty one
+        is retried until the request timeout.
         """
         partition, timeout_ms = self._owner.partition, self._client.address.timeout_ms
         for _ in range(max(1, timeout_ms // _WAIT_MS)):
-            found = self._reader.fetch(
+            fetched = self._reader.fetch(
                 {partition: position}, max_bytes=max_bytes, wait_ms=min(_WAIT_MS, timeout_ms // 2)
             )
-            if partition in found:
-                return found[partition]
-            limit = self._reader.offsets(partition).end
-            if limit < self._end_offset:
+            if partition in fetched:
+                return fetched[partition]
+            end_offset = self._reader.offsets(partition).end
+            if end_offset < self._end_offset:
                 raise Unavailable(
-                    f"{self.name} ends at {limit} now, and offsets up to {self._end_offset - 1} "
-                    "are wanted: the log was cut since the read was planned"
+                    f"{self.name} ends at offset {end_offset} now, before the planned end "
+                    f"{self._end_offset}: the log was truncated after the read was planned"
                 )
         if not self._client.is_local(self._owner.topic, partition, position.offset):
             raise Unavailable(
-                f"{self.name}, offset {position.offset}: the server has not read it from its cold "
-                f"tier within {timeout_ms} ms; try again, or give option url and let tasks read "
-                "the tier themselves"
+                f"{self.name}, offset {position.offset}: the server did not return it from its "
+                f"remote tier within {timeout_ms} ms; try again, or give option url to let tasks "
+                "read the tier themselves"
             )
         return None
 
@@ -77,26 +78,26 @@ def open_reader(client: KafkaClient, topic: str, *, is_committed: bool) -> Kafka
     return KafkaReader(client, topic, isolation=isolation)
 
 
-def read_served(piece: ServedPiece, wanted: RecordFilter) -> Iterator[RecordBlock]:
-    """The wanted records, a block for each response of the server."""
+def read_served(piece: ServedPiece, record_filter: RecordFilter) -> Iterator[RecordBlock]:
+    """The records of a piece, a block for each response of the server."""
     owner = TopicPartition(piece.topic, piece.partition)
     client = open_client(piece.address)
     source = ServedRange(client, owner, piece.end_offset, is_committed=piece.is_committed)
     with ThreadPoolExecutor(1, thread_name_prefix="varve-server") as pool:
         position = Position(piece.start_offset)
-        flight: Future[CommittedBatches | None] | None = pool.submit(source.fetch, position)
-        while flight is not None:
-            fetched = flight.result()
+        pending: Future[CommittedBatches | None] | None = pool.submit(source.fetch, position)
+        while pending is not None:
+            fetched = pending.result()
             if fetched is None:
                 return
             position = Position.after(fetched)
             is_last = position.offset >= piece.end_offset
-            flight = None if is_last else pool.submit(source.fetch, position)
+            pending = None if is_last else pool.submit(source.fetch, position)
             block = parse_block(
                 fetched.buffer,
                 fetched.rows,
                 partition=piece.partition,
-                wanted=wanted,
+                record_filter=record_filter,
                 source_name=source.name,
             )
             if block is not None:
@@ -107,10 +108,10 @@ def read_served(piece: ServedPiece, wanted: RecordFilter) -> Iterator[RecordBloc
 
 
 class ServedPartitionLog:
-    """One partition behind a server; `cold` is the part of it that is read elsewhere."""
+    """One partition of a server; `remote` is the part that tasks read from the object store."""
 
     is_whole: Final = True
-    """A server answers for its cold tier as well: the log start, and offsets by time."""
+    """The log start offset and offsets by time of a server cover its remote tier."""
 
     def __init__(
         self,
@@ -149,7 +150,7 @@ class ServedPartitionLog:
 
     @property
     def end_offset(self) -> int:
-        """Behind the last record that is seen: for readers of committed ones, the stable end."""
+        """The end of the visible log: with read_committed, the last stable offset."""
         return self._offsets.end
 
     @property
@@ -158,7 +159,7 @@ class ServedPartitionLog:
 
     @cached_property
     def log_end_offset(self) -> int:
-        """Behind the last record of all, transactions without an outcome included."""
+        """The log end offset, including transactions that are still open."""
         offset = self._find_offset(LATEST, is_committed=False)
         if offset is None:
             raise NotFound(f"{self.directory} returned no offsets of {self.owner}")
@@ -166,7 +167,7 @@ class ServedPartitionLog:
 
     @property
     def cleaned_up_to(self) -> int:
-        """A server does not report the progress of its cleaner: it may be at the end."""
+        """The end offset: a server does not report how far its cleaner has come."""
         return self.end_offset
 
     def _find_offset(self, timestamp: int, *, is_committed: bool) -> int | None:
@@ -176,18 +177,18 @@ class ServedPartitionLog:
         )
 
     def find_by_time(self, timestamp: int, *, start_offset: int) -> int | None:
-        """The first offset of a record of this time or later."""
+        """The first offset of a record with this timestamp or a later one, if any."""
         if timestamp < 0:
             return start_offset
         offset = self._find_offset(timestamp, is_committed=self._is_committed)
         return None if offset is None else max(offset, start_offset)
 
     def find_batch_before(self, offset: int) -> BatchHeader | None:
-        """The batch that holds the offset before this one, None if it is not there."""
+        """The batch that holds the offset before this one, if any."""
         return self._reader.find_batch_before(self.owner.partition, offset)
 
     def aborted(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
-        """Those that began in the cold part and were aborted after it."""
+        """Transactions that began in the remote part and were aborted after it."""
         remote = self._remote
         if remote is None or start_offset >= remote.end_offset:
             return []
@@ -211,11 +212,11 @@ class ServedPartitionLog:
         split_bytes: int,
         aborted: Sequence[AbortedTransaction],
     ) -> list[ServedPiece]:
-        """All of [start, end) that may hold a record of the time or later."""
+        """The pieces of [start, end) that may hold a record with timestamp `min_ms` or later."""
         first = self.find_by_time(min_ms, start_offset=start_offset)
         if first is None or first >= end_offset:
             return []
-        size = self._guess_size(first, end_offset)
+        size = self._estimate_size(first, end_offset)
         count = min(max(1, round(size / split_bytes)), end_offset - first)
         edges = [first + (end_offset - first) * number // count for number in range(count + 1)]
         return [
@@ -232,18 +233,18 @@ class ServedPartitionLog:
         ]
 
     def segment_sizes(self, start_offset: int, end_offset: int) -> list[SegmentSize]:
-        """The range as one segment, whose bytes are guessed."""
-        size = self._guess_size(start_offset, end_offset)
+        """The range as one segment of estimated size."""
+        size = self._estimate_size(start_offset, end_offset)
         return [SegmentSize(start_offset, end_offset, size)]
 
-    def _guess_size(self, start_offset: int, end_offset: int) -> int:
-        """About the bytes of a range, as if all of it were like its beginning."""
+    def _estimate_size(self, start_offset: int, end_offset: int) -> int:
+        """The estimated bytes of a range, scaled from a sample at its start."""
         partition = self.owner.partition
-        found = self._reader.fetch(
+        fetched = self._reader.fetch(
             {partition: Position(start_offset)}, max_bytes=_SAMPLE_BYTES, wait_ms=_SAMPLE_WAIT_MS
         )
-        if partition not in found:
+        if partition not in fetched:
             return 0
-        sample = found[partition]
-        size, covered = sample.buffer.size, sample.next_offset - start_offset
-        return max(size, size * (end_offset - start_offset) // covered)
+        sample = fetched[partition]
+        size, offset_count = sample.buffer.size, sample.next_offset - start_offset
+        return max(size, size * (end_offset - start_offset) // offset_count)

@@ -1,8 +1,8 @@
-"""A topic for its readers: its partitions, in one tier or in both, their bounds and their pieces.
+"""A topic as its readers see it: the bounds and pieces of partitions in one tier or in both.
 
-Invariant  with read_committed nothing at or above an undecided transaction is planned, and what an
-           aborted one wrote is named to the tasks. A partition's local log is read after the end
-           of its cold one, and so is that of a server.
+Invariant  with read_committed no offset at or above an open transaction is planned, and pieces name
+           the aborted transactions. The local or served log of a partition is read from the end
+           of its remote part on.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ from varve.foundation.errors import (
 )
 from varve.jobs.source.local_log import LocalPartitionLog, find_local_partitions
 from varve.jobs.source.options import Mode, SourceFilters, SourceOptions, for_partition
-from varve.jobs.source.piece_reading import filter_of, open_batch_ranges, open_objects
+from varve.jobs.source.piece_reading import open_batch_ranges, open_objects, piece_filter
 from varve.jobs.source.pieces import Piece, step_by_bytes
 from varve.jobs.source.record_blocks import read_batches
 from varve.jobs.source.remote_plan import RemotePartitionLog, check_versions
@@ -38,7 +38,7 @@ from varve.tiering.manifest.paths import RemotePath
 from varve.topics import HistoryMark
 
 Tail = LocalPartitionLog | ServedPartitionLog
-"""The part of a log that is read where it is written."""
+"""The part of a log that is read from its directory or its server."""
 
 
 class PartitionSource:
@@ -62,12 +62,12 @@ class PartitionSource:
 
     @property
     def address(self) -> Bucket | None:
-        """Where its cold pieces are read."""
+        """The object store of its remote pieces."""
         return self._options.address
 
     @property
     def has_end(self) -> bool:
-        """Whether the end of the log is here; the cold tier alone may end before it."""
+        """Whether the source reaches the end of the log; the remote tier alone may not."""
         return self._tail is not None
 
     @property
@@ -84,7 +84,7 @@ class PartitionSource:
         return self._remote.home
 
     def bounds(self) -> tuple[int, int]:
-        """The first offset that can be read, and the one after the last."""
+        """The readable offsets, half-open: with read_committed up to the last stable offset."""
         remote, tail, is_committed = self._remote, self._tail, self._options.is_committed
         if tail is not None and (
             remote is None or tail.is_whole or tail.end_offset > remote.end_offset
@@ -103,7 +103,7 @@ class PartitionSource:
 
     @property
     def end_offset(self) -> int:
-        """The offset after the last record that is here, decided or not."""
+        """The log end offset, including open transactions."""
         if isinstance(self._tail, ServedPartitionLog):
             return self._tail.log_end_offset
         ends = [part.end_offset for part in (self._remote, self._tail) if part is not None]
@@ -111,21 +111,21 @@ class PartitionSource:
 
     @property
     def manifest_version(self) -> int | None:
-        """That of the cold tier; None where there is none."""
+        """The version of the remote manifest; None without a remote tier."""
         return None if self._remote is None else self._remote.manifest.version
 
     @property
     def cleaned_up_to(self) -> int:
-        """Below it a compaction may have removed tombstones for good.
+        """The offset below which a compaction may have removed tombstones.
 
-        Of a partition in the cold tier they stay everywhere until they were cleaned there.
+        For a partition with a remote part, that is decided by the compaction of the remote tier.
         """
         if self._remote is not None:
             return self._remote.manifest.cleaned_up_to
         return 0 if self._tail is None else self._tail.cleaned_up_to
 
     def wanted(self, filters: SourceFilters) -> tuple[int, int]:
-        """The bounds narrowed by options and filters."""
+        """The offsets to read: the bounds, narrowed by options and filters."""
         options = self._options
         start, end = self.bounds()
         first, last = start, end
@@ -142,7 +142,7 @@ class PartitionSource:
         return start, max(start, end)
 
     def find_by_time(self, timestamp: int, start_offset: int) -> int | None:
-        """The first offset of a record of this time or later; None when there is none."""
+        """The first offset of a record with this timestamp or a later one, if any."""
         offset, tail = None, self._tail
         if self._remote is not None and not (tail is not None and tail.is_whole):
             offset = self._remote.find_by_time(timestamp, start_offset=start_offset)
@@ -154,21 +154,21 @@ class PartitionSource:
         if start_offset >= end_offset:
             return []
         remote, tail = self._remote, self._tail
-        border = 0 if remote is None else remote.end_offset
+        remote_end = 0 if remote is None else remote.end_offset
         aborted = self._aborted(start_offset, end_offset)
         pieces: list[Piece] = []
-        if remote is not None and start_offset < border:
+        if remote is not None and start_offset < remote_end:
             pieces += remote.pieces(
                 start_offset=start_offset,
-                end_offset=min(end_offset, border),
+                end_offset=min(end_offset, remote_end),
                 min_ms=filters.min_ms,
                 is_keyed=self._is_keyed(filters),
                 aborted=aborted,
             )
-        if tail is not None and end_offset > border:
-            self._check_joined(tail, max(start_offset, border))
+        if tail is not None and end_offset > remote_end:
+            self._check_no_gap(tail, max(start_offset, remote_end))
             pieces += tail.pieces(
-                start_offset=max(start_offset, border),
+                start_offset=max(start_offset, remote_end),
                 end_offset=end_offset,
                 min_ms=filters.min_ms,
                 split_bytes=self._options.split_bytes,
@@ -177,7 +177,7 @@ class PartitionSource:
         return pieces
 
     def step(self, *, start_offset: int, end_offset: int, max_bytes: int) -> int:
-        """The end offset of a read of about this many bytes, at least one offset on."""
+        """The end offset of a read of about `max_bytes`, at least `start_offset + 1`."""
         remote = self._remote
         part: RemotePartitionLog | Tail | None = self._tail
         if remote is not None and start_offset < remote.end_offset:
@@ -197,14 +197,14 @@ class PartitionSource:
     # The history before an offset
 
     def find_mark(self, next_offset: int) -> HistoryMark | None:
-        """The mark of what lies before an offset; None where no batch is there to be read."""
+        """The mark of the batch before an offset; None if it cannot be read."""
         header = self._find_batch_before(next_offset)
         return None if header is None else HistoryMark.of(header)
 
     def find_break(self, next_offset: int, mark: HistoryMark | None) -> str | None:
-        """Why the log is not the one that was read up to an offset; None if it may be.
+        """Why the log differs from the one that was read up to an offset; None if it may not.
 
-        Without a mark, or where its batch has left the log, nothing can be compared.
+        Without a mark, or if its batch was removed from the log, nothing can be compared.
         """
         end_offset = self.bounds()[1]
         if self.has_end and end_offset < next_offset:
@@ -229,7 +229,7 @@ class PartitionSource:
             batch_ranges = [
                 batch_range
                 for piece in pieces
-                for batch_range in open_batch_ranges(piece, filter_of(piece), objects, stack)
+                for batch_range in open_batch_ranges(piece, piece_filter(piece), objects, stack)
             ]
             for buffer, rows, _ in read_batches(batch_ranges):
                 holds = (rows[:, BatchColumn.BASE_OFFSET] <= offset) & (
@@ -241,17 +241,17 @@ class PartitionSource:
         return None
 
     def _is_keyed(self, filters: SourceFilters) -> bool:
-        """Whether key indexes suffice for a segment; they do not list aborted records."""
-        is_asked = filters.keys is not None or self._options.mode is Mode.LATEST
-        return is_asked and self._options.is_committed
+        """Whether the read can use key indexes, which do not list aborted records."""
+        is_by_key = filters.keys is not None or self._options.mode is Mode.LATEST
+        return is_by_key and self._options.is_committed
 
-    def _check_joined(self, tail: Tail, offset: int) -> None:
+    def _check_no_gap(self, tail: Tail, offset: int) -> None:
         first = tail.first_offset
         if first > offset:
             raise Corrupt(
                 f"{self.topic}-{self.number}: offsets {offset} to {first - 1} are neither in the "
-                f"cold tier nor in {tail.directory}; `varve tier fsck` shows more. Read on from "
-                f"{first} with startingOffset"
+                f"remote tier nor in {tail.directory}; `varve tier fsck` shows details. To skip "
+                f"them read from {first} with startingOffset"
             )
 
     def _aborted(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
@@ -268,31 +268,32 @@ class PartitionSource:
 def open_partitions(
     options: SourceOptions, wanted: frozenset[int] | None = None
 ) -> list[PartitionSource]:
-    """The partitions of the topic that are wanted, in order."""
+    """Opens the requested partitions of the topic, or all, in order."""
     return TopicSource(options).partitions(wanted)
 
 
 class TopicSource:
-    """A topic by the options of its readers, who may look at it again and again.
+    """A topic that readers list repeatedly, as a stream does for each micro-batch.
 
-    What a further look costs depends neither on the other topics of the store nor on the length of
-    the log: the topic is looked up once, and a local log is walked on from where it ended before.
+    The cost of listing it again depends neither on the other topics of the store nor on the length
+    of the log: the topic is looked up once, and the walk over a local log continues at its end.
     """
 
     def __init__(self, options: SourceOptions) -> None:
         has_tail = bool(options.directories) or options.server is not None
         if has_tail and (options.version is not None or options.as_of_ms is not None):
             raise InvalidRequest(
-                "an older manifest (version, asOf) is read without a directory or a server"
+                "options version and asOf read the remote tier alone: leave out directory and "
+                "bootstrap.servers"
             )
         self._options = options
         self._has_tail = has_tail
         self._remote: RemoteTopic | None = None
         self._logs: dict[int, LocalPartitionLog] = {}
-        self._complete: tuple[Sequence[int], Sequence[FileInfo]] | None = None
+        self._checked_state: tuple[Sequence[int], Sequence[FileInfo]] | None = None
 
     def partitions(self, wanted: frozenset[int] | None = None) -> list[PartitionSource]:
-        """The partitions that are wanted, in order, as they are now."""
+        """The requested partitions, or all, in order, in their current state."""
         server = self._options.server
         return (
             self._list_partitions(wanted)
@@ -304,25 +305,25 @@ class TopicSource:
         options = self._options
         topic = self._remote = self._find_remote(options.topic)
         name = options.topic if topic is None else topic.name
-        homes = {} if topic is None else {home.partition: home for home in topic.partitions}
+        remote_paths = {} if topic is None else {home.partition: home for home in topic.partitions}
         directories = find_local_partitions(options.directories, name)
-        numbers = sorted({*homes, *directories})
+        numbers = sorted({*remote_paths, *directories})
         if not numbers:
-            where = ", ".join(options.directories) or "the cold tier"
+            where = ", ".join(options.directories) or "the remote tier"
             raise NotFound(f"there is no topic {options.topic!r:.260} in {where}")
-        self._check_complete(name, numbers, wanted)
+        self._check_all_directories(name, numbers, wanted)
         check_versions(options, numbers)
         sources = []
         for number in numbers:
             if wanted is not None and number not in wanted:
                 continue
-            # The local log first: what leaves it afterwards, the newest manifest has.
+            # The local log first: segments deleted from it later are in the manifest read after it.
             log = self._refresh_log(number, directories.get(number), name)
             if log is not None:
                 _check_topic(log, topic)
             remote = None
-            if number in homes and options.address is not None:
-                remote = RemotePartitionLog(options.address, homes[number], options)
+            if number in remote_paths and options.address is not None:
+                remote = RemotePartitionLog(options.address, remote_paths[number], options)
             sources.append(PartitionSource(number, remote, log, options))
         return sources
 
@@ -342,24 +343,24 @@ class TopicSource:
     def _list_served_partitions(
         self, address: ClusterAddress, wanted: frozenset[int] | None
     ) -> list[PartitionSource]:
-        """The partitions as a server has them; what is in the cold tier is read there."""
+        """The partitions of a server; offsets in the remote tier are read from its object store."""
         options = self._options
         client = open_client(address)
         served = client.topic(options.topic)
-        homes = {}
+        remote_paths = {}
         if options.address is not None:
-            known = options.address.cluster or served.cluster_id
-            cluster = known or find_cluster(options.address)
+            cluster_id = options.address.cluster or served.cluster_id
+            cluster = cluster_id or find_cluster(options.address)
             topic = read_topic(options.address, cluster, served.name, encode_topic_id(served.id))
-            homes = {home.partition: home for home in topic.partitions}
+            remote_paths = {home.partition: home for home in topic.partitions}
         sources = []
         for number in sorted(served.leaders):
             if wanted is not None and number not in wanted:
                 continue
             remote = None
-            if number in homes and options.address is not None:
-                remote = RemotePartitionLog(options.address, homes[number], options)
-            # The cold part first, so that the server's end is not before its own.
+            if number in remote_paths and options.address is not None:
+                remote = RemotePartitionLog(options.address, remote_paths[number], options)
+            # The remote part first, so that the end of the server is not below its end.
             tail = ServedPartitionLog(
                 client, served, number, remote=remote, is_committed=options.is_committed
             )
@@ -367,12 +368,12 @@ class TopicSource:
         return sources
 
     def _find_remote(self, name: str) -> RemoteTopic | None:
-        """The topic in the cold tier; with a directory, none may be there yet."""
-        address, known = self._options.address, self._remote
+        """The topic in the remote tier; with a directory or server, None if it is not there yet."""
+        address, previous = self._options.address, self._remote
         if address is None:
             return None
-        if known is not None:
-            return read_topic(address, known.cluster, known.name, known.topic_id)
+        if previous is not None:
+            return read_topic(address, previous.cluster, previous.name, previous.topic_id)
         if self._has_tail and not address.objects().list_directories(""):
             return None
         try:
@@ -382,33 +383,34 @@ class TopicSource:
                 return None
             raise
 
-    def _check_complete(
+    def _check_all_directories(
         self, name: str, numbers: Sequence[int], wanted: frozenset[int] | None
     ) -> None:
-        """Raises InvalidRequest where a directory knows of wanted partitions that lie elsewhere."""
+        """Raises InvalidRequest if requested partitions are in directories that are not given."""
         fs, directories = RealFileSystem(), self._options.directories
         paths = [f"{directory}/{TOPICS_FILE}" for directory in directories]
         paths = [path for path in paths if fs.exists(path)]
         state = numbers, [fs.info(path) for path in paths]
-        if state == self._complete:
+        if state == self._checked_state:
             return
         for path in paths:
             entry = decode_topics(fs.read(path), path).topics.get(name)
-            known = set(range(0 if entry is None else entry.partition_count))
-            lacking = (known if wanted is None else known & wanted) - {*numbers}
-            if lacking:
-                listed = ", ".join(map(str, sorted(lacking)))
+            numbers_in_table = set(range(0 if entry is None else entry.partition_count))
+            requested = numbers_in_table if wanted is None else numbers_in_table & wanted
+            missing = requested - {*numbers}
+            if missing:
+                listed = ", ".join(map(str, sorted(missing)))
                 raise InvalidRequest(
                     f"partitions {listed:.200} of {name} are not in {', '.join(directories)}: the "
-                    "store has other directories, and without them a part of the topic would be "
-                    "taken for all of it. Give them too, or put the topic into the cold tier"
+                    "store has other directories, and a read without them would be incomplete. "
+                    "Give them too, or copy the topic to the remote tier"
                 )
-        self._complete = state
+        self._checked_state = state
 
 
 def _check_topic(log: LocalPartitionLog, topic: RemoteTopic | None) -> None:
     if topic is not None and log.topic_id() != topic.topic_id:
         raise InconsistentTopicId(
-            f"{log.directory} is of a topic with id {log.topic_id()}, the cold tier holds "
-            f"{topic.name} with id {topic.topic_id}: leave out one of the two"
+            f"{log.directory} has topic id {log.topic_id()}, the remote tier has {topic.name} with "
+            f"id {topic.topic_id}: read one of the two"
         )
