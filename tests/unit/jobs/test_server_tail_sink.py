@@ -243,7 +243,7 @@ def test_a_query_under_another_name_does_not_write_its_last_epoch_again(bench: B
 @pytest.mark.parametrize(
     ("epoch", "count", "query", "words"),
     [
-        (3, 4, "q", "an older checkpoint was put in place"),
+        (3, 4, "q", "an older checkpoint was restored"),
         (4, 6, "q", "these are other rows"),
         (4, 4, "another", "its epochs start again"),
         (5, 4, None, "and this is batch writes"),

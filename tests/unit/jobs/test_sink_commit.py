@@ -81,7 +81,7 @@ def test_epochs_may_be_left_out(bench: SinkBench) -> None:
 @pytest.mark.parametrize(
     ("epoch", "count", "query", "words"),
     [
-        (3, 4, "q", "an older checkpoint was put in place"),
+        (3, 4, "q", "an older checkpoint was restored"),
         (4, 6, "q", "these are other rows"),
         (4, 4, "another", "its epochs start again"),
         (5, 4, None, "and this is batch writes"),
@@ -109,7 +109,7 @@ def test_a_sink_keeps_to_its_topic(bench: SinkBench) -> None:
     with bench.open() as store:
         store.delete_topic(TOPIC, at_once=True)
         store.create_topic(TOPIC, partitions=2)
-    with pytest.raises(InvalidRequest, match="deleted and made again"):
+    with pytest.raises(InvalidRequest, match="deleted and recreated"):
         write(bench, 1)
 
 
@@ -152,10 +152,10 @@ def test_staged_bytes_that_changed_are_not_appended(bench: SinkBench) -> None:
     data = bytearray(bench.objects.get(part.key))
     data[-1] ^= 1
     bench.objects.put(part.key, bytes(data))
-    with pytest.raises(Corrupt, match="have become others"):
+    with pytest.raises(Corrupt, match="were changed"):
         bench.commit(0, tasks, target)
     bench.objects.delete([part.key])
-    with pytest.raises(Corrupt, match="are not there"):
+    with pytest.raises(Corrupt, match="are missing"):
         bench.commit(0, tasks, target)
     assert bench.committed() == {0: [], 1: []}
 

@@ -1,9 +1,8 @@
-"""Rows to be written, as Arrow has them, cut into Kafka batches, partition by partition.
+"""Builds Kafka batches from the Arrow rows of a write, partition by partition.
 
-Invariant  cells are neither copied nor made Python objects; a row that cannot be written is refused
-           with the reason, before anything is staged of its chunk. Rows of one partition keep their
-           order within a chunk. A batch has timestamps of its own, or none in any record: those get
-           the time of the commit.
+Invariant  cells are neither copied nor converted to Python objects. A row that cannot be written
+           raises with the reason. Rows of a partition keep their order within a chunk. The records
+           of a batch all have timestamps, or none has: those get the time of the commit.
 """
 
 from collections.abc import Iterator
@@ -23,19 +22,19 @@ from varve.kernels.hashes import partition_keys
 from varve.records import BinaryColumn, EncodedHeaders, HeaderColumns, build_batch_from_columns
 from varve.records.columns import Integers
 
-_RECORD_OVERHEAD: Final = 40  # the most that the numbers of a record take besides its bytes
+_RECORD_OVERHEAD: Final = 40  # upper bound of the length, delta and count fields of a record
 NO_TIMESTAMP: Final = -1
 
 WRITTEN_COLUMNS: Final = ("key", "value", "headers", "timestamp", "partition", "topic")
-"""The columns that are written; the log assigns the others again."""
-_MICROSECONDS: Final = 1000
+"""The columns that are written; the log assigns the other columns of a read."""
+_MICROS_PER_MS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class SinkRows:
-    """Columns of the same length; timestamp -1 is to be the time of the commit.
+    """The columns of a chunk, all of the same length.
 
-    `partitions` holds -1 where none is asked for.
+    Timestamp -1 stands for the time of the commit, partition -1 for no requested partition.
     """
 
     keys: BinaryColumn | None
@@ -49,9 +48,11 @@ class SinkRows:
 
 
 def make_rows(table: pa.Table, topic: str) -> SinkRows:
-    """The columns of a chunk; raises InvalidRecord for a row that is not for the topic."""
+    """Converts a chunk; raises InvalidRecord for a row of another topic."""
     columns = {
-        name: _whole(table.column(name)) for name in table.column_names if name in WRITTEN_COLUMNS
+        name: _combine_chunks(table.column(name))
+        for name in table.column_names
+        if name in WRITTEN_COLUMNS
     }
     if "topic" in columns:
         _check_topic(columns["topic"], topic)
@@ -64,19 +65,19 @@ def make_rows(table: pa.Table, topic: str) -> SinkRows:
     )
 
 
-def _whole(column: pa.ChunkedArray) -> pa.Array:
-    found = column.combine_chunks()
-    if isinstance(found, pa.ChunkedArray):
-        found = pa.concat_arrays(found.chunks) if found.num_chunks else pa.array([], column.type)
-    return found
+def _combine_chunks(column: pa.ChunkedArray) -> pa.Array:
+    array = column.combine_chunks()
+    if isinstance(array, pa.ChunkedArray):
+        array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], column.type)
+    return array
 
 
 def _check_topic(column: pa.Array, topic: str) -> None:
     others = column.filter(pc.fill_null(pc.not_equal(column, topic), True))
     if len(others):
         raise InvalidRecord(
-            f"{len(others)} rows have topic {others[0].as_py()!r:.260}, and the write is to "
-            f"{topic}: drop the column, or write the rows of each topic by themselves"
+            f"{len(others)} rows have topic {others[0].as_py()!r:.260}, but the write is to "
+            f"{topic}: drop the column, or write each topic separately"
         )
 
 
@@ -90,14 +91,14 @@ def _cells(column: pa.Array) -> BinaryColumn:
     edges = _flat(offsets, np.int64)[wide.offset : wide.offset + len(wide) + 1]
     if not len(edges):
         edges = np.zeros(1, np.int64)
-    return BinaryColumn(_flat(data, np.uint8), edges, _valid(wide))
+    return BinaryColumn(_flat(data, np.uint8), edges, _valid_cells(wide))
 
 
-def _valid(column: pa.Array) -> npt.NDArray[np.bool_] | None:
+def _valid_cells(column: pa.Array) -> npt.NDArray[np.bool_] | None:
     if not column.null_count:
         return None
-    found: npt.NDArray[np.bool_] = column.is_valid().to_numpy(zero_copy_only=False)
-    return found
+    is_valid: npt.NDArray[np.bool_] = column.is_valid().to_numpy(zero_copy_only=False)
+    return is_valid
 
 
 def _headers(column: pa.Array) -> EncodedHeaders | None:
@@ -116,10 +117,10 @@ def _timestamps(column: pa.Array | None, count: int) -> Integers:
     if column is None:
         return np.full(count, NO_TIMESTAMP, np.int64)
     micros = pc.fill_null(column.cast(pa.int64()), NO_TIMESTAMP).to_numpy(zero_copy_only=False)
-    times: Integers = micros.astype(np.int64) // _MICROSECONDS
+    times: Integers = micros.astype(np.int64) // _MICROS_PER_MS
     if column.null_count == 0 and count and times.min() < 0:
         raise _too_old(times)
-    valid = _valid(column)
+    valid = _valid_cells(column)
     if valid is not None:
         if times[valid].size and times[valid].min() < 0:
             raise _too_old(times[valid])
@@ -129,8 +130,8 @@ def _timestamps(column: pa.Array | None, count: int) -> Integers:
 
 def _too_old(times: Integers) -> InvalidRecord:
     return InvalidRecord(
-        f"timestamp {int(times.min())} ms is before 1970, which a record cannot have: make it null "
-        "to get the time of the commit"
+        f"timestamp {int(times.min())} ms is before 1970, which Kafka does not allow: set it to "
+        "null to use the time of the commit"
     )
 
 
@@ -143,8 +144,8 @@ def _partitions(column: pa.Array | None, count: int) -> Integers:
         raise InvalidRecord(
             f"a row asks for partition {lowest}; the first is 0, and null leaves the choice to key"
         )
-    found: Integers = pc.fill_null(wide, -1).to_numpy(zero_copy_only=False).astype(np.int64)
-    return found
+    partitions: Integers = pc.fill_null(wide, -1).to_numpy(zero_copy_only=False).astype(np.int64)
+    return partitions
 
 
 # Batches
@@ -152,7 +153,7 @@ def _partitions(column: pa.Array | None, count: int) -> Integers:
 
 @dataclass(frozen=True, slots=True)
 class SinkTarget:
-    """The topic as writers must know it; travels to executors."""
+    """The topic of a write, with the settings that its batches must meet; sent to executors."""
 
     topic: str
     topic_id: str
@@ -161,7 +162,7 @@ class SinkTarget:
 
 
 class BuiltBatch(NamedTuple):
-    """A batch for a partition, with neither offsets nor producer."""
+    """A batch for a partition, without offsets and producer."""
 
     partition: int
     data: bytes
@@ -169,46 +170,46 @@ class BuiltBatch(NamedTuple):
 
 
 class BatchBuilder:
-    """Makes the batches of one task; keyless rows go round from `first_partition` on."""
+    """Builds the batches of a task; rows without a key take turns from `first_partition` on."""
 
     def __init__(self, target: SinkTarget, packaging: Packaging, first_partition: int) -> None:
         self._target = target
         self._packaging = packaging
-        self._resting = first_partition
+        self._sticky_partition = first_partition
 
     def build(self, rows: SinkRows) -> Iterator[BuiltBatch]:
         """The batches of a chunk in the order of their partitions."""
-        sizes = _sizes_of(rows)
-        partitions = self._choose(rows, sizes)
-        self._check(rows, partitions)
+        sizes = _row_sizes(rows)
+        partitions = self._choose_partitions(rows, sizes)
+        self._check_rows(rows, partitions)
         order = np.argsort(partitions, kind="stable")
-        chosen, has_none = partitions[order], rows.timestamps[order] == NO_TIMESTAMP
+        ordered, is_untimed = partitions[order], rows.timestamps[order] == NO_TIMESTAMP
         ends = np.cumsum(sizes[order])
-        changes = (np.diff(chosen) != 0) | (np.diff(has_none.astype(np.int8)) != 0)
+        changes = (np.diff(ordered) != 0) | (np.diff(is_untimed.astype(np.int8)) != 0)
         edges = [0, *(np.flatnonzero(changes) + 1).tolist(), len(order)]
         for start, end in pairwise(edges):
-            for part in _cut(ends, start, end, self._packaging.payload_bytes):
-                yield self._build_one(rows, order[part], int(chosen[start]))
+            for part in _cut_batches(ends, start, end, self._packaging.payload_bytes):
+                yield self._build_batch(rows, order[part], int(ordered[start]))
 
-    def _choose(self, rows: SinkRows, sizes: Integers) -> Integers:
-        """The partition of every row: the one requested, the key's, or the one whose turn it is."""
+    def _choose_partitions(self, rows: SinkRows, sizes: Integers) -> Integers:
+        """The partition of each row: the requested one, that of its key, or the sticky one."""
         count = self._target.partition_count
-        found = np.full(len(rows), -1, np.int64)
+        partitions = np.full(len(rows), -1, np.int64)
         if rows.keys is not None:
             keys = rows.keys
-            fault = partition_keys(keys.data, keys.starts, keys.sizes, count, found)
+            fault = partition_keys(keys.data, keys.starts, keys.sizes, count, partitions)
             if fault >= 0:
-                raise InvalidRequest(f"key {fault} lies outside its column")
-        found = np.where(rows.partitions >= 0, rows.partitions, found)
-        keyless = found < 0
+                raise InvalidRequest(f"key {fault} is outside the data of its column")
+        partitions = np.where(rows.partitions >= 0, rows.partitions, partitions)
+        keyless = partitions < 0
         if keyless.any():
-            # As Kafka's producer does: stay until a batch is full, so that batches are big.
+            # KIP-480, sticky partitioner: change the partition only when a batch is full.
             turns = np.cumsum(sizes[keyless]) // self._packaging.payload_bytes
-            found[keyless] = (self._resting + turns) % count
-            self._resting = int(self._resting + turns[-1] + 1) % count
-        return found
+            partitions[keyless] = (self._sticky_partition + turns) % count
+            self._sticky_partition = int(self._sticky_partition + turns[-1] + 1) % count
+        return partitions
 
-    def _check(self, rows: SinkRows, partitions: Integers) -> None:
+    def _check_rows(self, rows: SinkRows, partitions: Integers) -> None:
         target = self._target
         if len(partitions) and partitions.max() >= target.partition_count:
             raise InvalidRecord(
@@ -219,10 +220,10 @@ class BatchBuilder:
         if target.settings.is_compacted and null_count:
             raise InvalidRecord(
                 f"{null_count} rows have no key, which cleanup.policy=compact of {target.topic} "
-                "demands: set a key (an empty one will do), or filter them out"
+                "requires: set a key (an empty one is valid), or filter them out"
             )
 
-    def _build_one(self, rows: SinkRows, chosen: Integers, partition: int) -> BuiltBatch:
+    def _build_batch(self, rows: SinkRows, chosen: Integers, partition: int) -> BuiltBatch:
         data = build_batch_from_columns(
             None if rows.keys is None else _take(rows.keys, chosen),
             None if rows.values is None else _take(rows.values, chosen),
@@ -235,15 +236,15 @@ class BatchBuilder:
         limit = min(settings.max_message_bytes, settings.segment_bytes)
         if len(data) > limit:
             raise RecordTooLarge(
-                f"{self._target.topic}-{partition}: a batch of {len(chosen)} record takes "
+                f"{self._target.topic}-{partition}: a batch of {len(chosen)} records takes "
                 f"{len(data)} bytes, more than the topic's {limit} (max.message.bytes, "
                 "segment.bytes): write smaller records or raise the setting"
             )
         return BuiltBatch(partition, data, len(chosen))
 
 
-def _sizes_of(rows: SinkRows) -> Integers:
-    """An upper bound of the bytes of each row."""
+def _row_sizes(rows: SinkRows) -> Integers:
+    """Upper bounds of the bytes of each row."""
     sizes = np.full(len(rows), _RECORD_OVERHEAD, np.int64)
     for cells in (rows.keys, rows.values, None if rows.headers is None else rows.headers.cells):
         if cells is not None:
@@ -251,11 +252,11 @@ def _sizes_of(rows: SinkRows) -> Integers:
     return sizes
 
 
-def _cut(ends: Integers, start: int, end: int, payload_bytes: int) -> Iterator[slice]:
-    """Stretches of rows that fit into a batch; a row that does not fit is alone."""
+def _cut_batches(ends: Integers, start: int, end: int, payload_bytes: int) -> Iterator[slice]:
+    """Slices of rows that fit into a batch; a row that does not fit is alone."""
     while start < end:
-        before = int(ends[start - 1]) if start else 0
-        stop = int(np.searchsorted(ends[:end], before + payload_bytes, side="right"))
+        start_bytes = int(ends[start - 1]) if start else 0
+        stop = int(np.searchsorted(ends[:end], start_bytes + payload_bytes, side="right"))
         yield slice(start, max(stop, start + 1))
         start = max(stop, start + 1)
 

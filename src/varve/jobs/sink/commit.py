@@ -1,20 +1,21 @@
-"""An epoch of a sink becomes one transaction, exactly once: in a directory or through a server.
+"""Commits an epoch of a sink as one transaction, exactly once: to a directory or through a server.
 
-In a directory the file of sinks is the coordinator's memory. An epoch is prepared, its batches are
-appended and synced, the word `committing` is written, every partition gets its marker, and the
-epoch is done. What a crash cut is ended by the next commit to the directory, of any sink: aborted
-before that word, committed after it.
+In a directory, the sink state file takes the part of the transaction coordinator. A commit writes
+the epoch as `prepared`, appends and syncs its batches, writes `committing`, appends a marker to
+every partition, and records the epoch as done. After a crash, the next commit to the directory by
+any sink ends the transaction: it aborts a `prepared` epoch and commits a `committing` one.
 
-Through a server the transaction holds the batches of the epoch and a note of it, as a committed
-offset of a group that is named after the sink, and of one named after the query. A writer fences
-earlier ones of the same name and ends what they left; then the notes say whether the epoch is done.
+Through a server, the transaction contains the batches and a note of the epoch: a committed offset
+of a group named after the sink and, for a stream, of one named after the query. A writer fences
+earlier writers of the same sink, which ends their transactions; then the notes show whether the
+epoch is done.
 
 Layout     docs/formats/sinks.md
-Invariant  an epoch that is done is never appended again, and one that is refused changes nothing.
-           The note of an epoch is there if, and only if, its batches are.
-Crash      see above; what a server has open for a sink is ended after its timeout, too.
-Threads    one at a time: the store holds the lock of its directories, and a server fences the older
-           of two writers.
+Invariant  a done epoch is never appended again, and a refused epoch changes nothing. The note of
+           an epoch exists if, and only if, its batches are committed.
+Crash      see above; a server also aborts an open transaction after its timeout.
+Threads    one commit at a time: the store holds the lock of its directories, and a server fences
+           the older of two writers.
 """
 
 import json
@@ -57,9 +58,9 @@ from varve.topics.store_transaction import (
 )
 
 SINK_PREFIX: Final = "varve-sink-"
-"""Before a sink's id in its transactional id and in the group of its notes."""
+"""Prefix of the transactional id of a sink and of the group of its notes."""
 QUERY_PREFIX: Final = "varve-query-"
-"""Before a query's id in the group that says under which names it wrote."""
+"""Prefix of the group that notes the sinks of a query."""
 _NOTE_FORMAT: Final = 1
 _NO_PRODUCER: Final = -1
 
@@ -72,9 +73,9 @@ def append_epoch(
     *,
     now_ms: int,
 ) -> dict[int, int]:
-    """Appends all batches in the order of tasks; the end offsets by partition.
+    """Appends all batches in the order of tasks; returns the end offsets by partition.
 
-    Records without a timestamp get `now_ms`. After an error the transaction is aborted.
+    Records without a timestamp get `now_ms`. An error aborts the transaction.
     """
     ends: dict[int, int] = {}
     try:
@@ -88,7 +89,7 @@ def append_epoch(
             appended = writer.append(batches, default_timestamp=now_ms)
             ends |= {partition.partition: end for partition, end in appended.items()}
     except StoreError:
-        # What cannot be aborted now is aborted by the next commit.
+        # If the abort fails too, the next commit aborts the transaction.
         with suppress(StoreError):
             writer.abort()
         raise
@@ -99,7 +100,7 @@ def append_epoch(
 
 
 class DirectoryCommit:
-    """Commits to an open store, and ends what earlier commits left."""
+    """Commits to an open store, and ends the transactions of killed commits."""
 
     def __init__(
         self,
@@ -115,21 +116,21 @@ class DirectoryCommit:
         self._random = random
 
     def commit(self, write: EpochWrite, target: SinkTarget, staging: Staging) -> CommitResult:
-        """Appends an epoch unless it is there; raises InvalidRequest for one that cannot follow."""
+        """Appends an epoch unless it is done; raises InvalidRequest if it cannot follow."""
         self.finish_open_transactions()
         sinks = self._sinks.read()
-        known = sinks.get(write.sink_id)
-        if known is None:
+        sink = sinks.get(write.sink_id)
+        if sink is None:
             check_former_name(sinks.values(), write, target)
         else:
-            check_owner(known, write, target)
-            if is_done(known, write):
+            check_owner(sink, write, target)
+            if is_done(sink, write):
                 return CommitResult(write.summary.rows, is_repeated=True, ends={})
         topic = self._get_topic(target, write.partitions)
         if not write.summary.rows:
             return CommitResult(0, is_repeated=False, ends={})
         logs = [topic.partition(number).log for number in write.partitions]
-        pending = self._prepare(known, write, target, logs)
+        pending = self._prepare(sink, write, target, logs)
         writer = StoreTransaction(self._store, _SinkCoordinator(self, pending))
         writer.init_transactions()
         ends = append_epoch(writer, write, target, staging, now_ms=self._clock.now_ms())
@@ -137,23 +138,23 @@ class DirectoryCommit:
         return CommitResult(write.summary.rows, is_repeated=False, ends=dict(sorted(ends.items())))
 
     def finish_open_transactions(self) -> list[str]:
-        """Ends every transaction that a crash left open; the ids of their sinks."""
-        cut = [sink for sink in self._sinks.read().values() if sink.running is not None]
-        for sink in cut:
-            # Seen is not yet on disk: the writer may have died before it synced the name.
+        """Ends every transaction that a crash left open; returns the ids of their sinks."""
+        unfinished = [sink for sink in self._sinks.read().values() if sink.running is not None]
+        for sink in unfinished:
+            # Write it again: the killed writer may not have synced the rename of the file.
             self._sinks.put(sink)
             is_committed = sink.running is not None and sink.running.state is CommitPhase.COMMITTING
             logs = self._find_logs(sink)
             if is_committed:
-                _check_whole(sink, logs)
+                _check_not_truncated(sink, logs)
             for log in logs.values():
                 if open_transactions_of(log, [sink.producer_id]):
                     write_marker(log, sink.producer, is_committed=is_committed)
             self.finish(sink, logs.values(), is_committed=is_committed)
-        return [sink.id for sink in cut]
+        return [sink.id for sink in unfinished]
 
     def decide(self, sink: SinkState, logs: Mapping[TopicPartition, Log]) -> SinkState:
-        """From now on a crash commits the running epoch; its batches are on disk."""
+        """Records that the running epoch, whose batches are on disk, is to be committed."""
         assert sink.running is not None
         ends = [
             logs[TopicPartition(sink.topic, number)].end_offset
@@ -164,7 +165,7 @@ class DirectoryCommit:
         return decided
 
     def finish(self, sink: SinkState, logs: Iterable[Log], *, is_committed: bool) -> None:
-        """Brings the markers to the disk, and then that the epoch is done or undone."""
+        """Flushes the markers to disk, then records that the epoch is committed or aborted."""
         for log in logs:
             log.flush()
         if sink.is_once:
@@ -182,18 +183,18 @@ class DirectoryCommit:
 
     def _prepare(
         self,
-        known: SinkState | None,
+        previous: SinkState | None,
         write: EpochWrite,
         target: SinkTarget,
         logs: Sequence[Log],
     ) -> SinkState:
-        """The sink with its epoch under way, by a producer epoch of its own; not yet on disk."""
+        """The sink with its running epoch and the next producer epoch; not yet on disk."""
         running = PendingEpoch(write.epoch, CommitPhase.PREPARED, write.summary, write.partitions)
-        if known is None or known.producer_epoch >= PRODUCER_EPOCH_MAX:
+        if previous is None or previous.producer_epoch >= PRODUCER_EPOCH_MAX:
             producer_id, producer_epoch = self._choose_producer(logs), 0
         else:
-            producer_id, producer_epoch = known.producer_id, known.producer_epoch + 1
-        sink = known or SinkState(
+            producer_id, producer_epoch = previous.producer_id, previous.producer_epoch + 1
+        sink = previous or SinkState(
             id=write.sink_id,
             topic=target.topic,
             topic_id=target.topic_id,
@@ -207,18 +208,18 @@ class DirectoryCommit:
         )
 
     def _choose_producer(self, logs: Sequence[Log]) -> int:
-        taken = {sink.producer_id for sink in self._sinks.read().values()}
-        taken.update(*(log.active_producers() for log in logs))
+        used_ids = {sink.producer_id for sink in self._sinks.read().values()}
+        used_ids.update(*(log.active_producers() for log in logs))
         while True:
-            chosen = FIRST_PRODUCER_ID + self._random.getrandbits(PRODUCER_ID_BITS)
-            if chosen not in taken:
-                return chosen
+            producer_id = FIRST_PRODUCER_ID + self._random.getrandbits(PRODUCER_ID_BITS)
+            if producer_id not in used_ids:
+                return producer_id
 
     def start(self, sink: SinkState) -> None:
         self._sinks.put(sink)
 
     def _find_logs(self, sink: SinkState) -> dict[int, Log]:
-        """The logs that the running epoch reached; none when the topic is gone."""
+        """The logs of the running epoch, by partition; none if the topic was deleted."""
         assert sink.running is not None
         try:
             topic = self._store.topic(sink.topic)
@@ -230,7 +231,7 @@ class DirectoryCommit:
 
 
 class _SinkCoordinator:
-    """Decides the transaction of one epoch by the file of sinks."""
+    """Coordinates the transaction of one epoch with the sink state file."""
 
     def __init__(self, directory: DirectoryCommit, sink: SinkState) -> None:
         self._directory = directory
@@ -251,12 +252,12 @@ class _SinkCoordinator:
 
 
 def topic_id_of(topic: Topic) -> str:
-    """A topic's id as text; empty where no partition says it."""
+    """The id of a topic as text; empty if it has none."""
     return "" if topic.id is None else encode_topic_id(topic.id)
 
 
-def _check_whole(sink: SinkState, logs: Mapping[int, Log]) -> None:
-    """Raises Corrupt where a log has lost what it had on disk."""
+def _check_not_truncated(sink: SinkState, logs: Mapping[int, Log]) -> None:
+    """Raises Corrupt if a log lost batches that were on disk."""
     assert sink.running is not None
     ends = dict(zip(sink.running.partitions, sink.running.ends, strict=True))
     for number, log in logs.items():
@@ -264,8 +265,8 @@ def _check_whole(sink: SinkState, logs: Mapping[int, Log]) -> None:
             raise Corrupt(
                 f"{log.topic_partition} ends at offset {log.end_offset}, but epoch "
                 f"{sink.running.epoch} of sink {sink.id} was on disk up to {ends[number]}: the log "
-                "was cut; put its files back, or take the sink out of the ledger to give the "
-                "epoch up"
+                "was truncated; restore its files, or remove the sink from varve-sinks.json to "
+                "give up the epoch"
             )
 
 
@@ -273,7 +274,7 @@ def _check_whole(sink: SinkState, logs: Mapping[int, Log]) -> None:
 
 
 class ServerCommit:
-    """Commits through a server."""
+    """Commits epochs through a server."""
 
     def __init__(self, client: KafkaClient, *, clock: Clock, timeout_ms: int) -> None:
         self._client = client
@@ -281,7 +282,7 @@ class ServerCommit:
         self._timeout_ms = timeout_ms
 
     def commit(self, write: EpochWrite, target: SinkTarget, staging: Staging) -> CommitResult:
-        """Appends an epoch unless it is there; raises InvalidRequest for one that cannot follow."""
+        """Appends an epoch unless it is done; raises InvalidRequest if it cannot follow."""
         writer = KafkaTransaction(
             self._client, f"{SINK_PREFIX}{write.sink_id}", timeout_ms=self._timeout_ms
         )
@@ -299,13 +300,13 @@ class ServerCommit:
 
     def _is_done(self, write: EpochWrite, target: SinkTarget) -> bool:
         groups = _note_groups(write)
-        known = [self._decode_note(note) for note in fetch_offsets(self._client, groups[0])]
-        for sink in known:
+        noted = [self._decode_note(note) for note in fetch_offsets(self._client, groups[0])]
+        for sink in noted:
             check_owner(sink, write, target)
-        if not known:
+        if not noted:
             former = fetch_offsets(self._client, groups[-1])
             check_former_name([self._decode_note(note) for note in former], write, target)
-        done = [is_done(sink, write) for sink in known]
+        done = [is_done(sink, write) for sink in noted]
         return any(done)
 
     def _decode_note(self, note: CommittedOffset) -> SinkState:
@@ -329,7 +330,7 @@ class ServerCommit:
         except (ValueError, KeyError, TypeError) as error:
             raise Corrupt(
                 f"{self._client.address.name}: offset {note.offset} of a sink's group for topic "
-                f"{note.topic} has the text {note.metadata!r:.120}, which no sink wrote: another "
+                f"{note.topic} has metadata {note.metadata!r:.120}, which no sink wrote: another "
                 "program commits to this group; choose another sinkId"
             ) from error
 
@@ -340,7 +341,7 @@ class ServerCommit:
 
 
 def _note_groups(write: EpochWrite) -> tuple[str, ...]:
-    """The groups that note an epoch: that of the sink, and for a stream that of its query."""
+    """The groups that note an epoch: of the sink and, for a stream, of its query."""
     if write.is_once:
         return ()
     query = () if write.query is None else (f"{QUERY_PREFIX}{write.query}",)

@@ -1,4 +1,4 @@
-"""What a user asks of a write: options, checked and parsed."""
+"""The options of a write to a topic: declared, parsed and checked."""
 
 import os
 import re
@@ -50,7 +50,7 @@ def _parse_directories(text: str) -> tuple[str, ...]:
 class SinkOptions:
     """A write to one topic, in directories or through a server.
 
-    `sink_id` is None where a batch write takes a new one, and a stream that of its query.
+    `sink_id` is None if a batch write takes a new id and a stream the id of its query.
     """
 
     topic: str = option("", "topic", str, "the topic; required")
@@ -145,11 +145,11 @@ class SinkOptions:
         return Bucket(url, self.staging_settings)
 
 
-def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
-    """The options of a write; names are the same in any case."""
-    options = {name.lower(): text for name, text in given.items()}
-    fields = parse_declared(SinkOptions, options, operation="write", other_names=_SPARK_OPTIONS)
-    write = SinkOptions(**fields, server=parse_cluster_address(options, client_id="varve-spark"))
+def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
+    """Parses the options of a write; names are case-insensitive."""
+    by_name = {name.lower(): text for name, text in options.items()}
+    fields = parse_declared(SinkOptions, by_name, operation="write", other_names=_SPARK_OPTIONS)
+    write = SinkOptions(**fields, server=parse_cluster_address(by_name, client_id="varve-spark"))
     _check_location(write)
     if not write.creates_topic and (write.topic_settings or write.partitions is not None):
         raise InvalidRequest(

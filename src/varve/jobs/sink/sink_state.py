@@ -1,12 +1,12 @@
-"""Which epochs of which sinks are in the log, and whether another one may follow them.
+"""The state of sinks: which epochs are committed, and whether another epoch may follow.
 
-Layout     `varve-sinks.json` in the log directory: by sink id its topic, query, producer, the last
-           epoch that is done, and the one that is running. docs/formats/sinks.md
-Invariant  a producer epoch is on disk here before the first batch that carries it; the word
-           `committing` is on disk only after all batches of its epoch are. An epoch that was
-           committed is recognised by its number and a summary of its rows; one of another query,
+Layout     `varve-sinks.json` in the log directory: by sink id its topic, query, producer, last done
+           epoch and running epoch. docs/formats/sinks.md
+Invariant  a producer epoch is on disk here before the first batch that carries it; the phase
+           `committing` is on disk only after all batches of its epoch. A committed epoch is
+           recognised by its number and a summary of its rows; an epoch of another query, of
            another topic or with other rows is refused.
-Crash      written aside and renamed.
+Crash      replaced atomically: written to a temporary file, synced and renamed.
 """
 
 import json
@@ -28,17 +28,17 @@ _FORMAT: Final = 1
 
 
 class CommitPhase(StrEnum):
-    """How far a commit has come; one that is done is no longer running."""
+    """The phase of a running commit."""
 
     PREPARED = "prepared"
-    """Batches are being appended: after a crash they are aborted."""
+    """Batches are being appended; a crash aborts them."""
     COMMITTING = "committing"
-    """All are in the log: after a crash they are committed."""
+    """All batches are on disk; they are committed even after a crash."""
 
 
 @dataclass(frozen=True, slots=True)
 class PendingEpoch:
-    """A commit that was begun; `ends` are, by partition, the offsets behind its last records."""
+    """A running commit; `ends` are the end offsets of `partitions` once it is committing."""
 
     epoch: int
     state: CommitPhase
@@ -49,9 +49,9 @@ class PendingEpoch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkState:
-    """One sink. `query` is the streaming query whose epochs these are, None for batch writes.
+    """One sink; `query` is the streaming query that counts its epochs, None for batch writes.
 
-    A sink of one write alone (`is_once`) is forgotten when it is done.
+    The sink of a single write (`is_once`) is removed when its epoch is done.
     """
 
     id: str
@@ -87,11 +87,11 @@ class SinkState:
 
 
 class SinkStateFile:
-    """The file of the sinks of a store; who writes it holds the lock of the directory."""
+    """The sink state file of a store; its writer holds the lock of the directory."""
 
     def __init__(self, fs: FileSystem, directories: Sequence[str]) -> None:
         self._fs = fs
-        self.path = f"{_find_home(fs, directories)}/{SINKS_FILE}"
+        self.path = f"{_find_directory(fs, directories)}/{SINKS_FILE}"
 
     def read(self) -> dict[str, SinkState]:
         """All sinks by their id."""
@@ -114,15 +114,15 @@ class SinkStateFile:
             raise to_store_error(error, f"write of {self.path}") from error
 
 
-def _find_home(fs: FileSystem, directories: Sequence[str]) -> str:
+def _find_directory(fs: FileSystem, directories: Sequence[str]) -> str:
     """The directory that has the file, else the first."""
-    found = [directory for directory in directories if fs.exists(f"{directory}/{SINKS_FILE}")]
-    if len(found) > 1:
+    homes = [directory for directory in directories if fs.exists(f"{directory}/{SINKS_FILE}")]
+    if len(homes) > 1:
         raise InvalidRequest(
-            f"{SINKS_FILE} lies in {' and '.join(found)}, and only one can record which epochs are "
-            "done: move away the one that does not belong to this store"
+            f"{SINKS_FILE} is in {' and '.join(homes)}, but a store has only one: move away the "
+            "file that does not belong to this store"
         )
-    return found[0] if found else directories[0]
+    return homes[0] if homes else directories[0]
 
 
 _DECODER: Final = TypeAdapter(dict[str, SinkState])
@@ -139,13 +139,13 @@ def _decode(data: bytes, where: str) -> dict[str, SinkState]:
         if document["format"] != _FORMAT:
             raise ValueError(f"format {document['format']!r:.40}, this varve knows {_FORMAT}")
         sinks = _DECODER.validate_python(document["sinks"])
-        strangers = {id: sink.id for id, sink in sinks.items() if sink.id != id}
-        if strangers:
-            raise ValueError(f"sinks call themselves otherwise: {strangers!r:.200}")
+        renamed = {id: sink.id for id, sink in sinks.items() if sink.id != id}
+        if renamed:
+            raise ValueError(f"sinks have other ids than their keys: {renamed!r:.200}")
         return sinks
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Corrupt(
-            f"{where}: cannot be read as the ledger of sinks ({type(error).__name__}: "
+            f"{where}: cannot be decoded as sink state ({type(error).__name__}: "
             f"{error!s:.120}): put it back from a copy; without it an epoch may be written twice"
         ) from error
 
@@ -155,9 +155,9 @@ def _decode(data: bytes, where: str) -> dict[str, SinkState]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochWrite:
-    """What is to be committed: whose, which epoch, and what its tasks staged.
+    """An epoch to commit: its sink, its number and the batches that its tasks staged.
 
-    With `skips_repeated` an epoch that is done counts as the same, whatever rows it comes with.
+    With `skips_repeated` an epoch that is done is skipped even if its rows differ.
     """
 
     sink_id: str
@@ -176,15 +176,15 @@ class EpochWrite:
         return tuple(sorted({run.partition for part in self.parts() for run in part.runs}))
 
     def parts(self) -> Iterator[StagedPart]:
-        """All that was staged, in the order of tasks."""
+        """The staged parts in the order of tasks."""
         return (part for task in self.tasks for part in task.parts)
 
 
 @dataclass(frozen=True, slots=True)
 class CommitResult:
-    """What a commit did; `ends` are, by partition, the offsets behind its last records.
+    """The result of a commit; `ends` are the offsets after its last records, by partition.
 
-    One that was done before (`is_repeated`) appended nothing.
+    A repeated epoch (`is_repeated`) was done before and appended nothing.
     """
 
     rows: int
@@ -195,7 +195,7 @@ class CommitResult:
 def check_same_topic(target: SinkTarget, topic_id: str) -> None:
     if topic_id != target.topic_id:
         raise InvalidRequest(
-            f"topic {target.topic} was deleted and made again while rows were staged for it: "
+            f"topic {target.topic} was deleted and recreated while rows were staged for it: "
             "write again"
         )
 
@@ -208,29 +208,29 @@ def check_partitions(target: SinkTarget, partitions: Sequence[int], count: int) 
         )
 
 
-def check_owner(known: SinkState, write: EpochWrite, target: SinkTarget) -> None:
-    """Raises InvalidRequest where the sink's epochs are not those of this write."""
-    if known.topic != target.topic:
+def check_owner(sink: SinkState, write: EpochWrite, target: SinkTarget) -> None:
+    """Raises InvalidRequest if the sink belongs to another topic or query."""
+    if sink.topic != target.topic:
         raise InvalidRequest(
-            f"sink {known.id} writes to topic {known.topic}, not to {target.topic}: choose another "
+            f"sink {sink.id} writes to topic {sink.topic}, not to {target.topic}: choose another "
             "sinkId, or for a stream another queryName"
         )
-    if known.topic_id != target.topic_id:
+    if sink.topic_id != target.topic_id:
         raise InvalidRequest(
-            f"topic {known.topic} was deleted and made again since sink {known.id} committed epoch "
-            f"{known.epoch}: choose another sinkId, or for a stream another queryName"
+            f"topic {sink.topic} was deleted and recreated since sink {sink.id} committed epoch "
+            f"{sink.epoch}: choose another sinkId, or for a stream another queryName"
         )
-    if known.query != write.query:
+    if sink.query != write.query:
         raise InvalidRequest(
-            f"sink {known.id} belongs to {_describe_query(known.query)}, which committed epoch "
-            f"{known.epoch}, and this is {_describe_query(write.query)}: its epochs start again "
-            "and would be taken for done; go on with the checkpoint of that query, or choose "
-            "another sinkId or queryName, and what the new query reads is appended"
+            f"sink {sink.id} belongs to {_describe_query(sink.query)}, which committed epoch "
+            f"{sink.epoch}, and this is {_describe_query(write.query)}: its epochs start again "
+            "and would count as done; continue with the checkpoint of the former query, or "
+            "choose another sinkId or queryName to append all rows of the new one"
         )
 
 
 def check_former_name(sinks: Iterable[SinkState], write: EpochWrite, target: SinkTarget) -> None:
-    """Raises InvalidRequest where the query committed the epoch under another name."""
+    """Raises InvalidRequest if the query committed the epoch under another sink id."""
     if write.query is None:
         return
     for sink in sinks:
@@ -238,7 +238,7 @@ def check_former_name(sinks: Iterable[SinkState], write: EpochWrite, target: Sin
         if is_same and sink.epoch is not None and sink.epoch >= write.epoch:
             raise InvalidRequest(
                 f"{_describe_query(write.query)} committed epoch {sink.epoch} as sink {sink.id}, "
-                f"and epoch {write.epoch} as {write.sink_id} would be written twice: give it its "
+                f"and epoch {write.epoch} as {write.sink_id} would be written twice: use the "
                 "former name, at least until this epoch is done"
             )
 
@@ -247,24 +247,23 @@ def _describe_query(query: str | None) -> str:
     return "batch writes" if query is None else f"the streaming query {query}"
 
 
-def is_done(known: SinkState, write: EpochWrite) -> bool:
-    """Whether the epoch was committed before; raises InvalidRequest for one that cannot follow."""
-    if known.epoch is None or write.epoch > known.epoch:
+def is_done(sink: SinkState, write: EpochWrite) -> bool:
+    """Whether the epoch was committed before; raises InvalidRequest if it cannot follow."""
+    if sink.epoch is None or write.epoch > sink.epoch:
         return False
-    if write.epoch < known.epoch:
+    if write.epoch < sink.epoch:
         raise InvalidRequest(
-            f"sink {known.id} has committed epoch {known.epoch}, and epoch {write.epoch} comes "
-            "after it: an older checkpoint was put in place, or a batch write counts backwards; "
-            "put the right checkpoint back, or choose another sinkId to append these rows"
+            f"sink {sink.id} has committed epoch {sink.epoch}, and epoch {write.epoch} comes "
+            "after it: an older checkpoint was restored, or a batch write has a lower epoch; "
+            "restore the right checkpoint, or choose another sinkId to append these rows"
         )
-    if known.summary != write.summary and not write.skips_repeated:
+    if sink.summary != write.summary and not write.skips_repeated:
         raise InvalidRequest(
-            f"epoch {write.epoch} of sink {known.id} was committed with "
-            f"{_describe_rows(known.summary)}, and comes again with "
-            f"{_describe_rows(write.summary)}: these are other rows, so they are not taken for the "
-            "same; give them another epoch or sinkId, for a stream put the right "
-            "checkpoint back, or where a query gives other rows each time it is run, let the first "
-            "ones count with skipRepeated=true"
+            f"epoch {write.epoch} of sink {sink.id} was committed with "
+            f"{_describe_rows(sink.summary)}, and comes again with "
+            f"{_describe_rows(write.summary)}: these are other rows; give them another epoch or "
+            "sinkId, for a stream restore the right checkpoint, or for a query whose rows differ "
+            "between runs keep the first ones with skipRepeated=true"
         )
     return True
 

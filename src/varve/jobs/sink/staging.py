@@ -1,11 +1,10 @@
-"""Where tasks put the batches they made, until the commit takes them into the log.
+"""Staged batches: objects that tasks write and the commit appends to the log.
 
-Layout     `<sink id>/<part>`: batches one behind the other, in runs of one partition each. What the
-           runs are, and the checksum of the whole, travels in the commit message.
-           docs/formats/sinks.md
-Invariant  a part is read only as it was written: its size and checksum are compared first.
-Crash      what a killed task or commit left is swept by the next commit of that sink, and what a
-           single write left by a later one, after a week.
+Layout     `<sink id>/<part>`: consecutive batches, in runs of one partition each. The commit
+           message of the task has the runs and the checksum of the part. docs/formats/sinks.md
+Invariant  a part is used only if its size and checksum are those that were written.
+Crash      parts of a killed task or commit are removed by the next commit of that sink, those of a
+           single write by a later single write, after a week.
 """
 
 from collections.abc import Iterable, Iterator
@@ -30,17 +29,19 @@ from varve.object_store import ObjectStore
 from varve.records import decode_header
 
 CHUNK_BYTES: Final = 32 << 20
-"""Rows are collected up to this size before batches are cut, so that batches are big."""
+"""Rows collected before they are cut into batches; larger chunks give fuller batches."""
 PART_BYTES: Final = 64 << 20
+"""Size at which a part is complete; the commit reads one part at a time."""
 ONCE_PREFIX: Final = "write-"
-"""Before the random part of the id of a sink that is one write alone."""
+"""Prefix of the random id of the sink of a single write."""
 ABANDONED_MS: Final = 7 * 24 * 60 * 60 * 1000
+"""Age at which the parts of a single write count as abandoned, far longer than a write takes."""
 _SUM_BITS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
 class StagedRun:
-    """Batches of one partition: where they lie in their part, and how many records they hold."""
+    """Batches of one partition: their positions in the part and their number of records."""
 
     partition: int
     start: int
@@ -50,7 +51,7 @@ class StagedRun:
 
 @dataclass(frozen=True, slots=True)
 class StagedPart:
-    """One object of a task."""
+    """One staged object of a task."""
 
     key: str
     size: int
@@ -60,7 +61,7 @@ class StagedPart:
 
 @dataclass(frozen=True, slots=True)
 class RowSummary:
-    """Distinguishes the rows of one epoch from another's, in any order: counts and sums."""
+    """Counts and sums that tell the rows of two epochs apart, independent of their order."""
 
     rows: int = 0
     content_bytes: int = 0
@@ -77,14 +78,14 @@ class RowSummary:
     def of(cls, rows: SinkRows) -> "RowSummary":
         cells = [column for column in (rows.keys, rows.values) if column is not None]
         content = sum(int(np.maximum(column.sizes, 0).sum()) for column in cells)
-        known = rows.timestamps[rows.timestamps != NO_TIMESTAMP]
-        total = int(known.astype(np.uint64).sum()) % (1 << _SUM_BITS)
+        timestamps = rows.timestamps[rows.timestamps != NO_TIMESTAMP]
+        total = int(timestamps.astype(np.uint64).sum()) % (1 << _SUM_BITS)
         return cls(len(rows), content, total)
 
 
 @dataclass(frozen=True, slots=True)
 class StagedTask:
-    """What one task staged, in the order of its rows."""
+    """The parts that one task staged, in the order of its rows."""
 
     parts: tuple[StagedPart, ...] = ()
     summary: RowSummary = RowSummary()
@@ -100,7 +101,7 @@ class Staging:
     def stage(
         self, batches: Iterable[pa.RecordBatch], builder: BatchBuilder, topic: str
     ) -> StagedTask:
-        """Writes the rows of a task; when that fails, what it wrote is removed."""
+        """Stages the rows of a task; an error removes the parts that it wrote."""
         task = uuid4().hex
         parts: list[StagedPart] = []
         summary = RowSummary()
@@ -123,20 +124,20 @@ class Staging:
         return StagedPart(key, len(data), crc, tuple(_find_runs(built)))
 
     def read(self, part: StagedPart) -> memoryview:
-        """The bytes of a part; raises Corrupt for others than were written."""
+        """The bytes of a part; raises Corrupt if they are not those that were written."""
         where = f"{self._objects.name}/{part.key}"
         try:
             data = self._objects.get(part.key)
         except ObjectNotFound as error:
             raise Corrupt(
-                f"{where}: staged batches are not there: executors on other machines need a place "
-                "that the driver reads too, which option stagingUrl gives, and nothing may delete "
-                "them before the commit"
+                f"{where}: staged batches are missing: give option stagingUrl, an object store "
+                "that executors and driver share, and do not delete staged batches before the "
+                "commit"
             ) from error
         crc = crc32c(np.frombuffer(data, np.uint8), 0, len(data))
         if (len(data), crc) != (part.size, part.crc):
             raise Corrupt(
-                f"{where}: staged batches of {part.size} bytes have become others (size "
+                f"{where}: staged batches of {part.size} bytes were changed (size "
                 f"{len(data)}, CRC {crc:#010x}, not {part.crc:#010x}): write again"
             )
         return memoryview(data)
@@ -147,7 +148,7 @@ class Staging:
             self._objects.delete(keys)
 
     def sweep(self) -> int:
-        """Removes all that lies there; gives how many parts."""
+        """Removes all parts of the sink; returns their number."""
         keys = [entry.key for entry in self._objects.list(self._folder)]
         if keys:
             self._objects.delete(keys)
@@ -155,9 +156,9 @@ class Staging:
 
 
 def sweep_abandoned(objects: ObjectStore, now_ms: int) -> int:
-    """Removes the folders of single writes that were killed long ago; gives how many parts.
+    """Removes the folders of abandoned single writes; returns the number of parts.
 
-    Nobody comes back for them: a write that is tried again has another folder.
+    A retried write does not need them: it has a new folder.
     """
     removed = 0
     for folder in objects.list_directories(""):
@@ -180,29 +181,29 @@ def split_batches(run: memoryview) -> Iterator[memoryview]:
 
 
 def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    waiting: list[pa.RecordBatch] = []
+    collected: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
-        waiting.append(batch)
+        collected.append(batch)
         size += batch.nbytes
         if size >= CHUNK_BYTES:
-            yield pa.Table.from_batches(waiting)
-            waiting, size = [], 0
-    if any(one.num_rows for one in waiting):
-        yield pa.Table.from_batches(waiting)
+            yield pa.Table.from_batches(collected)
+            collected, size = [], 0
+    if any(batch.num_rows for batch in collected):
+        yield pa.Table.from_batches(collected)
 
 
 def _fill_parts(batches: Iterable[BuiltBatch]) -> Iterator[list[BuiltBatch]]:
-    waiting: list[BuiltBatch] = []
+    collected: list[BuiltBatch] = []
     size = 0
     for batch in batches:
-        waiting.append(batch)
+        collected.append(batch)
         size += len(batch.data)
         if size >= PART_BYTES:
-            yield waiting
-            waiting, size = [], 0
-    if waiting:
-        yield waiting
+            yield collected
+            collected, size = [], 0
+    if collected:
+        yield collected
 
 
 def _find_runs(built: list[BuiltBatch]) -> Iterator[StagedRun]:

@@ -1,7 +1,7 @@
-"""The topic that a sink writes to, in a log directory or through a server, as writers must know it.
+"""Finds or creates the topic that a sink writes to, in a log directory or through a server.
 
-Invariant  a topic or directory is created only where that is requested: not by a mistyped name.
-Threads    any; the wait for the lock of a directory is the caller's.
+Invariant  a topic or directory is created only if that is requested, not by a mistyped name.
+Threads    any thread; the caller supplies the wait between attempts to lock a directory.
 """
 
 import os
@@ -42,15 +42,16 @@ _TARGET_SETTINGS: Final = (
     "compression.lz4.level",
     "compression.zstd.level",
 )
-"""Of a topic behind a server: those that decide how its batches are made."""
-_PAUSE_MS: Final = 100
+"""The settings of a topic that decide how its batches are built, as a server returns them."""
+_LOCK_RETRY_MS: Final = 100
+"""Pause between two attempts to lock a directory."""
 
 Wait = Callable[[float], object]
 """Sleeps for a number of seconds."""
 
 
 def find_target(options: SinkOptions, wait: Wait) -> SinkTarget:
-    """The topic, created if that is requested; raises NotFound."""
+    """Finds the topic, or creates it if that is requested; raises NotFound."""
     if options.server is not None:
         return find_served_target(open_client(options.server), options)
     return _find_in_directory(options, wait)
@@ -60,15 +61,15 @@ def find_target(options: SinkOptions, wait: Wait) -> SinkTarget:
 
 
 def _find_in_directory(options: SinkOptions, wait: Wait) -> SinkTarget:
-    """A topic that the table has is found without the lock."""
+    """Looks up the topic table, which needs no lock; opens the store for other topics."""
     table = _read_table(options.directories, RealFileSystem())
     entry = table.topics.get(options.topic)
     if entry is not None and entry.id is not None and entry.state is TopicState.READY:
-        return _make_target(options, entry)
+        return _target_of_entry(options, entry)
     if not options.creates_topic and not any(map(os.path.isdir, options.directories)):
         raise NotFound(
-            f"there is no log directory {' or '.join(options.directories)}: mend option directory, "
-            "or let the write create it with createTopic=true"
+            f"there is no log directory {' or '.join(options.directories)}: correct option "
+            "directory, or let the write create it with createTopic=true"
         )
     with open_directory(options, wait) as store:
         return _open_target(store, options)
@@ -86,21 +87,21 @@ def _open_target(store: Store, options: SinkOptions) -> SinkTarget:
         try:
             topic = store.topic(options.topic)
         except NotFound:
-            known = ", ".join(one.name for one in store.topics()) or "none"
+            names = ", ".join(existing.name for existing in store.topics()) or "none"
             raise NotFound(
-                f"{options.directories[0]} holds no topic {options.topic!r:.260}: make it, or let "
-                f"the write make it with createTopic=true (topics: {known:.400})"
+                f"{options.directories[0]} holds no topic {options.topic!r:.260}: create it, or "
+                f"let the write create it with createTopic=true (topics: {names:.400})"
             ) from None
     return SinkTarget(topic.name, topic_id_of(topic), topic.partition_count, topic.settings)
 
 
-def _make_target(options: SinkOptions, entry: TopicEntry) -> SinkTarget:
-    # Its settings may have been altered since it was made; keys go by the number of partitions.
+def _target_of_entry(options: SinkOptions, entry: TopicEntry) -> SinkTarget:
+    # Settings may have been altered since creation; the partition count decides where keys go.
     entry.check_same(options.partitions, None, exist_ok=True)
     assert entry.id is not None
     defaults = parse_store_settings(dict(options.store_settings)).defaults
-    settings_of = parse_settings(LogSettings, entry.settings, f"topic {entry.name}", base=defaults)
-    return SinkTarget(entry.name, encode_topic_id(entry.id), entry.partition_count, settings_of)
+    settings = parse_settings(LogSettings, entry.settings, f"topic {entry.name}", base=defaults)
+    return SinkTarget(entry.name, encode_topic_id(entry.id), entry.partition_count, settings)
 
 
 def _read_table(directories: tuple[str, ...], fs: FileSystem) -> TopicTable:
@@ -114,16 +115,16 @@ def _read_table(directories: tuple[str, ...], fs: FileSystem) -> TopicTable:
 
 @contextmanager
 def open_directory(options: SinkOptions, wait: Wait) -> Iterator[Store]:
-    """The store of the directory, without background work; raises Locked after a time of waiting.
+    """Opens the store of the directories without background work; raises Locked on timeout.
 
     Sinks take turns: each holds the lock for one commit.
     """
-    store = _open_in_turn(options, wait)
+    store = _open_when_unlocked(options, wait)
     with store:
         yield store
 
 
-def _open_in_turn(options: SinkOptions, wait: Wait) -> Store:
+def _open_when_unlocked(options: SinkOptions, wait: Wait) -> Store:
     waited_ms = 0
     while True:
         try:
@@ -132,24 +133,24 @@ def _open_in_turn(options: SinkOptions, wait: Wait) -> Store:
         except Locked as error:
             if waited_ms >= options.lock_wait_ms:
                 raise Locked(
-                    f"{error} (a sink appends to the directory itself; it waited {waited_ms} ms "
-                    "for its turn, which option lockWaitMs changes)"
+                    f"{error} (a sink locks the directory for its commit; it waited {waited_ms} "
+                    "ms, the limit of option lockWaitMs)"
                 ) from error
-        wait(_PAUSE_MS / 1000)
-        waited_ms += _PAUSE_MS
+        wait(_LOCK_RETRY_MS / 1000)
+        waited_ms += _LOCK_RETRY_MS
 
 
 def finish_open_transactions(options: SinkOptions, *, clock: Clock, wait: Wait) -> list[str]:
-    """Ends the transactions that killed writes left open; the ids of their sinks.
+    """Ends the transactions that killed writes left open; returns the ids of their sinks.
 
-    Every commit does so too: this is for a directory that no sink will write to again.
+    Every commit does this too. Call it for a directory that no sink will write to again.
     """
     with open_directory(options, wait) as store:
         return open_commit(store, options, clock=clock).finish_open_transactions()
 
 
 def open_commit(store: Store, options: SinkOptions, *, clock: Clock) -> DirectoryCommit:
-    """Commits to the open store of these directories."""
+    """The commits to an open store of these directories."""
     sinks = SinkStateFile(RealFileSystem(), options.directories)
     return DirectoryCommit(store, sinks, clock=clock, random=random_module.Random())
 
@@ -158,8 +159,8 @@ def open_commit(store: Store, options: SinkOptions, *, clock: Clock) -> Director
 
 
 def find_served_target(client: KafkaClient, options: SinkOptions) -> SinkTarget:
-    """The topic, created if that is requested; raises NotFound."""
-    topic = _find_served(client, options)
+    """Finds the topic, or creates it if that is requested; raises NotFound."""
+    topic = _find_served_topic(client, options)
     effective = client.topic_settings(topic.name)
     chosen = {name: value for name, value in effective.items() if name in _TARGET_SETTINGS}
     settings = parse_settings(LogSettings, chosen, f"topic {topic.name}")
@@ -172,7 +173,7 @@ def find_served_target(client: KafkaClient, options: SinkOptions) -> SinkTarget:
     return SinkTarget(topic.name, encode_topic_id(topic.id), count, settings)
 
 
-def _find_served(client: KafkaClient, options: SinkOptions) -> TopicMetadata:
+def _find_served_topic(client: KafkaClient, options: SinkOptions) -> TopicMetadata:
     if options.creates_topic:
         return client.create_topic(
             options.topic,

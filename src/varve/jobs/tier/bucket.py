@@ -1,9 +1,9 @@
-"""A bucket that holds the remote tier of topics: what a driver sends to its executors.
+"""The address of a bucket with the remote tier of topics, and the topics in it.
 
-Invariant  a bucket is a value without connections; the stores opened by it are kept, one per
-           process and bucket. With a mirror, what is written and deleted reaches both stores, or
-           it raises.
-Threads    any; `_lock` guards the stores that are open.
+Invariant  a `Bucket` is a value without connections, which drivers send to executors; each process
+           opens one store per bucket. With a mirror, a write or delete reaches both stores or
+           raises.
+Threads    any thread; `_lock` guards the open stores.
 """
 
 import random
@@ -25,13 +25,15 @@ from varve.tiering.manifest.paths import RemotePath
 from varve.tiering.manifest.store import ManifestStore, ObjectManifestStore
 
 _lock = threading.Lock()
-_stores: dict["Bucket", ObjectStore] = {}  # guarded by _lock; a process talks to few stores
-_metered: list[MeteredObjectStore] = []  # guarded by _lock; those below the ones that are open
+_stores: dict[
+    "Bucket", ObjectStore
+] = {}  # guarded by _lock; never evicted: a process uses few stores
+_metered: list[MeteredObjectStore] = []  # guarded by _lock; the metered stores inside `_stores`
 
 
 @dataclass(frozen=True, slots=True)
 class StoreCount:
-    """Requests of every kind, each attempt counted, and the bytes of objects."""
+    """Requests of all kinds, with retries, and the bytes of objects read and written."""
 
     requests: int = 0
     read_bytes: int = 0
@@ -56,18 +58,18 @@ class StoreCount:
 
 
 class BucketAccess(Protocol):
-    """What the tasks of a job need of a bucket; it travels to other processes."""
+    """The bucket as the tasks of a job use it; sent to other processes."""
 
     def objects(self) -> ObjectStore: ...
     def manifests(self, home: RemotePath) -> ManifestStore: ...
 
     def versions(self) -> list[S3Versions | None]:
-        """Of each store the versions that it keeps; None where they cannot be asked for."""
+        """The object versions of each store; None for a store that cannot list them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """A bucket by its URL, the settings of its store, and the cluster in it if there are several.
+    """A bucket by its URL and settings; `cluster` selects one if it holds several.
 
     `mirror_url` is a second store that holds the same objects.
     """
@@ -79,7 +81,7 @@ class Bucket:
     mirror_settings: tuple[tuple[str, GivenValue], ...] = ()
 
     def objects(self) -> ObjectStore:
-        """The store, with failed requests repeated; the same one for every call in a process."""
+        """The store, which retries failed requests; the same one for all calls in a process."""
         with _lock:
             if self not in _stores:
                 _stores[self] = self._open_store()
@@ -101,7 +103,7 @@ class Bucket:
         return RetryingObjectStore(metered)
 
     def manifests(self, home: RemotePath) -> ObjectManifestStore:
-        """The manifest of a partition; each opening has ids of its own."""
+        """Opens the manifests of a partition, with its own random source for new ids."""
         pause = threading.Event()
         return ObjectManifestStore(
             self.objects(),
@@ -111,15 +113,15 @@ class Bucket:
         )
 
     def versions(self) -> list[S3Versions | None]:
-        """Of each store the versions that it keeps; None where they cannot be asked for."""
-        found = [open_versions(self.url, dict(self.settings))]
+        """The object versions of each store; None for a store that cannot list them."""
+        versions = [open_versions(self.url, dict(self.settings))]
         if self.mirror_url is not None:
-            found.append(open_versions(self.mirror_url, dict(self.mirror_settings)))
-        return found
+            versions.append(open_versions(self.mirror_url, dict(self.mirror_settings)))
+        return versions
 
 
 def count_requests() -> StoreCount:
-    """What this process has asked so far of all stores that were opened by buckets."""
+    """The requests of this process so far to all stores without a mirror that buckets opened."""
     with _lock:
         usages = [store.usage() for store in _metered]
     counts = (
@@ -134,7 +136,7 @@ def count_requests() -> StoreCount:
 
 @dataclass(frozen=True, slots=True)
 class RemoteTopic:
-    """A topic in the cold tier, and its partitions by number."""
+    """A topic in the remote tier, with its partitions in order."""
 
     cluster: str
     name: str
@@ -143,55 +145,54 @@ class RemoteTopic:
 
 
 def find_cluster(bucket: Bucket) -> str:
-    """The cluster that is named, or the only one in the bucket."""
+    """The cluster of the address, or the only one in the bucket."""
     if bucket.cluster is not None:
         return bucket.cluster
-    found = [directory.strip("/") for directory in bucket.objects().list_directories("")]
-    if not found:
+    clusters = [directory.strip("/") for directory in bucket.objects().list_directories("")]
+    if not clusters:
         raise NotFound(
             f"{bucket.objects().name} holds no cluster yet: nothing was copied there; `varve tier "
-            "copy DIR` copies what is due"
+            "copy DIR` copies the segments that are due"
         )
-    if len(found) > 1:
-        known = ", ".join(found)
+    if len(clusters) > 1:
+        names = ", ".join(clusters)
         raise InvalidRequest(
-            f"{bucket.objects().name} holds {len(found)} clusters ({known}): name the one that is "
-            "meant"
+            f"{bucket.objects().name} holds {len(clusters)} clusters ({names}): name one of them"
         )
-    return found[0]
+    return clusters[0]
 
 
 def find_topics(bucket: Bucket) -> list[RemoteTopic]:
     """Every topic of the cluster, by name."""
     cluster = find_cluster(bucket)
-    return [read_topic(bucket, cluster, *names) for names in _list_topics(bucket, cluster)]
+    return [read_topic(bucket, cluster, *topic) for topic in _list_topics(bucket, cluster)]
 
 
 def find_topic(bucket: Bucket, name: str) -> RemoteTopic:
-    """A topic by its name, or by name and id as `NAME.ID` where a name was used twice."""
+    """Finds a topic by name, or by `NAME.ID` if topics with different ids share the name."""
     cluster = find_cluster(bucket)
     topics = _list_topics(bucket, cluster)
-    matching = [names for names in topics if name in (names[0], ".".join(names))]
+    matching = [topic for topic in topics if name in (topic[0], ".".join(topic))]
     if not matching:
-        known = ", ".join(topic for topic, _ in topics) or "none"
+        names = ", ".join(topic for topic, _ in topics) or "none"
         raise NotFound(
-            f"{bucket.objects().name} holds no topic {name!r:.260} (topics: {known:.400})"
+            f"{bucket.objects().name} holds no topic {name!r:.260} (topics: {names:.400})"
         )
     if len(matching) > 1:
         listed = ", ".join(map(".".join, matching))
-        raise InvalidRequest(f"{len(matching)} topics were called {name}: write one of {listed}")
+        raise InvalidRequest(f"{len(matching)} topics have the name {name}: give one of {listed}")
     return read_topic(bucket, cluster, *matching[0])
 
 
 def _list_topics(bucket: Bucket, cluster: str) -> list[tuple[str, str]]:
-    """The names and ids of all topics, in order, by one list of the cluster's folders."""
+    """The names and ids of all topics, sorted, from one listing of the cluster's folders."""
     folders = bucket.objects().list_directories(f"{cluster}/")
     names = [folder.strip("/").rpartition("/")[2].rpartition(".") for folder in folders]
     return sorted((name, topic_id) for name, _, topic_id in names)
 
 
 def read_topic(bucket: Bucket, cluster: str, name: str, topic_id: str) -> RemoteTopic:
-    """A topic whose id is known; without partitions where nothing of it was copied."""
+    """Lists the partitions of a topic; none if no segment of it was copied."""
     folders = bucket.objects().list_directories(f"{cluster}/{name}.{topic_id}/")
     names = [folder.strip("/").rpartition("/")[2] for folder in folders]
     numbers = sorted(int(number) for number in names if number.isdigit())

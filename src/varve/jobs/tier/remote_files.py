@@ -1,16 +1,15 @@
-"""Objects of the remote tier as files to read from, and scratch files of a task.
+"""Objects of the remote tier as read-only files, and scratch files of a task.
 
-Small reads take whole blocks, a few of which are kept; a large read is one request. Where large
-reads follow each other the next one is fetched ahead.
+A small read fetches whole blocks, of which the last `_BLOCKS_MAX` are cached; a large read is one
+request. When large reads are sequential, the next one is prefetched.
 
-Layout     scratch directories are `varve-scratch-*` among the temporary ones, locked by their tasks
-           as long as they are in use. They may hold records.
-Invariant  an object never changes and has the size its manifest says; one that ends before is
-           Corrupt. What a segment is asked for is named by the manifest that listed it.
-Crash      scratch files are never synced. What a killed task leaves is removed by the next one of
-           the same user on that machine, and by an erasure before it begins.
-Threads    one reads; the request made ahead runs in a thread of its own. Scratch directories: any,
-           and any number of processes.
+Layout     scratch directories are `varve-scratch-*` in the temporary directory, locked by their
+           tasks while in use. They may hold records.
+Invariant  an object never changes and has the size its manifest says; a shorter one raises Corrupt.
+           Only objects named by the manifest that listed the segment are opened.
+Crash      scratch files are never synced. The next task of the same user on the machine removes
+           the directories of killed tasks, and so does an erasure before it begins.
+Threads    one thread reads; another runs the prefetch. Scratch directories: any thread and process.
 """
 
 import fcntl
@@ -39,15 +38,16 @@ from varve.tiering.read.object_file import UnchangingFile
 
 BLOCK_BYTES: Final = 64 << 10
 _BLOCKS_MAX: Final = 256
+"""Blocks in the cache: 16 MiB."""
 
 Opener = Callable[[], ObjectStore]
-"""Gives the store of the process that it is called in."""
+"""Returns the object store of the process that calls it."""
 
 
 class TierFiles:
-    """Opens objects by key; `sizes` are those of the objects that may be asked for.
+    """Opens objects by key; `sizes` lists the objects that may be opened.
 
-    Travels between processes as its opener and sizes.
+    Pickled as its opener and sizes, without connections and cache.
     """
 
     def __init__(self, opener: Opener, sizes: Mapping[str, int]) -> None:
@@ -55,29 +55,29 @@ class TierFiles:
         self._sizes = dict(sizes)
         self._objects: ObjectStore | None = None
         self._blocks: OrderedDict[tuple[str, int], memoryview] = OrderedDict()
-        self._ahead: ThreadPoolExecutor | None = None
+        self._prefetcher: ThreadPoolExecutor | None = None
 
     def __reduce__(self) -> tuple[type[Self], tuple[Opener, dict[str, int]]]:
         return type(self), (self._opener, self._sizes)
 
     def open(self, path: str) -> "TierFile":
-        """Raises FileNotFoundError for an object that is not among those named."""
+        """Raises FileNotFoundError for an object that is not in `sizes`."""
         if path not in self._sizes:
             raise FileNotFoundError(2, "no such object of the manifest", path)
         return TierFile(self, path, self._sizes[path])
 
     def read_block(self, path: str, number: int, size: int) -> memoryview:
-        """One block of an object, kept for the next who asks."""
-        place = (path, number)
-        found = self._blocks.get(place)
-        if found is None:
+        """One block of an object, from the cache or the store."""
+        key = (path, number)
+        block = self._blocks.get(key)
+        if block is None:
             start = number * BLOCK_BYTES
-            found = self.fetch(path, start, min(start + BLOCK_BYTES, size))
-            self._blocks[place] = found
+            block = self.fetch(path, start, min(start + BLOCK_BYTES, size))
+            self._blocks[key] = block
             if len(self._blocks) > _BLOCKS_MAX:
                 self._blocks.popitem(last=False)
-        self._blocks.move_to_end(place)
-        return found
+        self._blocks.move_to_end(key)
+        return block
 
     def fetch(self, path: str, start: int, end: int) -> memoryview:
         if self._objects is None:
@@ -85,21 +85,21 @@ class TierFiles:
         data = self._objects.get_range(path, start, end)
         if len(data) != end - start:
             raise Corrupt(
-                f"{self._objects.name}: {path!r} ends at {start + len(data)}, the manifest says it "
-                f"goes on to {end} at least: put the whole object back, `varve tier fsck` finds "
-                "such ones"
+                f"{self._objects.name}: {path!r} ends at position {start + len(data)}; by the "
+                f"manifest it has at least {end} bytes: restore the whole object. `varve tier "
+                "fsck` lists such objects"
             )
         return data
 
-    def fetch_ahead(self, path: str, start: int, end: int) -> Future[memoryview]:
-        if self._ahead is None:
-            self._ahead = ThreadPoolExecutor(1, "varve-ahead")
-        return self._ahead.submit(self.fetch, path, start, end)
+    def prefetch(self, path: str, start: int, end: int) -> Future[memoryview]:
+        if self._prefetcher is None:
+            self._prefetcher = ThreadPoolExecutor(1, "varve-ahead")
+        return self._prefetcher.submit(self.fetch, path, start, end)
 
     def close(self) -> None:
-        if self._ahead is not None:
-            self._ahead.shutdown(cancel_futures=True)
-            self._ahead = None
+        if self._prefetcher is not None:
+            self._prefetcher.shutdown(cancel_futures=True)
+            self._prefetcher = None
         self._blocks.clear()
 
     def __enter__(self) -> Self:
@@ -115,14 +115,14 @@ class TierFiles:
 
 
 class TierFile(UnchangingFile):
-    """One object; reads only."""
+    """One object as a read-only file."""
 
     def __init__(self, files: TierFiles, path: str, size: int) -> None:
         self.path = path
         self._files = files
         self._size = size
-        self._end = -1
-        self._next: tuple[int, int, Future[memoryview]] | None = None
+        self._last_end = -1
+        self._prefetched: tuple[int, int, Future[memoryview]] | None = None
 
     def size(self) -> int:
         return self._size
@@ -133,44 +133,44 @@ class TierFile(UnchangingFile):
         return bytes(buffer)
 
     def read_into(self, position: int, buffer: memoryview) -> int:
-        wanted = max(min(len(buffer), self._size - position), 0)
-        if wanted < BLOCK_BYTES and not self._is_ahead(position):
-            self._read_blocks(position, buffer[:wanted])
+        read_size = max(min(len(buffer), self._size - position), 0)
+        if read_size < BLOCK_BYTES and not self._is_prefetched(position):
+            self._read_blocks(position, buffer[:read_size])
         else:
-            self._read_through(position, buffer[:wanted])
-        return wanted
+            self._read_range(position, buffer[:read_size])
+        return read_size
 
-    def _is_ahead(self, position: int) -> bool:
-        return self._next is not None and self._next[0] == position
+    def _is_prefetched(self, position: int) -> bool:
+        return self._prefetched is not None and self._prefetched[0] == position
 
     def _read_blocks(self, position: int, buffer: memoryview) -> None:
         filled = 0
         while filled < len(buffer):
             number, start = divmod(position + filled, BLOCK_BYTES)
             block = self._files.read_block(self.path, number, self._size)
-            piece = block[start : start + len(buffer) - filled]
-            buffer[filled : filled + len(piece)] = piece
-            filled += len(piece)
+            data = block[start : start + len(buffer) - filled]
+            buffer[filled : filled + len(data)] = data
+            filled += len(data)
 
-    def _read_through(self, position: int, buffer: memoryview) -> None:
+    def _read_range(self, position: int, buffer: memoryview) -> None:
         end, filled = position + len(buffer), 0
-        is_next = position == self._end
-        if self._next is not None:
-            start, stop, task = self._next
-            self._next = None
+        is_sequential = position == self._last_end
+        if self._prefetched is not None:
+            start, stop, fetch = self._prefetched
+            self._prefetched = None
             if start <= position < stop:
                 filled = min(stop, end) - position
-                buffer[:filled] = task.result()[position - start : position - start + filled]
+                buffer[:filled] = fetch.result()[position - start : position - start + filled]
         if filled < len(buffer):
             buffer[filled:] = self._files.fetch(self.path, position + filled, end)
-        self._end = end
-        if is_next and end < self._size:
+        self._last_end = end
+        if is_sequential and end < self._size:
             stop = min(end + len(buffer), self._size)
-            self._next = end, stop, self._files.fetch_ahead(self.path, end, stop)
+            self._prefetched = end, stop, self._files.prefetch(self.path, end, stop)
 
     def close(self) -> None:
-        """Drops what was fetched ahead."""
-        self._next = None
+        """Drops the prefetched range."""
+        self._prefetched = None
 
 
 # Segments
@@ -181,7 +181,7 @@ _DOT: Final = "."
 
 @dataclass(frozen=True, slots=True)
 class RemoteInput:
-    """An InputSegment over objects."""
+    """An `InputSegment` over the objects of a remote segment."""
 
     home: RemotePath
     remote: RemoteSegment
@@ -200,27 +200,27 @@ class RemoteInput:
         return self.remote.end_offset + 1
 
     def path(self, kind: str) -> str:
-        """The object's key; kinds are those of files, parts are called the same without a dot."""
+        """The key of an object; `kind` is a file suffix, which without its dot names the part."""
         return self.home.part_key(self.remote, kind.removeprefix(_DOT))
 
     def file(self) -> TierFile:
         return self.files.open(self.path(LOG_PART))
 
     def keys(self, header: KeyIndexHeader) -> SegmentKeys:
-        """Its key index, whose header is known."""
+        """The key index of the segment, with a header that was read before."""
         return SegmentKeys(self.files, self.path(KEYS_PART), header)
 
     def read_part(self, name: str) -> bytes:
-        """A small object as a whole, checked against the manifest; raises Corrupt."""
+        """Reads a small object whole and checks its checksum; raises Corrupt."""
         part = self.remote.find_part(name)
         if part is None:
             raise Corrupt(f"{self.home}: {self.remote} has no {name}: run `varve tier fsck`")
         with self.files.open(self.path(name)) as file:
             data = file.read_at(0, part.size)
-        found = checksum(data)
-        if found != part.crc32c:
+        crc = checksum(data)
+        if crc != part.crc32c:
             raise Corrupt(
-                f"{self.path(name)}: CRC-32C {found:08x}, the manifest says {part.crc32c:08x}: put "
+                f"{self.path(name)}: CRC-32C {crc:08x}, the manifest says {part.crc32c:08x}: put "
                 "it back from a mirror or a copy"
             )
         return data
@@ -228,7 +228,7 @@ class RemoteInput:
 
 @dataclass(frozen=True, slots=True)
 class FileInput:
-    """An InputSegment over one data file that is open."""
+    """An `InputSegment` over one open data file."""
 
     base_offset: int
     size: int
@@ -243,12 +243,12 @@ class FileInput:
 
 
 def checksum(data: bytes) -> int:
-    """The CRC-32C of a whole object; 0 of an empty one."""
+    """The CRC-32C of a whole object; 0 if it is empty."""
     return int(crc32c(np.frombuffer(data, np.uint8), 0, len(data))) if data else 0
 
 
 def open_files(opener: Opener, home: RemotePath, segments: Iterable[RemoteSegment]) -> TierFiles:
-    """All objects of these segments."""
+    """Opens the objects of these segments as files."""
     sizes = {
         home.part_key(segment, part.name): part.size
         for segment in segments
@@ -261,7 +261,7 @@ def open_files(opener: Opener, home: RemotePath, segments: Iterable[RemoteSegmen
 def open_key_index(
     objects: ObjectStore, home: RemotePath, segment: RemoteSegment, topic_id: bytes | None = None
 ) -> Iterator[KeyIndex]:
-    """The key index of a segment that has one; raises Corrupt where it is of another segment."""
+    """Opens the key index of a segment that has one; raises Corrupt if it is of another."""
     part = segment.find_part(KEYS_PART)
     assert part is not None, "the segment has a key index"
     key = home.part_key(segment, KEYS_PART)
@@ -274,7 +274,7 @@ def open_key_index(
         if not is_own or topic_id not in (None, header.topic_id):
             raise Corrupt(
                 f"{objects.name}: {key!r} is of another segment; `varve tier fsck --deep` shows "
-                "which objects are not what the manifest says"
+                "which objects differ from the manifest"
             )
         yield index
 
@@ -283,7 +283,7 @@ def open_key_index(
 
 
 class ScratchFile(RealFile):
-    """A file that is never synced: its task uploads what it holds, and ends."""
+    """A file that is never synced: its task uploads the content and deletes it."""
 
     __slots__ = ()
 
@@ -292,7 +292,7 @@ class ScratchFile(RealFile):
 
 
 class ScratchFileSystem(RealFileSystem):
-    """The machine's file system without waiting for the disk."""
+    """The local file system without syncs."""
 
     def open_writable(self, path: str) -> ScratchFile:
         return ScratchFile(path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644))
@@ -306,9 +306,9 @@ _PREFIX: Final = "varve-scratch-"
 
 @contextmanager
 def scratch() -> Iterator[str]:
-    """A directory for files that leave with the task."""
+    """A directory that is deleted at the end of the task."""
     sweep_scratch()
-    path, lock = _make()
+    path, lock = _make_locked_directory()
     try:
         yield path
     finally:
@@ -317,24 +317,24 @@ def scratch() -> Iterator[str]:
 
 
 def sweep_scratch() -> None:
-    """Removes the directories of tasks that are no more."""
+    """Removes the scratch directories of killed tasks."""
     with os.scandir(tempfile.gettempdir()) as entries:
-        found = [entry.path for entry in entries if entry.name.startswith(_PREFIX)]
-    for path in found:
+        paths = [entry.path for entry in entries if entry.name.startswith(_PREFIX)]
+    for path in paths:
         try:
-            lock = _lock(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock = _lock_directory(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            continue  # It is in use, gone meanwhile, or somebody else's.
+            continue  # in use, already removed, or owned by another user
         shutil.rmtree(path, ignore_errors=True)
         os.close(lock)
 
 
-def _make() -> tuple[str, int]:
-    """One that is locked; who sweeps may take it away before it is."""
+def _make_locked_directory() -> tuple[str, int]:
+    """Creates and locks a directory; repeats if a sweep removed it before it was locked."""
     while True:
         path = tempfile.mkdtemp(prefix=_PREFIX)
         try:
-            lock = _lock(path, fcntl.LOCK_EX)
+            lock = _lock_directory(path, fcntl.LOCK_EX)
         except FileNotFoundError:
             continue
         if os.path.isdir(path):
@@ -342,8 +342,8 @@ def _make() -> tuple[str, int]:
         os.close(lock)
 
 
-def _lock(path: str, how: int) -> int:
-    """Locks a directory, as long as what is given is open; raises OSError."""
+def _lock_directory(path: str, how: int) -> int:
+    """Locks a directory until the returned descriptor is closed; raises OSError."""
     lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         fcntl.flock(lock, how)
