@@ -36,6 +36,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _QUEUED_PER_THREAD: Final = 2500
+"""Calls that may wait for each thread of a pool; more raise Unavailable."""
 _DISCONNECTED: Final = 0
 """The status that is counted when the client did not wait for the response."""
 _METHODS: Final = frozenset({"GET", "POST", "HEAD", "DELETE", "OPTIONS"})
@@ -86,9 +87,9 @@ class HttpEndpoint:
             self._complete(response, exchange)
             size = await exchange.send(response, self._api.settings.idle_ms)
             status = response.status
-        except ClientDisconnected as gone:
-            if gone.__cause__ is not None:
-                extra = {"path": scope["path"], "error": repr(gone.__cause__)}
+        except ClientDisconnected as disconnect:
+            if disconnect.__cause__ is not None:
+                extra = {"path": scope["path"], "error": repr(disconnect.__cause__)}
                 logger.warning("response broken off", extra=extra)
         finally:
             exchange.close()
@@ -104,7 +105,7 @@ class HttpEndpoint:
         except HttpError as error:
             return error.response()
         except asyncio.CancelledError:
-            # Only by the server, which stops and waits no longer.
+            # Only the server cancels requests, when its shutdown timeout is over.
             return unavailable("the server stops: try again later").response()
         except Exception as error:
             http_error = to_http_error(error)
@@ -114,11 +115,11 @@ class HttpEndpoint:
 
     async def _handle(self, exchange: HttpExchange) -> Response:
         if exchange.method == "OPTIONS":
-            asked = exchange.header(b"access-control-request-headers")
-            return Response(204, headers.preflight(asked))
+            requested = exchange.header(b"access-control-request-headers")
+            return Response(204, headers.preflight(requested))
         handler = self._handlers.get(exchange.method)
         if handler is None:
-            body = {"message": f"{exchange.method:.20} is not for this path"}
+            body = {"message": f"{exchange.method:.20} is not supported for this path"}
             raise HttpError(405, body, (*headers.NO_STORE, self._allow))
         return await handler(exchange)
 

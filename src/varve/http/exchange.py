@@ -1,4 +1,4 @@
-"""One request and its response: reading the one, sending the other, and errors as responses.
+"""One HTTP exchange: reads the request, sends the response, and converts errors to responses.
 
 Invariant  the body of a response arrives whole or the connection breaks: a client that sees a clean
            end may advance its offset. A client that does not read is disconnected. The content type
@@ -98,11 +98,11 @@ STATUSES: Final[tuple[tuple[type[StoreError], int], ...]] = (
     (Fenced, 503),
     (StoreError, 500),
 )
-"""The status of an error of the engine: that of the first class that it is one of."""
+"""HTTP statuses of engine errors; the first class that matches counts."""
 
 
 def status_of(error: type[StoreError]) -> int:
-    return next(status for known, status in STATUSES if issubclass(error, known))
+    return next(status for error_class, status in STATUSES if issubclass(error, error_class))
 
 
 def to_http_error(error: Exception) -> HttpError:
@@ -118,7 +118,7 @@ def to_http_error(error: Exception) -> HttpError:
 
 
 TRANSPORT: Final = "varve.transport"
-"""The extension of a scope by which a connection can be broken."""
+"""The scope extension that holds the transport, to abort the connection."""
 _FIELDS_MAX: Final = 1000
 _PART_BYTES: Final = 64 << 10
 _END: Final[Message] = {"type": "http.response.body", "body": b""}
@@ -194,8 +194,8 @@ class HttpExchange:
     async def _join_body(self, bytes_max: int) -> bytes:
         parts: list[bytes] = []
         size = 0
-        more = not self._is_body_read
-        while more:
+        has_more = not self._is_body_read
+        while has_more:
             message = await self._receive()
             if message["type"] == "http.disconnect":
                 raise ClientDisconnected
@@ -204,7 +204,7 @@ class HttpExchange:
             if size > bytes_max:
                 raise HttpError(413, {"error": f"the body is larger than {bytes_max} bytes"})
             parts.append(part)
-            more = message.get("more_body", False)
+            has_more = message.get("more_body", False)
         self._is_body_read = True
         return b"".join(parts)
 
@@ -326,7 +326,7 @@ class HttpExchange:
         await asyncio.sleep(0)
 
     def on_close(self, release: Callable[[], None]) -> None:
-        """Is called when the response is sent, or the client disconnected."""
+        """Registers a function to call when the response is sent or the client disconnects."""
         self._releases.append(release)
 
     def close(self) -> None:
@@ -338,13 +338,13 @@ class HttpExchange:
             self._watch = None
 
 
-def _start(response: Response, more: list[tuple[bytes, bytes]]) -> Message:
-    headers = response.headers + more
+def _start(response: Response, extra_headers: list[Header]) -> Message:
+    headers = response.headers + extra_headers
     return {"type": "http.response.start", "status": response.status, "headers": headers}
 
 
 async def _collect(response: Response) -> Response:
-    """The same complete: HTTP/1.0 has no chunked bodies. It is not larger than about a chunk."""
+    """The response with its whole body: HTTP/1.0 has no chunked bodies. About a chunk at most."""
     assert not isinstance(response.body, bytes)
     parts = [piece async for piece in response.body]
     return Response(response.status, response.headers, b"".join(parts))

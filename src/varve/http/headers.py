@@ -1,4 +1,4 @@
-"""Names and values of response headers that any API uses: for caches, for browsers."""
+"""Response headers that every API uses: content types, caching, cross-origin requests."""
 
 from collections.abc import Container
 from typing import Final
@@ -17,7 +17,9 @@ NO_CACHE: Final = (CACHE, b"no-cache")
 NO_STORE: Final[tuple[Header, ...]] = ((CACHE, b"no-store"), (b"surrogate-control", b"no-store"))
 
 _VARYING: Final = (b"origin", b"authorization")
-_ASKABLE: Final = frozenset({"authorization", "content-type", "if-none-match", "traceparent"})
+_ALLOWED_HEADERS: Final = frozenset(
+    {"authorization", "content-type", "if-none-match", "traceparent"}
+)
 
 
 def cross_origin(origin: str | None, exposed: bytes) -> list[Header]:
@@ -38,6 +40,6 @@ def varying(sent: Container[bytes]) -> list[Header]:
 def preflight(requested: str | None) -> list[Header]:
     """What a browser may send: the requested headers that the server uses."""
     names = [name for part in (requested or "").split(",") if (name := part.strip().lower())]
-    known = ", ".join(sorted(_ASKABLE.intersection(names)))
-    allowed = [(b"access-control-allow-headers", known.encode())] if known else []
+    allowed_names = ", ".join(sorted(_ALLOWED_HEADERS.intersection(names)))
+    allowed = [(b"access-control-allow-headers", allowed_names.encode())] if allowed_names else []
     return [(b"access-control-max-age", b"86400"), *allowed, (b"allow", METHODS)]

@@ -90,5 +90,5 @@ class HttpMetrics:
         self._table.add(SHARED, shared - self._table.value(SHARED))
 
     def collect(self) -> "Iterator[Family]":
-        """What prometheus_client asks a collector for."""
+        """Called by prometheus_client."""
         yield from self._table.collect()

@@ -24,13 +24,15 @@ from varve.http.exchange import TRANSPORT
 from varve.http.headers import NO_STORE, cross_origin
 
 _WRITE_BUFFER_BYTES: Final = 64 << 10
+"""Unsent bytes of a connection above which its response pauses."""
 _JOINED_BYTES_MAX: Final = 64 << 10
+"""Pieces up to this size are copied behind the head; larger ones are written separately."""
 _CONTINUE: Final = b"HTTP/1.1 100 "
 _NOT_A_REQUEST: Final = (
     b"this is not an HTTP/1.1 request, or its address holds characters to be written as %XX"
 )
 _URL_BYTES_MAX: Final = 65_535
-"""What the parser of addresses takes."""
+"""The limit of the URL parser in httptools."""
 
 
 class HeadJoiner:
@@ -67,7 +69,7 @@ class HeadJoiner:
 
 
 class HttpConnection(HttpToolsProtocol):
-    """What uvicorn creates for each client."""
+    """The connection of one client, created by uvicorn."""
 
     def __init__(self, api: HttpApi, **options: Any) -> None:
         super().__init__(**options)
@@ -105,7 +107,7 @@ class HttpConnection(HttpToolsProtocol):
                     b"431 Request Header Fields Too Large", b"the head of the request is too large"
                 )
         elif self._timer is None and self.cycle is not None and self.cycle.response_complete:
-            # The rest of a body that no handler reads has ended uvicorn's own timer.
+            # Body data that no handler reads has cancelled uvicorn's own timer.
             self._arm()
 
     def send_400_response(self, msg: str) -> None:
@@ -193,8 +195,8 @@ class HttpServer:
     async def start(self) -> None:
         """Listens; raises Unavailable if that is not possible."""
         settings = self._api.settings
-        listening = self._listen()
-        self._port = listening.getsockname()[1]
+        listener = self._listen()
+        self._port = listener.getsockname()[1]
         # Declared as a class, and called with named arguments alone.
         connection: Any = functools.partial(HttpConnection, self._api)
         config = uvicorn.Config(
@@ -212,7 +214,7 @@ class HttpServer:
             timeout_graceful_shutdown=max(1, settings.shutdown_ms // 1000),
         )
         self._server = _Server(config)
-        self._task = asyncio.ensure_future(self._server.serve([listening]))
+        self._task = asyncio.ensure_future(self._server.serve([listener]))
         while not self._server.started and not self._task.done():
             await asyncio.sleep(0.005)
         if self._task.done():
@@ -245,19 +247,19 @@ class HttpServer:
     def _listen(self) -> socket.socket:
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
         # Both loops switch off Nagle's delay only where the protocol is named.
-        listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listening.bind((self._host, self._port))
-            listening.setblocking(False)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((self._host, self._port))
+            listener.setblocking(False)
         except (OSError, UnicodeError) as error:
-            listening.close()
+            listener.close()
             reason = _reason(error)
             raise Unavailable(
                 f"cannot listen on {self._host}:{self._port} for HTTP: {reason}; choose another "
                 "with --listen"
             ) from error
-        return listening
+        return listener
 
 
 def _reason(error: OSError | UnicodeError) -> str:

@@ -15,7 +15,7 @@ class HttpSettings:
 
     long_poll_ms: int = setting(
         20_000,
-        "How long a live request is held when nothing happens.",
+        "How long a live request waits for changes.",
         at_least=1,
         at_most=3_600_000,
     )
@@ -27,14 +27,14 @@ class HttpSettings:
     )
     keep_alive_ms: int = setting(
         21_000,
-        "After so long without an event a stream gets a comment.",
+        "How long a stream may have no event before it gets a comment.",
         kafka_name="shapes.http.events.keep.alive.ms",
         at_least=1,
         at_most=86_400_000,
     )
     snapshot_wait_ms: int = setting(
         45_000,
-        "How long a request waits for its shape to be made, and then for its snapshot to begin.",
+        "How long a request waits for its shape to be created, and then for its snapshot to begin.",
         at_least=1,
         at_most=3_600_000,
     )
@@ -46,7 +46,7 @@ class HttpSettings:
     )
     stale_age_s: int = setting(
         300,
-        "How long they may go on with it while they ask again.",
+        "How long caches may serve it while they revalidate it.",
         kafka_name="shapes.http.cache.stale.age.seconds",
         at_least=0,
     )
@@ -99,21 +99,21 @@ class HttpSettings:
         8, "Threads that read files for responses.", at_least=1, at_most=256
     )
     admin_threads: int = setting(
-        16, "Threads that make, compact and drop shapes.", at_least=1, at_most=256
+        16, "Threads that create, compact and drop shapes.", at_least=1, at_most=256
     )
     snapshot_threads: int = setting(
         16, "Threads that follow snapshots while they are written.", at_least=1, at_most=256
     )
     subset_held_bytes: int = setting(
         512 << 20,
-        "Subsets that are made and not taken by their clients; beyond it others get 503.",
+        "Subsets that wait for their clients to read them; beyond it others get 503.",
         kafka_name="shapes.http.max.subset.bytes",
         at_least=1,
     )
     subset_threads: int = setting(4, "Threads that query subsets.", at_least=1, at_most=256)
     shared_bytes: int = setting(
         32 << 20,
-        "Answers kept in memory for clients that ask for the same.",
+        "Responses cached in memory for clients with equal requests.",
         kafka_name="shapes.http.shared.response.bytes",
         at_least=0,
         at_most=INT_MAX,

@@ -323,7 +323,7 @@ def test_shapes_have_a_directory_of_their_own(tmp_path: Path) -> None:
             check_data_directory(data, [logs])
     check_data_directory(tmp_path / "shapes", [logs])
     for data in (file, file / "shapes"):
-        with pytest.raises(InvalidSetting, match=f"--data {data} is of no use"):
+        with pytest.raises(InvalidSetting, match=f"--data {data} cannot be used"):
             make_data_directory(data)
     make_data_directory(tmp_path / "shapes")
     make_data_directory(tmp_path / "shapes")
@@ -350,7 +350,7 @@ def test_a_directory_of_others_is_not_taken(
     if is_taken:
         make_data_directory(tmp_path)
         return
-    with pytest.raises(InvalidSetting, match="is a directory of something else"):
+    with pytest.raises(InvalidSetting, match="belongs to another program"):
         make_data_directory(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == set(names)
 

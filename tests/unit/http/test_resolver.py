@@ -19,10 +19,10 @@ def test_definitions_are_kept_up_to_so_many_characters(monkeypatch: pytest.Monke
         kept = stage.api.resolver
         for number in range(200):
             assert (await stage.get(offset="-1", where=f"n = {number}")).status_code == 200
-        assert 50 < len(kept._kept) < 100
+        assert 50 < len(kept._cache) < 100
         long = {"where": "a = $1", "params[1]": "x" * 6000}
         assert (await stage.get(offset="-1", **long)).status_code == 200
-        assert (len(kept._kept), kept._kept_characters) == (0, 0)
+        assert (len(kept._cache), kept._cached_characters) == (0, 0)
 
     play(scene)
 

@@ -1,4 +1,4 @@
-"""Which shape a request is for, and whether it may read it.
+"""Authorizes requests, and resolves them to shapes.
 
 Invariant  without tokens every client may; with an allow-list no client gets another shape. A
            client that follows another shape than its definition denotes, or one that was dropped,
@@ -41,7 +41,7 @@ _FIELDS: Final = (*_TEXTS, "params", "columns")
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Tokens, and the shapes that may be asked for; None for all."""
+    """Tokens, and the allow-list of shapes; None allows all."""
 
     token: str | None = None
     admin_token: str | None = None
@@ -64,7 +64,7 @@ class Access:
             _check(exchange, query, self.token)
 
     def get_named(self, name: str) -> Definition:
-        """The definition behind a name of the allow-list; raises HttpError where there is none."""
+        """The definition of a name in the allow-list; raises HttpError for an unknown name."""
         definition = (self.shapes or {}).get(name)
         if definition is None:
             raise invalid("shape", f"there is no shape {name!r:.80}")
@@ -159,8 +159,9 @@ def _check_fields(where: str, fields: Mapping[str, Any]) -> None:
 MUST_REFETCH: Final = b'[{"headers":{"control":"must-refetch"}}]'
 _DROPPING_RETRY_S: Final = 1
 KEPT_CHARACTERS_MAX: Final = 2 << 20
-"""Texts of definitions that are kept; parsed, a character is up to 30 bytes."""
+"""Characters of cached definitions; a parsed character takes up to 30 bytes."""
 _KEPT_CHARACTERS_EACH: Final = 50
+"""Overhead of a cached definition, as characters."""
 
 
 def must_refetch(handle: str) -> HttpError:
@@ -181,11 +182,11 @@ class ShapeResolver:
     ) -> None:
         self._engine = engine
         self._access = access
-        self._quick = read_pool
-        self._slow = admin_pool
+        self._read_pool = read_pool
+        self._admin_pool = admin_pool
         self._wait_ms = wait_ms
-        self._kept: OrderedDict[DefinitionTexts, Definition] = OrderedDict()
-        self._kept_characters = 0
+        self._cache: OrderedDict[DefinitionTexts, Definition] = OrderedDict()
+        self._cached_characters = 0
 
     async def define(self, texts: DefinitionTexts | None, name: str | None) -> Definition:
         """The definition of a request; raises HttpError if it is not allowed."""
@@ -203,9 +204,13 @@ class ShapeResolver:
         """The shape of a request; raises 409 if the client follows another one."""
         definition = await self.define(request.texts, request.shape_name)
         if request.handle is not None and not request.is_initial:
-            known = self._engine.find(request.handle)
-            if known is not None and not known.is_dropped and known.definition == definition:
-                return known
+            followed = self._engine.find(request.handle)
+            if (
+                followed is not None
+                and not followed.is_dropped
+                and followed.definition == definition
+            ):
+                return followed
         shape = await self._find_or_create(definition)
         is_requested = request.is_initial or request.handle in (None, shape.handle)
         if not is_requested:
@@ -233,28 +238,28 @@ class ShapeResolver:
             return shape
         try:
             async with asyncio.timeout(self._wait_ms / 1000):
-                return await self._slow.run(self._engine.find_or_create, definition)
+                return await self._admin_pool.run(self._engine.find_or_create, definition)
         except TimeoutError:
             # It is still being created, and exists when the client tries again.
             raise unavailable("the shape is not created yet: try again later") from None
         except NotFound as error:
-            # Clients do not learn where it was looked up.
+            # The message of the error, which clients must not see, names the cluster.
             raise invalid("table", f"there is no topic {definition.topic!r:.260}") from error
 
     async def _parse(self, texts: DefinitionTexts) -> Definition:
-        kept = self._kept.get(texts)
-        if kept is None:
-            kept = await self._quick.run(parse_definition, texts)
-            self._keep(texts, kept)
-        return kept
+        definition = self._cache.get(texts)
+        if definition is None:
+            definition = await self._read_pool.run(parse_definition, texts)
+            self._add_to_cache(texts, definition)
+        return definition
 
-    def _keep(self, texts: DefinitionTexts, definition: Definition) -> None:
-        if texts not in self._kept:
-            self._kept[texts] = definition
-            self._kept_characters += _count_characters(texts)
-        while self._kept_characters > KEPT_CHARACTERS_MAX:
-            gone, _ = self._kept.popitem(last=False)
-            self._kept_characters -= _count_characters(gone)
+    def _add_to_cache(self, texts: DefinitionTexts, definition: Definition) -> None:
+        if texts not in self._cache:
+            self._cache[texts] = definition
+            self._cached_characters += _count_characters(texts)
+        while self._cached_characters > KEPT_CHARACTERS_MAX:
+            evicted, _ = self._cache.popitem(last=False)
+            self._cached_characters -= _count_characters(evicted)
 
 
 def _count_characters(texts: DefinitionTexts) -> int:

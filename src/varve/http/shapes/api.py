@@ -1,4 +1,4 @@
-"""The shape API: its paths, the parts that its handlers share, and requests about shapes.
+"""The shape API over HTTP: routes, shared components, and administration of shapes.
 
 Invariant  on the event loop only those methods of the engine are called that neither block nor read
            files: `find`, `find_by_definition`, `newest_tx`, `is_caught_up`, `is_read_again`,

@@ -87,8 +87,8 @@ class BrokerFileRows:
             mode=Mode.LATEST,
             ending=self._resume_offsets,
         )
-        wanted = [name for name in STANDARD_COLUMNS if name in _COLUMNS]
-        filters, columns = SourceFilters(), ArrowColumns(wanted)
+        names = [name for name in STANDARD_COLUMNS if name in _COLUMNS]
+        filters, columns = SourceFilters(), ArrowColumns(names)
         with _waiting_for(", ".join(self._directories)):
             for task in plan_tasks(options, filters):
                 for batch in read_task(task, columns, options, filters):
@@ -121,13 +121,13 @@ def _pairs(batch: pa.RecordBatch) -> list[Record]:
 
 
 def _check_age(snapshot: Snapshot, reader: TopicReader, now_ms: int) -> None:
-    kept_ms = find_tombstone_retention(reader)
+    retention_ms = find_tombstone_retention(reader)
     age_ms = now_ms - snapshot.document.taken_ms
-    if kept_ms is not None and age_ms > kept_ms:
+    if retention_ms is not None and age_ms > retention_ms:
         raise InvalidRequest(
             f"the snapshot {snapshot.url} was taken {age_ms} ms ago, and topic {reader.topic} has "
-            f"delete.retention.ms={kept_ms}: tombstones may have left the log since; make a newer "
-            "snapshot"
+            f"delete.retention.ms={retention_ms}: tombstones may have left the log since; make a "
+            "newer snapshot"
         )
 
 

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 GARBAGE_THRESHOLDS: Final = (200_000, 50, 1000)
-"""Garbage is looked for rarely: rows hold no cycles."""
+"""The garbage collector runs rarely: rows hold no cycles."""
 _TRIM_SECONDS: Final = 30
 _KERNELS: Final = (
     json_text,
@@ -66,10 +66,10 @@ _KERNELS: Final = (
     compaction_plan,
     compaction_rewrite,
 )
-"""The first rows would wait for these: they are loaded while the first clients connect."""
+"""Loaded at the start, so that the first rows do not wait for them."""
 _PREFIX_LENGTH: Final = 2
 _OWN_NAMES: Final = frozenset({LOCK_FILE, TRASH, SCRATCH, TABLES, "lost+found"})
-"""Of a directory of shapes whose registry is not there, and what file systems put into theirs."""
+"""Names that a data directory without a registry may hold."""
 _HTTP_PREFIX: Final = "shapes.http."
 _COMPACTION_PREFIX: Final = "shapes.compaction."
 
@@ -135,42 +135,42 @@ def _parse_address(listen: str) -> tuple[str, int]:
 
 
 def check_data_directory(data: Path, log_directories: Sequence[Path]) -> None:
-    """Raises InvalidSetting for a directory of shapes that lies in one of a store."""
+    """Raises InvalidSetting for a data directory within a log directory."""
     for path in log_directories:
         if data.resolve().is_relative_to(path.resolve()):
             raise InvalidSetting(
-                f"--data {data} lies in log directory {path}, which holds partitions alone: "
-                "name a place outside of it"
+                f"--data {data} lies in log directory {path}, which may hold only partitions: "
+                "name a directory outside of it"
             )
 
 
 def make_data_directory(data: Path) -> None:
-    """Makes the directory of shapes; raises InvalidSetting where there can be none, or others'."""
+    """Creates the data directory; raises InvalidSetting if it cannot be used."""
     try:
         data.mkdir(parents=True, exist_ok=True)
         _check_names({path.name for path in data.iterdir()}, data)
         (data / LOCK_FILE).touch()
     except OSError as error:
         raise InvalidSetting(
-            f"--data {data} is of no use: {error.filename}: {error.strerror}; name a directory "
+            f"--data {data} cannot be used: {error.filename}: {error.strerror}; name a directory "
             "in which this process may write"
         ) from error
 
 
 def _check_names(names: set[str], data: Path) -> None:
-    """Raises InvalidSetting for a directory that something else has put its files into."""
+    """Raises InvalidSetting for a directory that holds files of another program."""
     others = {name for name in names if name not in _OWN_NAMES and len(name) != _PREFIX_LENGTH}
     if (REGISTRY_FILE not in names and others) or META_PROPERTIES_FILE in names:
         raise InvalidSetting(
-            f"--data {data} is a directory of something else, it has {min(others)}: name one "
-            "that is empty, or is to be made"
+            f"--data {data} belongs to another program, it has {min(others)}: name a directory "
+            "that is empty or does not exist"
         )
 
 
 def serve(
     config: ShapeServerConfig, source: "Store | ClusterAddress", echo: Callable[[str], None]
 ) -> None:
-    """Serves until a signal; raises what keeps it from starting."""
+    """Serves until a signal; raises the error that prevents a start."""
     began = time.monotonic()
     raise_open_file_limit()
     _adopt_uvicorn_log()
@@ -264,11 +264,11 @@ async def _run(
 
 
 async def _trim_memory(api: ShapeApi) -> None:
-    """Gives back what slow clients held: the C library keeps freed pieces between others."""
+    """Returns freed memory to the system, which the C library keeps after slow clients."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     while trim is not None:
         await asyncio.sleep(_TRIM_SECONDS)
-        # Where there is much to do another time will.
+        # A full pool skips this round.
         with contextlib.suppress(Unavailable):
             await api.admin_pool.run(trim, 0)
 

@@ -1,4 +1,4 @@
-"""GET of a shape: what follows an offset, at once, when it happens, or as server-sent events.
+"""GET of a shape: the messages after an offset, at once, by long poll, or as server-sent events.
 
 Invariant  the offset of a response is never beyond what its body holds, and no response is up to
            date that ends before the newest offset at the time of the request. For events the header
@@ -80,9 +80,9 @@ class ShapeReads:
             return self._respond_now(request, shape)
         if request.offset > shape.latest:
             await self._wait_for_offset(exchange, request, shape)
-        known = await self._find_not_modified(exchange, request, shape)
-        if known is not None:
-            return known
+        not_modified = await self._find_not_modified(exchange, request, shape)
+        if not_modified is not None:
+            return not_modified
         await self.wait_for_snapshot(exchange, shape)
         if request.is_events:
             return self._stream(exchange, request, shape)
@@ -217,9 +217,9 @@ class ShapeReads:
         if request.is_live and request.offset >= shape.latest:
             return None
         end = await self._find_end(shape, request.offset, shape.latest)
-        known = [part.strip().removeprefix("W/") for part in sent.split(",")]
+        etags = [part.strip().removeprefix("W/") for part in sent.split(",")]
         # RFC 9110, 13.1.2: an asterisk matches any response.
-        if _etag(shape, request, end).decode() not in known and known != ["*"]:
+        if _etag(shape, request, end).decode() not in etags and etags != ["*"]:
             return None
         fields = self._headers(request, shape, end)
         fields.append((electric.HAS_DATA, b"true"))
@@ -269,15 +269,15 @@ class ShapeReads:
 
         A change of an uncertain row may not be repeated: the client has it already.
         """
-        has_come = await self._wait(
+        has_offset = await self._wait(
             exchange,
             shape,
             lambda: shape.latest >= request.offset,
             self._api.settings.long_poll_ms // 2,
         )
         is_replayed = self._api.engine.is_caught_up(shape.definition.topic)
-        # It may have come between the two checks.
-        if has_come or shape.latest >= request.offset:
+        # The offset may have been appended between the two checks.
+        if has_offset or shape.latest >= request.offset:
             return
         if not is_replayed or self._api.waiters.is_stopping:
             raise unavailable(
@@ -291,17 +291,17 @@ class ShapeReads:
         """Returns when there are rows to read; raises 503 if that takes too long or fails."""
         if shape.is_snapshot_started:
             return
-        left_ms = self._api.settings.snapshot_wait_ms
+        remaining_ms = self._api.settings.snapshot_wait_ms
         has_begun = False
-        while left_ms > 0 and not has_begun and not self._api.waiters.is_stopping:
+        while remaining_ms > 0 and not has_begun and not self._api.waiters.is_stopping:
             self._check_health(shape, is_opening_fine=True)
             has_begun = await self._wait(
                 exchange,
                 shape,
                 lambda: shape.is_snapshot_started or shape.failure is not None,
-                min(left_ms, _HEALTH_CHECK_MS),
+                min(remaining_ms, _HEALTH_CHECK_MS),
             )
-            left_ms -= _HEALTH_CHECK_MS
+            remaining_ms -= _HEALTH_CHECK_MS
         if shape.failure is not None:
             raise _snapshot_error(shape.failure)
         if not has_begun:
@@ -310,16 +310,16 @@ class ShapeReads:
     async def wait_until_read_again(self, exchange: HttpExchange, shape: Shape) -> None:
         """Returns when rows are not behind what clients got before a restart; raises 503."""
         engine, topic = self._api.engine, shape.definition.topic
-        left_ms = self._api.settings.long_poll_ms // 2
+        remaining_ms = self._api.settings.long_poll_ms // 2
         while not engine.is_read_again(topic):
-            if left_ms <= 0 or self._api.waiters.is_stopping:
+            if remaining_ms <= 0 or self._api.waiters.is_stopping:
                 raise unavailable(
                     f"topic {topic} is being read again after a restart", retry_s=_REPLAY_RETRY_S
                 )
             self._check_health(shape, is_opening_fine=True)
-            wait_ms = min(left_ms, _REPLAY_CHECK_MS)
+            wait_ms = min(remaining_ms, _REPLAY_CHECK_MS)
             await self._wait(exchange, shape, lambda: engine.is_read_again(topic), wait_ms)
-            left_ms -= wait_ms
+            remaining_ms -= wait_ms
 
     def _check_health(self, shape: Shape, *, is_opening_fine: bool = False) -> None:
         """Raises 503 if the topic of a shape is not read."""
@@ -327,13 +327,13 @@ class ShapeReads:
         health = self._api.engine.topic_health(topic)
         if health is None or ((health.is_ready or is_opening_fine) and not health.error):
             return
-        why = health.error or "it is being opened"
-        raise unavailable(f"topic {topic} is not read: {why}", retry_s=_UNHEALTHY_RETRY_S)
+        reason = health.error or "it is being opened"
+        raise unavailable(f"topic {topic} is not read: {reason}", retry_s=_UNHEALTHY_RETRY_S)
 
     async def _wait(
         self, exchange: HttpExchange, shape: Shape, is_met: Callable[[], bool], wait_ms: int
     ) -> bool:
-        """Whether it became true in time; raises 409 if the shape was dropped meanwhile."""
+        """Whether the condition is met in time; raises 409 if the shape is dropped meanwhile."""
         loop = asyncio.get_running_loop()
         until = loop.time() + wait_ms / 1000
         waiters = self._api.waiters
@@ -354,9 +354,9 @@ class ShapeReads:
 def _etag(
     shape: Shape, request: ShapeRequest, end: ShapeOffset, unique: int | None = None
 ) -> bytes:
-    asked = "now" if request.is_now else str(request.offset)
-    more = "" if unique is None else f":{unique}"
-    return f'"{shape.handle}:{asked}:{end}{more}"'.encode()
+    offset = "now" if request.is_now else str(request.offset)
+    suffix = "" if unique is None else f":{unique}"
+    return f'"{shape.handle}:{offset}:{end}{suffix}"'.encode()
 
 
 def _body(body: RangeBody, tail: bytes) -> bytes | AsyncIterator[bytes]:

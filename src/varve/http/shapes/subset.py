@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from varve.http.shapes.api import ShapeApi
 
 _DISCONNECT_ROUNDS: Final = 8
-"""Iterations of the loop before a subset is read: enough to see a client that disconnected at once.
+"""Iterations of the event loop before a subset is read, to detect a client that has disconnected.
 A thread that reads rows slows the loop down, and with it the detection of other disconnects."""
 
 

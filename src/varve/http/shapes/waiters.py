@@ -1,4 +1,4 @@
-"""Requests in progress: how many there may be, and those that wait for news of a shape.
+"""Limits requests in progress, and wakes those that wait for changes of a shape.
 
 Invariant  a request that joins before it checks misses nothing: a wake between the two is kept.
 Threads    the event loop only, except `note`, which any thread may call; it wakes the loop once for
@@ -122,7 +122,7 @@ class RequestLimiter:
 
 
 class Admission:
-    """That of one request, until it ends."""
+    """The admission of one request, until it ends."""
 
     __slots__ = ("_counts", "_kind")
 
@@ -131,7 +131,7 @@ class Admission:
         self._kind = kind
 
     def mark_existing(self) -> None:
-        """The shape exists: sending remains, and new shapes do not wait for slow clients."""
+        """Counts the request as existing while it is sent: slow clients do not block new shapes."""
         self.leave()
         self._kind = "existing"
         self._counts[self._kind] += 1
