@@ -1,4 +1,4 @@
-"""The checkpoints of one topic: its shapes become durable, and then its table, up to a mark.
+"""Checkpoints of one topic: makes its shapes durable, and then its table, up to a mark.
 
 Invariant  everything that the feed returned up to a mark is durable in each shape that it concerns
            before the table is written up to that mark, or that shape is dropped for good; so the
@@ -26,14 +26,15 @@ if TYPE_CHECKING:
     from varve.shapes.topic import ShapeTopic
 
 _MANY_SHAPES: Final = 32
+"""From this count on shapes are flushed in groups instead of in parallel."""
 _FLUSHED_TOGETHER: Final = 1024
-"""Each has one or two files open meanwhile."""
+"""Shapes in a group; each has one or two files open meanwhile."""
 _DROPS_WAIT_MS: Final = 1000
 """How long a checkpoint waits for shapes that are being dropped."""
 _IDLE_MS: Final = 60_000
 """How often the table of an idle topic is written, which records that it is at the end."""
 REOPEN_MS: Final = 30_000
-"""After failing for so long a table is opened again: not every failure passes by itself."""
+"""A table that fails for this long is opened again: some failures last until then."""
 
 
 class _Failing(NamedTuple):
@@ -51,7 +52,7 @@ class _Mark(NamedTuple):
 
 
 class TopicCheckpoint:
-    """What one topic has to make durable."""
+    """The checkpoint of one topic."""
 
     def __init__(self, context: "EngineContext", topic: "ShapeTopic") -> None:
         self._context = context

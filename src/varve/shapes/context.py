@@ -1,4 +1,4 @@
-"""What the parts of one open engine share.
+"""The shared context of one open engine: its parts and their dependencies.
 
 Invariant  a context belongs to one opening of the engine: opening it again builds another one, with
            parts that are open again. Fields do not change once it is built.
@@ -27,7 +27,7 @@ from varve.shapes.workers import EngineWorkers
 OpenFeed = Callable[[str], TopicFeed]
 """Returns the feed of a topic; raises NotFound if there is no such topic."""
 Listener = Callable[[Collection[str]], None]
-"""Gets the handles of shapes with news."""
+"""Called with the handles of shapes that have news."""
 
 
 class ShapeEvents:

@@ -1,8 +1,8 @@
-"""What a shape is of: a topic, a filter, columns, and how changes are sent.
+"""The definition of a shape: a topic, a filter, columns, and how changes are sent.
 
 Invariant  two definitions are equal exactly if they denote the same shape; `comparable` is that
-           identity as text, and what the registry keeps. The filter stands in it in its normal
-           form with parameters put in.
+           identity as text, and the registry stores it. It has the filter in its normal form,
+           with the values of its parameters.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ class Replica(StrEnum):
 
 
 class LogMode(StrEnum):
-    """Whether the shape begins with the rows there are, or with the changes to come."""
+    """Whether the shape begins with a snapshot of the rows, or only has later changes."""
 
     FULL = "full"
     CHANGES_ONLY = "changes_only"
@@ -53,7 +53,7 @@ class InvalidDefinition(InvalidRequest):
 
 @dataclass(frozen=True, eq=False)
 class Definition:
-    """One shape's definition. Made by `define`, or by `parse_definition` from the registry."""
+    """One shape's definition. Created by `define`, or by `parse_definition` from the registry."""
 
     topic: str
     where: Where | None
@@ -78,7 +78,7 @@ class Definition:
 
     @cached_property
     def hash_number(self) -> int:
-        """Eight decimal digits of the identity, the front of a handle."""
+        """Eight decimal digits of a hash of the identity, with which a handle starts."""
         digest = hashlib.blake2b(self.comparable.encode(), digest_size=8).digest()
         return int.from_bytes(digest) % 90_000_000 + 10_000_000
 
@@ -127,7 +127,7 @@ def parse_definition(comparable: str) -> Definition:
 def parse_table(table: str) -> str:
     """The topic that a table's name means: `topic`, `public.topic`, either part quoted.
 
-    A topic's own name may have dots; only `public.` in front is taken for the schema.
+    A topic's name may contain dots; only the prefix `public.` is a schema.
     """
     match = _TABLE.fullmatch(table)
     if match is None:

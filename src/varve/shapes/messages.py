@@ -1,13 +1,13 @@
-"""Messages as clients get them, joined from raw JSON.
+"""Encodes changes and rows as the JSON messages that clients receive.
 
 Layout     `{"key":...,"value":{...},"headers":{...}}`, and `old_value` where the replica is full.
 Messages are encoded by a kernel, many at once. Those that the kernel does not support are encoded
 here, one by one: both give the same bytes.
 
 Invariant  values keep their bytes. An update names each column that was removed as null, so that
-           folding updates keeps it so. Key columns are always included, whatever columns the shape
-           selects. Decoders put the key columns first; as many of them are the key as spell its
-           text, and no other number does, because a value's own slashes are doubled in it.
+           folding updates keeps the removal. Key columns are always included, whatever columns the
+           shape selects. Decoders put the key columns first: the first columns whose values give
+           the text of the key are the key. That is unique, because slashes in values are doubled.
 Threads    any; an encoder keeps no state except texts of its topic.
 """
 
@@ -41,7 +41,7 @@ _NAMES: Final = {INSERT: b"insert", UPDATE: b"update", DELETE: b"delete"}
 
 
 class EncoderKey(NamedTuple):
-    """What decides how a change of a topic is encoded; shapes with equal keys share messages."""
+    """Columns and replica of a shape; shapes with equal keys share encoded messages."""
 
     columns: frozenset[str] | None
     replica: Replica

@@ -1,4 +1,4 @@
-"""What an engine of shapes reports: its metrics and its health.
+"""Metrics and health of an engine of shapes.
 
 Invariant  gauges of topics are read from their feeds when they are collected.
 Threads    any; collecting waits for no turn of a feed.
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _TOPIC: Final = ("topic",)
 RESULTS: Final = ("changes", "unchanged", "nothing", "skipped")
-"""What a record of a topic comes to; each counts once."""
+"""Results of reading a record of a topic; each record has one."""
 
 SHAPES = gauge("varve_shapes", "Shapes of a topic.", unit="shapes", labels=_TOPIC)
 READY = gauge(

@@ -1,4 +1,4 @@
-"""Which shapes exist: a small database of handles and definitions, and the shapes in memory.
+"""The registry of shapes: an SQLite database of handles and definitions, and the shapes in memory.
 
 Layout     registry.sqlite in the data directory, write-ahead log. `shapes`: handle, comparable
            definition, where its snapshot ends in the topic (NULL until it is complete), time of

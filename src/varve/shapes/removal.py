@@ -1,4 +1,4 @@
-"""Removing shapes: they are no longer found, their rows are deleted, their files go to the trash.
+"""Drops shapes: removes them from memory and registry, and moves their files to the trash.
 
 Layout     <root>/.trash/<handle>: directories of dropped shapes until maintenance deletes them.
 Invariant  a shape is dropped once, for the first reason given; its followers are notified after it
@@ -57,7 +57,7 @@ class Trash:
         self._pending: set[str] = set()  # guarded by _lock; handles whose directories remain
 
     def discard_incomplete(self, handles: Iterable[str]) -> None:
-        """Discards what an earlier run has not finished; nothing else uses the directory yet."""
+        """Discards unfinished files of an earlier run; nothing else uses the directory yet."""
         try:
             discard_scratch(self._fs, self._root)
         except OSError as error:
@@ -214,15 +214,15 @@ class ShapeRemoval:
         Waits for drops in progress. Raises Unavailable while the disk keeps such a shape.
         """
         with self._changed:
-            begun = {handle for handle, its in self._in_progress.items() if its == topic}
+            begun = {handle for handle, name in self._in_progress.items() if name == topic}
             if not self._changed.wait_for(
                 lambda: begun.isdisjoint(self._in_progress), timeout=wait_ms / 1000
             ):
                 return False
-            resumable = [handle for handle, its in self._resumable.items() if its == topic]
-        kept = [handle for handle in resumable if self._trash.is_pending(handle)]
-        if kept:
-            self._registry.remove(kept)
+            resumable = [handle for handle, name in self._resumable.items() if name == topic]
+        pending = [handle for handle in resumable if self._trash.is_pending(handle)]
+        if pending:
+            self._registry.remove(pending)
         with self._changed:
             for handle in resumable:
                 self._resumable.pop(handle, None)

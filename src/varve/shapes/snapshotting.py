@@ -3,8 +3,8 @@
 Invariant  a snapshot holds the rows of its shape at the position where the shape joined the topic,
            and ends with a message that names it. It is durable before the registry calls it
            complete. No client waits for ever: a shape gets its snapshot, or fails with a reason, or
-           waits on because the feed was lost before it joined, which is opened again. What fails
-           for one shape fails that one alone. A scan ends with its topic, which drops its shapes.
+           keeps waiting for a feed that was lost before it joined and is opened again. A failure
+           affects one shape alone. A scan ends with its topic, which drops its shapes.
 Crash      a shape whose snapshot was not complete is dropped at the next start.
 Threads    one scan per topic at a time; different topics may be scanned side by side.
 """

@@ -235,13 +235,13 @@ class ShapeTopic:
         """The next waiting shapes; none ends what `begin_snapshots` began."""
         with self.lock:
             self._waiting = [shape for shape in self._waiting if not shape.is_dropped]
-            taken = self._waiting[:count_max] if self._can_snapshot_locked() else []
-            del self._waiting[: len(taken)]
-            self._is_snapshotting = bool(taken)
-            return taken
+            selected = self._waiting[:count_max] if self._can_snapshot_locked() else []
+            del self._waiting[: len(selected)]
+            self._is_snapshotting = bool(selected)
+            return selected
 
     def put_back_waiting(self, shapes: Collection[Shape]) -> None:
-        """Shapes that were taken wait on: they have not joined the topic."""
+        """Returns shapes to the waiting list: they have not joined the topic."""
         with self.lock:
             self._waiting[:0] = shapes
 

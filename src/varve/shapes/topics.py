@@ -2,11 +2,11 @@
 
 Invariant  a topic has one feed at a time, and no shape outlives the feed that serves it. Nobody
            gets a shape of a topic that is given up before its feed has ended. A topic that had
-           shapes and is gone counts as missing for a while: it may be created again, and until then
-           the broker is asked for it once a second, however many clients ask.
+           shapes and was deleted counts as missing for a while: it may be created again. Until then
+           it is looked up at the broker once a second at most, however many clients request it.
 Threads    any; `_lock` guards the maps and nothing is called under it. `changing` is held while a
-           shape is created or a topic is started or ended, but not while a broker is asked for a
-           topic (`connecting`).
+           shape is created or a topic is started or ended, but not while a topic is looked up at
+           the broker (`connecting`).
 """
 
 import threading
@@ -29,7 +29,7 @@ UNUSED_ROUNDS: Final = 2
 
 
 class _Missing:
-    """A topic that is gone: since when, and when it was last looked up."""
+    """A deleted topic: since when it is missing, and when it was last looked up."""
 
     __slots__ = ("looked_up_ms", "since_ms")
 

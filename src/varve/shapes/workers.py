@@ -31,7 +31,7 @@ DELETED_LOOKUPS: Final = 3
 STOP_TOPIC_MS: Final = 1000
 """How much longer than a poll a feed may take to stop. No shape is created meanwhile."""
 COMPACTION_INTERVAL_MS: Final = 5000
-"""How often the scheduler is asked which logs are due."""
+"""How often the scheduler checks which logs are due."""
 
 
 class EngineWorkers:

@@ -1,4 +1,4 @@
-"""Entries of shape logs in memory: read from files in blocks, and what a compaction leaves of them.
+"""Blocks of shape log entries in memory: reading, compacting, dividing and joining them.
 
 Invariant  entries are in the order of their offsets, also across files; a block holds whole
            entries, and one larger than a window is a block of its own. The result of a compaction
@@ -67,9 +67,11 @@ class Block(NamedTuple):
         key_sizes: Numbers = self._columns(_KEY_SIZE, ">u4").astype(np.int64)
         return self.sizes - key_sizes - ENTRY_BYTES_MIN
 
-    def _columns(self, places: Numbers, kind: str) -> npt.NDArray[np.uint64]:
+    def _columns(self, positions: Numbers, kind: str) -> npt.NDArray[np.uint64]:
         """Numbers of all entries at these bytes of each."""
-        fields: npt.NDArray[np.uint64] = self.data[self.starts[:, None] + places].view(kind)[:, 0]
+        fields: npt.NDArray[np.uint64] = self.data[self.starts[:, None] + positions].view(kind)[
+            :, 0
+        ]
         return fields.astype(np.uint64)
 
     def take(self, order: Numbers) -> "Block":
@@ -84,7 +86,7 @@ EMPTY = Block(np.empty(0, np.uint8), np.empty(0, np.int64))
 
 
 class CompactedBlock(NamedTuple):
-    """What stays of a block; `keys` counts the different keys in it, `rows` those not deleted."""
+    """A compacted block; `keys` counts its distinct keys, `rows` those that are not deleted."""
 
     block: Block
     merged: int
@@ -114,19 +116,19 @@ def compact_block(block: Block, secret: Secret, path: str) -> CompactedBlock:
         block.data, block.starts, np.uint64(secret[0]), np.uint64(secret[1]), actions, links
     )
     counts = np.bincount(actions, minlength=len(Action))
-    stays = int(counts[Action.KEEP] + counts[Action.FOLD])
+    remaining_count = int(counts[Action.KEEP] + counts[Action.FOLD])
     out = np.empty(block.data.size, np.uint8)
-    starts = np.empty(stays, np.int64)
+    starts = np.empty(remaining_count, np.int64)
     status, number, size = rewrite_entries(block.data, block.starts, actions, links, out, starts)
     if status != FoldStatus.OK:
         raise Corrupt(
             f"{path}: the entry at offset {block.take(np.array([number])).last} holds no message "
             "of a shape: drop the shape"
         )
-    # A view keeps all of `out`: not worth it for little of it.
-    stayed = out[:size] if 2 * size > out.size else out[:size].copy()
+    # A view would keep all of `out` in memory.
+    remaining = out[:size] if 2 * size > out.size else out[:size].copy()
     return CompactedBlock(
-        Block(stayed, starts),
+        Block(remaining, starts),
         int(counts[Action.MERGED]),
         int(counts[Action.SUPERSEDED]),
         keys,
@@ -156,7 +158,7 @@ def join_blocks(blocks: list[Block]) -> Block:
 
 
 def count_block(block: Block, balance: Balance) -> None:
-    """Adds what a block holds to what stayed."""
+    """Adds the entries of a block to the remaining ones of a balance."""
     counts = operation_counts(block)
     inserts, updates, deletes, controls = (int(counts[operation]) for operation in b"iudc")
     balance.inserts += inserts
@@ -182,17 +184,19 @@ def read_blocks(ranges: Sequence[LogPrefix], window_bytes: int) -> Iterator[Bloc
     """All entries; raises Corrupt for a broken one, or a range that does not end with one."""
     last = BEFORE_ALL
     for file, size in ranges:
-        position, wanted = 0, window_bytes
+        position, read_bytes = 0, window_bytes
         while position < size:
-            data = np.empty(min(wanted, size - position), np.uint8)
-            got = file.read_into(position, memoryview(data))
-            if got < data.size:
-                raise Corrupt(f"{file.path} ends at {position + got}, {size} bytes were written")
+            data = np.empty(min(read_bytes, size - position), np.uint8)
+            read_count = file.read_into(position, memoryview(data))
+            if read_count < data.size:
+                raise Corrupt(
+                    f"{file.path} ends at {position + read_count}, {size} bytes were written"
+                )
             block = index_block(data, file.path, position, last)
             if block.starts.size:
                 yield block
-                last, position, wanted = block.last, position + block.data.size, window_bytes
+                last, position, read_bytes = block.last, position + block.data.size, window_bytes
             elif data.size == size - position:
                 raise Corrupt(f"{file.path}: the entry at {position} does not end before {size}")
             else:
-                wanted *= 2
+                read_bytes *= 2

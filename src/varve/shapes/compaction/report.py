@@ -1,4 +1,4 @@
-"""What a compaction did: the account of its entries, and the reports kept beside the log.
+"""Reports of compactions: counts of entries, stored beside the log.
 
 Layout     metadata/compactions.json: {"version": 1, "reports": [...]}, oldest first, a limited
            number. docs/formats/shape-compaction.md
@@ -23,16 +23,16 @@ from varve.shapes.storage.layout import metadata_directory
 logger = logging.getLogger(__name__)
 
 ENTRIES_OF_KEY_MAX = 3
-"""Of one key there stay at most a delete, an insert and an update."""
+"""At most a delete, an insert and an update of a key remain."""
 
 
 @dataclass(slots=True)
 class Balance:
-    """Counts of entries, but for the bytes, which are those of the log files.
+    """Counts of entries of a compaction, and the bytes of the log files.
 
-    `merged` updates went into a later one; `superseded` entries were made void by an insert or
-    delete of their key. So many `rows` of the `keys` are there at the end. `inserts`, `updates`,
-    `deletes` and `controls` are what stayed.
+    `merged` updates were folded into a later one; `superseded` entries precede an insert or delete
+    of their key. `rows` counts the keys that have a row at the end. `inserts`, `updates`, `deletes`
+    and `controls` are the remaining entries.
     """
 
     entries_in: int = 0
@@ -51,20 +51,20 @@ class Balance:
 
     @property
     def removed_ratio(self) -> float:
-        """The part of all entries that went."""
+        """The fraction of the entries that is removed."""
         return (self.merged + self.superseded) / self.entries_in if self.entries_in else 0.0
 
     @property
     def entries_left(self) -> int:
-        """What stays, or would stay if it was written."""
+        """The number of entries that remain."""
         return self.entries_in - self.merged - self.superseded
 
-    def check(self, place: str) -> None:
-        """Raises Unbalanced, naming the place, unless all adds up."""
-        stayed = self.inserts + self.updates + self.deletes + self.controls
+    def check(self, directory: str) -> None:
+        """Raises Unbalanced, with the directory, unless the counts add up."""
+        remaining = self.inserts + self.updates + self.deletes + self.controls
         rules = (
             self.entries_out == self.entries_left,
-            self.entries_out == stayed,
+            self.entries_out == remaining,
             self.controls_in == self.controls,
             self.keys <= self.entries_out - self.controls <= ENTRIES_OF_KEY_MAX * self.keys,
             self.keys - self.rows <= self.deletes,
@@ -72,7 +72,7 @@ class Balance:
         )
         if not all(rules):
             raise Unbalanced(
-                f"{place}: the compaction does not add up, nothing was changed: {asdict(self)}"
+                f"{directory}: the compaction does not add up, nothing was changed: {asdict(self)}"
             )
 
 
@@ -105,7 +105,7 @@ class CompactionReport:
 
     @property
     def client_entries(self) -> int:
-        """What a new client reads up to the boundary: the snapshot and what stayed of the log."""
+        """Entries that a new client reads up to the boundary: snapshot and remaining log."""
         return self.snapshot_rows + self.balance.entries_left
 
     @property
@@ -139,11 +139,11 @@ def record_report(
 ) -> None:
     """Adds a report durably and removes the oldest; damaged reports are replaced."""
     try:
-        kept = read_reports(fs, directory)
+        earlier = read_reports(fs, directory)
     except Corrupt as error:
         logger.warning("damaged reports of compactions are replaced", extra={"reason": str(error)})
-        kept = []
-    reports = [*kept, report.to_json()][-reports_max:]
+        earlier = []
+    reports = [*earlier, report.to_json()][-reports_max:]
     _DOCUMENT.write(fs, _path(directory), {"reports": reports})
 
 

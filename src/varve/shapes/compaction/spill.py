@@ -1,8 +1,8 @@
 """Compacts logs that are larger than the memory for it, in parts by the hash of keys.
 
-The log is read window by window. What stays of a window, or all of it where little is removed, is
-written to scratch files, a part of the keys in each; every part is compacted in memory; their
-entries are joined again by offset.
+The log is read window by window. Each window is compacted, unless that removes little, and divided
+into scratch files by the hash of the keys. Every part is compacted in memory; then the entries of
+all parts are merged by offset.
 
 Layout     scratch files `part.<n>` and `part.<n>.out` hold entries as a log does. They are removed
            at the end; those of a crash at the next start.
@@ -195,9 +195,9 @@ class _Cursor:
         """Removes the entries up to an offset from the block, and returns them."""
         all_tx, all_op = self.block.offsets()
         count = int(np.count_nonzero((all_tx < tx) | ((all_tx == tx) & (all_op <= op))))
-        taken = self.block.take(np.arange(count))
+        entries = self.block.take(np.arange(count))
         self.block = self.block.take(np.arange(count, self.block.starts.size))
-        return taken
+        return entries
 
 
 def _join(outputs: Sequence[LogPrefix], piece_bytes: int) -> Iterator[Block]:

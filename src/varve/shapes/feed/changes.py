@@ -1,4 +1,4 @@
-"""Turns ordered records into changes: each row with the one before it.
+"""Turns ordered records into changes: each row with its previous version.
 
 A feed that is opened again reads records that shapes may have seen before: all up to where the log
 ended then, the horizon. Compaction leaves gaps among them, and the records that superseded the
@@ -44,12 +44,12 @@ _RESETS: Final = (RecordKind.TRUNCATE, RecordKind.SCHEMA_CHANGE)
 
 @dataclass(slots=True)
 class FeedCounts:
-    """Records by what they came to."""
+    """Counts of records by result."""
 
     records: int = 0
     changes: int = 0
     unchanged: int = 0
-    """Rows that were so already, and deletions of what was not there."""
+    """Records that changed nothing: equal rows, and deletions of missing rows."""
     nothing: int = 0
     """Records that say nothing about a row."""
     skipped: int = 0
@@ -187,10 +187,10 @@ _NEW_TRANSACTION: Final = partial(tuple.__new__, Transaction)
 
 
 class ChangedSpan(NamedTuple):
-    """The transactions of a range, and the part of it that they are of.
+    """The transactions of a range, and the part of the range that they cover.
 
-    That ends behind a record that resets the shapes, and its source transaction, else where
-    the range ends.
+    The part ends after a record that resets the shapes and its source transaction, or at the end
+    of the range.
     """
 
     transactions: list[Transaction]
@@ -224,7 +224,7 @@ class ChangeMaker:
         self._keys = RowKeys(prefix)
         self._is_grouped = is_grouped
         self._deletions: dict[int, Change | None] = {}
-        """What the last record of each partition took away."""
+        """The deletion by the last record of each partition, if it was one."""
 
     def make(self, records: SequencedRecords) -> ChangedSpan:
         """Changes of a range, in order; the table has them when it returns."""
@@ -281,8 +281,8 @@ class ChangeMaker:
         self._count(records.entries, entries, len(compared.changes), uncertain)
         if self._is_grouped:
             return _group(compared.changes, entries, shift), compared.rows, compared.size
-        alone = zip([[change] for change in compared.changes], repeat(None))
-        return list(map(_NEW_TRANSACTION, alone)), compared.rows, compared.size
+        single_changes = zip([[change] for change in compared.changes], repeat(None))
+        return list(map(_NEW_TRANSACTION, single_changes)), compared.rows, compared.size
 
     def _flag(self, records: SequencedRecords, keys: Sequence[RowKey]) -> list[bool] | None:
         """For each record of a row whether what was before is uncertain; None where it never is."""
@@ -407,18 +407,18 @@ def _group(changes: Sequence[Change], entries: Sequence[Entry], shift: int) -> l
     Operations count offsets, so that compaction of other records does not move a record: clients
     would be ahead of shapes.
     """
-    places: dict[int, ShapeOffset] = {}
+    offsets: dict[int, ShapeOffset] = {}
     last: str | None = None
     first = 0
     ids = transaction_ids([entry[3] for entry in entries])
     for (at, _, _, _), id_ in zip(entries, ids, strict=True):
         if id_ is None or id_ != last:
             first = at
-        places[at + shift] = ShapeOffset(first + shift, (at - first) * _OP_STRIDE)
+        offsets[at + shift] = ShapeOffset(first + shift, (at - first) * _OP_STRIDE)
         last = id_
     transactions: list[Transaction] = []
     for change in changes:
-        moved = change._replace(offset=places[change.offset.tx])
+        moved = change._replace(offset=offsets[change.offset.tx])
         if transactions and transactions[-1].changes[-1].offset.tx == moved.offset.tx:
             transactions[-1].changes.append(moved)
         else:

@@ -1,4 +1,4 @@
-"""What records say about rows: plain keys with JSON values, and Debezium's envelopes.
+"""Decodes records to rows: plain keys with JSON values, and Debezium's envelopes.
 
 Plain      a key that is a JSON object gives its members as key columns; any other key is text in
            one column. A value that is a JSON object gives its members; any other JSON value, and
@@ -38,8 +38,8 @@ Record = tuple[bytes | None, bytes | None]
 """Key and value."""
 VALUE_COLUMN: Final = "value"
 _BASE64: Final = "base64:"
-_KNOWN_BYTES_MAX: Final = 32 << 20
-"""Keys and their columns that are kept, so that most keys are not decoded again."""
+_CACHED_BYTES_MAX: Final = 32 << 20
+"""Bytes of cached keys and their columns, so that most keys are not decoded again."""
 _ENTRY_BYTES: Final = 200
 """About what an entry takes in memory beside its bytes."""
 _COMPLETE: Final[frozenset[str]] = frozenset()
@@ -132,20 +132,20 @@ def complete(decoded: Decoded, previous: bytes | None) -> bytes | None:
     row = decoded.row
     if row is None or not decoded.unavailable:
         return decoded.text
-    held = {} if previous is None else get_row(previous)
+    previous_row = {} if previous is None else get_row(previous)
     missing = decoded.unavailable
     return join_row(
         {
-            name: held[name] if name in missing else text
+            name: previous_row[name] if name in missing else text
             for name, text in row.items()
-            if name not in missing or name in held
+            if name not in missing or name in previous_row
         }
     )
 
 
 _UPSERT: Final = RecordKind.UPSERT
 _NEW_DECODED: Final = partial(tuple.__new__, Decoded)
-"""Made without the detour by the class, for many are."""
+"""Builds a tuple without calling the class, which is slow for many."""
 _NO_KEY: Final = Decoded(RecordKind.SKIPPED)
 
 
@@ -156,13 +156,13 @@ class PlainDecoder:
         if not key_column:
             raise InvalidSetting("the key column has no name: give one, such as key")
         self.key_column = key_column
-        self._known: dict[bytes, bytes] = {}
-        self._known_bytes = 0
+        self._columns_by_key: dict[bytes, bytes] = {}
+        self._cached_bytes = 0
 
     def decode_many(self, records: Sequence[Record]) -> list[Decoded]:
-        known = self._keys_of(records)
+        columns_by_key = self._keys_of(records)
         rows = [(key, value) for key, value in records if key is not None and value is not None]
-        columns = [known[key] for key, _ in rows]
+        columns = [columns_by_key[key] for key, _ in rows]
         texts = _row_texts(columns, [value for _, value in rows])
         parts = zip(repeat(_UPSERT), columns, texts, repeat(_COMPLETE), repeat(None))
         upserts = map(_NEW_DECODED, parts)
@@ -171,7 +171,7 @@ class PlainDecoder:
         return [
             _NO_KEY
             if key is None
-            else Decoded(RecordKind.DELETE, known[key])
+            else Decoded(RecordKind.DELETE, columns_by_key[key])
             if value is None
             else next(upserts)
             for key, value in records
@@ -179,15 +179,17 @@ class PlainDecoder:
 
     def _keys_of(self, records: Sequence[Record]) -> dict[bytes, bytes]:
         """The object of the key's columns by key, at least for all of these records."""
-        known = self._known
-        missing = dict.fromkeys([key for key, _ in records if key not in known and key is not None])
+        columns_by_key = self._columns_by_key
+        missing = dict.fromkeys(
+            [key for key, _ in records if key not in columns_by_key and key is not None]
+        )
         for key, split in zip(missing, _split_objects(missing), strict=True):
-            columns = known[key] = join_row(key_columns_of(key, split, self.key_column))
-            self._known_bytes += _ENTRY_BYTES + len(key) + len(columns)
-        if self._known_bytes >= _KNOWN_BYTES_MAX:
+            columns = columns_by_key[key] = join_row(key_columns_of(key, split, self.key_column))
+            self._cached_bytes += _ENTRY_BYTES + len(key) + len(columns)
+        if self._cached_bytes >= _CACHED_BYTES_MAX:
             # A new dictionary, because the caller and other threads use the old one.
-            self._known, self._known_bytes = {}, 0
-        return known
+            self._columns_by_key, self._cached_bytes = {}, 0
+        return columns_by_key
 
 
 def _may_be_object(key: bytes) -> bool:
@@ -364,7 +366,7 @@ def _transaction(mark: Split) -> SourceTransaction | None:
 
 
 def _find_id(event: Row) -> str | None:
-    """What all events of a transaction, and its end, have in common."""
+    """The transaction id that all events of a transaction and its end share."""
     name = decode_text(event.get("id", NULL))
     postgres_id = None if name is None else _POSTGRES_ID.fullmatch(name)
     return name if postgres_id is None else postgres_id[1]

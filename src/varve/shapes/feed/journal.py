@@ -1,4 +1,4 @@
-"""In which order the records of several partitions were taken, and what the log was read up to.
+"""The journal of a feed: the order in which records of several partitions were read, and marks.
 
 Layout     entries of 32 bytes, big-endian, with a CRC32C of the 28 bytes before it. A span:
            partition u32, start offset u64, end offset u64, first transaction u64. A mark: partition
@@ -29,7 +29,7 @@ _CRC: Final = struct.Struct(">I")
 _MARK_BIT: Final = 1 << 31
 ENTRY_BYTES: Final = _SPAN.size + _CRC.size
 _CUT_BYTES: Final = 64 << 10
-"""Ranges that the table has are cut off once the file is as large as this."""
+"""File size from which spans that the table has are removed."""
 
 
 class OffsetSpan(NamedTuple):
@@ -61,7 +61,7 @@ class Journal:
         self._is_synced = True
 
     def open(self) -> None:
-        """Reads what is whole, and writes it again."""
+        """Reads the valid entries, and rewrites the file with them."""
         directory = posixpath.dirname(self._path) or "."
         make_durable_directory(self._fs, directory)
         with self._fs.open_writable(self._path) as file:

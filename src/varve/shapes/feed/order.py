@@ -34,6 +34,7 @@ _READ_BYTES: Final = 1 << 20
 _REPLAY_OFFSETS: Final = 1 << 14
 """Offsets of each span that is written for records which may have been taken before."""
 _HELD_WAIT_MS: Final = 20
+"""Wait of a fetch while buffered records wait for the end of their source transaction."""
 
 
 def find_offsets(reader: TopicReader) -> dict[int, OffsetRange]:
@@ -249,24 +250,22 @@ class RecordSequencer:
         taken: list[SequencedRecords] = []
         count = 0
         while self._replay and count < max_records:
-            wanted = self._replay[0]
+            span = self._replay[0]
             try:
-                entries = self._read_range(wanted)
+                entries = self._read_range(span)
             except (Unavailable, StoreDenied):
                 if taken:
                     return taken
                 raise
             self._replay.popleft()
             if self._grouping is not None:
-                self._grouping.remove(self._buffers[wanted.partition], entries)
-            taken.append(SequencedRecords(wanted, entries))
+                self._grouping.remove(self._buffers[span.partition], entries)
+            taken.append(SequencedRecords(span, entries))
             count += len(entries)
         return taken
 
-    def _read_range(self, wanted: OffsetSpan) -> list[Entry]:
-        parts = read_entries(
-            self._reader, wanted.partition, wanted.start, wanted.end, self._decoder
-        )
+    def _read_range(self, span: OffsetSpan) -> list[Entry]:
+        parts = read_entries(self._reader, span.partition, span.start, span.end, self._decoder)
         return [entry for part in parts for entry in part]
 
     # New records

@@ -1,14 +1,13 @@
-"""Whether a table can be resumed, and whether tombstones may have left the log before they were
-read.
+"""Checks whether a feed can resume its table, and whether it may have missed tombstones.
 
 A compacted topic keeps a tombstone for `delete.retention.ms`. A feed that lagged
 behind its topic for longer cannot know from missing offsets which rows were deleted.
 
-Invariant  a table is resumed only if every record behind its positions can still be read, in the
+Invariant  a table is resumed only if every record after its positions can still be read, in the
            order in which it was read before, and the log still has the last batch that was read.
-           Time that is not known counts as too long: the time since a table was written, if the
-           clock is behind it. While the feed runs, a clock that is set back adds nothing. The
-           setting may be altered at any time, so a feed that is behind reads it again.
+           If the clock is behind the time at which a table was written, the lag is unknown and
+           counts as too long. While the feed runs, a clock that is set back adds nothing. The
+           setting may be altered at any time, so a feed that lags reads it again.
 Threads    one.
 """
 

@@ -36,7 +36,7 @@ _CACHED_NAME_MAX: Final = 256
 """Longer names of columns are not cached: at most 16 MiB of names are."""
 _PLAIN_TEXT: Final = re.compile(r"[ !#-\[\]-~]*")
 SCHEMA: Final = "public"
-"""Topics have no schema; this is the one that messages name, and the only one to be asked for."""
+"""Topics have no schema: messages name this one, and requests may name no other."""
 _ENTRY_BYTES: Final = 400
 """About what a key takes in memory beside its bytes."""
 _KEYS_BYTES: Final = 32 << 20
@@ -164,12 +164,12 @@ class RowKey(NamedTuple):
 
 
 class RowKeys:
-    """Row keys of a topic; recent ones are kept. One thread uses it."""
+    """Row keys of a topic; recent ones are cached. One thread uses it."""
 
     def __init__(self, prefix: str) -> None:
         """`prefix` is that of `row_key_prefix`."""
         self._prefix = prefix
-        self._known: dict[bytes, RowKey] = {}
+        self._cache: dict[bytes, RowKey] = {}
         self._byte_count = 0
 
     def get(self, columns: bytes) -> RowKey:
@@ -178,21 +178,21 @@ class RowKeys:
 
     def get_all(self, columns: Sequence[bytes]) -> list[RowKey]:
         """The keys with each of these columns."""
-        known = self._known
-        keys = [known.get(column) or self._learn(column) for column in columns]
+        cache = self._cache
+        keys = [cache.get(column) or self._add(column) for column in columns]
         if self._byte_count >= _KEYS_BYTES:
-            known.clear()
+            cache.clear()
             self._byte_count = 0
         return keys
 
-    def _learn(self, columns: bytes) -> RowKey:
-        text = self._spell(columns)
+    def _add(self, columns: bytes) -> RowKey:
+        text = self._make_text(columns)
         key = RowKey(text, text.encode(), encode_basestring(text).encode(), columns)
-        self._known[columns] = key
+        self._cache[columns] = key
         self._byte_count += _ENTRY_BYTES + sum(map(len, key))
         return key
 
-    def _spell(self, columns: bytes) -> str:
+    def _make_text(self, columns: bytes) -> str:
         plain = _ONE_TEXT.fullmatch(columns)
         if plain is not None:
             return self._prefix + _part(plain[1])

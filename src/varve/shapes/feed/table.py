@@ -74,7 +74,7 @@ class TopicTable:
 
     @property
     def damage(self) -> str | None:
-        """What was found to be damaged on disk, by any thread."""
+        """The damage that a read found on disk, in any thread."""
         return self._store.damage
 
     @property

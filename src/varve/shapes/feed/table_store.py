@@ -37,7 +37,7 @@ _ROWS_END: Final = b"#"
 _MARKS_END: Final = b"$"
 """Marks of a second load have the keys of their rows behind `_ROWS_END`."""
 _MEMORY_BYTES: Final = 64 << 20
-"""Of a table that is opened without a budget."""
+"""Memory budget of a table that is opened without one."""
 _SCAN_ROWS: Final = 1_000
 
 
@@ -140,7 +140,7 @@ class TableStore:
         """Opens the directory, or creates it; raises Corrupt, Locked or Unavailable."""
         self.path = path
         self.damage: str | None = None
-        """What was found to be damaged; it stays so, and the table must be loaded again."""
+        """The damage that a read found; the table must be loaded again."""
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
         self._rocks: Rdict | None = _open(path, budget or MemoryBudget(_MEMORY_BYTES))
         self._has_failed = False
@@ -196,9 +196,9 @@ class TableStore:
             for part in scan.parts():
                 keys = [key for key, _ in part]
                 marks = self._get([_mark_of(key).encode() for key in keys])
-                gone = [key for key, mark in zip(keys, marks, strict=True) if mark is None]
-                self._write(_batch_of(dict.fromkeys(gone), is_cleared=False))
-                removed += len(gone)
+                unmarked = [key for key, mark in zip(keys, marks, strict=True) if mark is None]
+                self._write(_batch_of(dict.fromkeys(unmarked), is_cleared=False))
+                removed += len(unmarked)
         return removed
 
     def finish(self, state: TableState) -> None:
@@ -243,10 +243,10 @@ class TableStore:
                 self.damage = str(failure)
             raise failure from error
 
-    def _get(self, wanted: Any) -> Any:
+    def _get(self, keys: Any) -> Any:
         """A value, or a list of values for a list of keys."""
         with self.calling("read") as rocks:
-            return rocks.get(wanted)
+            return rocks.get(keys)
 
     def _write(self, batch: WriteBatch) -> None:
         with self.calling("write", is_write=True) as rocks:

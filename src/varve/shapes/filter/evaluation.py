@@ -1,4 +1,4 @@
-"""Expressions to closures over a row's values, in SQL's logic of true, false and unknown.
+"""Compiles expressions to closures over a row's values, in SQL's three-valued logic.
 
 Invariant  a closure never raises for what a row holds: what cannot be computed is unknown, like
            null. No LIKE pattern makes a match slow: the pieces between `%` are searched from left
@@ -91,9 +91,9 @@ Evaluation = Callable[[RowValues], Value]
 
 _ORDERS: Final = {"=": eq, "<>": ne, "<": lt, "<=": le, ">": gt, ">=": ge}
 _DIGITS_MAX: Final = 1000
-"""Of numbers that are computed when a filter is parsed."""
+"""Limit of digits of numbers that are computed when a filter is parsed."""
 ELEMENTS_MAX: Final = 4000
-"""Of all arrays of a filter; a list in parentheses is bounded by the words of its text."""
+"""Limit for all arrays of a filter; the limit of tokens bounds lists in parentheses."""
 FILLED_MAX: Final = 1 << 20
 """Characters that parameters put into a filter, which may name one of them thousands of times."""
 _NO_ROW: Final = RowValues({})
@@ -130,18 +130,18 @@ def compile_node(node: sql.Node) -> Evaluation:
         case sql.Call(name, arguments):
             return _call(name, [compile_node(argument) for argument in arguments])
         case sql.Cast(item, type):
-            held = compile_node(item)
-            return lambda values: cast_value(held(values), type)
+            operand = compile_node(item)
+            return lambda values: cast_value(operand(values), type)
         case sql.Extract(operator, item, place):
             return _extract(operator, compile_node(item), compile_node(place))
 
 
 def compile_truth(node: sql.Node) -> Evaluation:
     """Whether the node is true for a row: True, False or None."""
-    held = compile_node(node)
+    operand = compile_node(node)
     if isinstance(node, sql.PREDICATES):
-        return held
-    return lambda values: as_truth(held(values))
+        return operand
+    return lambda values: as_truth(operand(values))
 
 
 def fold(node: sql.Node) -> sql.Node:
@@ -160,15 +160,15 @@ def fold(node: sql.Node) -> sql.Node:
 
 def bind(node: sql.Node, values: Mapping[int, str | int]) -> sql.Node:
     """The node with its parameters filled in; raises InvalidRequest."""
-    return _Binding(values).bind(node)
+    return _ParameterBinding(values).bind(node)
 
 
-class _Binding:
+class _ParameterBinding:
     """Fills parameters in, one after another."""
 
     def __init__(self, values: Mapping[int, str | int]) -> None:
         self._values = values
-        self._left = FILLED_MAX
+        self._characters_left = FILLED_MAX
         self._elements_left = ELEMENTS_MAX
 
     def bind(self, node: sql.Node) -> sql.Node:
@@ -185,8 +185,8 @@ class _Binding:
             raise InvalidRequest(f"parameter ${number} has no value: give params[{number}]")
         if not isinstance(value, str):
             return sql.Literal(value)
-        self._left -= len(value)
-        if self._left < 0:
+        self._characters_left -= len(value)
+        if self._characters_left < 0:
             raise InvalidRequest(
                 f"the filter has more than {FILLED_MAX} characters of parameters, "
                 "each counted as often as it is used"
@@ -194,7 +194,7 @@ class _Binding:
         return sql.Literal(Untyped(value))
 
     def _chosen(self, node: sql.AnyOf) -> sql.Node:
-        """The same as a list. No value is among no elements, not even an unknown one."""
+        """The condition as IN over the elements; False for an empty array."""
         text = node.array.value if isinstance(node.array, sql.Literal) else None
         if text is None:
             return sql.Compare("=", node.item, sql.Literal(None))
@@ -222,22 +222,22 @@ def _comparison(operator: str, left: sql.Node, right: sql.Node) -> Evaluation:
     if isinstance(left, sql.Literal) and not isinstance(right, sql.Literal):
         flipped = operator.translate(str.maketrans("<>", "><")) if operator != "<>" else operator
         return _comparison(flipped, right, left)
-    held = compile_node(left)
+    operand = compile_node(left)
     if isinstance(right, sql.Literal):
-        return _with_literal(order, held, right.value)
+        return _with_literal(order, operand, right.value)
     other = compile_node(right)
     if operator in ("=", "<>"):
-        return lambda values: _negated(operator == "<>", is_equal(held(values), other(values)))
+        return lambda values: _negated(operator == "<>", is_equal(operand(values), other(values)))
 
     def ordered(values: RowValues) -> bool | None:
-        result = compare(held(values), other(values))
+        result = compare(operand(values), other(values))
         return None if result is None else bool(order(result, 0))
 
     return ordered
 
 
 def _with_literal(
-    order: Callable[[Value, Value], bool], held: Evaluation, literal: Value
+    order: Callable[[Value, Value], bool], operand: Evaluation, literal: Value
 ) -> Evaluation:
     """A comparison with a literal: one look-up by the type of the other side."""
     if literal is None:
@@ -245,7 +245,7 @@ def _with_literal(
     by_type = readings(literal)
 
     def compared(values: RowValues) -> bool | None:
-        value = held(values)
+        value = operand(values)
         kind = type(value)
         if kind is dict or kind is list or (kind is Untyped and kind not in by_type):
             return _uncommon(order, value, literal)
@@ -294,16 +294,16 @@ def _chain(items: Sequence[Evaluation], decisive: bool) -> Evaluation:
 
 def _is(item: sql.Node, word: str) -> Evaluation:
     if word == "NULL":
-        held = compile_node(item)
-        return lambda values: held(values) is None
+        operand = compile_node(item)
+        return lambda values: operand(values) is None
     truth, expected = compile_truth(item), word == "TRUE"
     return lambda values: truth(values) is expected
 
 
-def _in(held: Evaluation, choices: Sequence[sql.Node]) -> Evaluation:
+def _in(operand: Evaluation, choices: Sequence[sql.Node]) -> Evaluation:
     literals = [choice.value for choice in choices if isinstance(choice, sql.Literal)]
     if len(literals) < len(choices) or any(isinstance(item, list | dict) for item in literals):
-        return _in_any(held, [compile_node(choice) for choice in choices])
+        return _in_any(operand, [compile_node(choice) for choice in choices])
     by_type: dict[type, set[object]] = {}
     counts: dict[type, int] = {}
     for literal in literals:
@@ -312,7 +312,7 @@ def _in(held: Evaluation, choices: Sequence[sql.Node]) -> Evaluation:
             counts[kind] = counts.get(kind, 0) + 1
 
     def chosen(values: RowValues) -> bool | None:
-        value = held(values)
+        value = operand(values)
         if value is None:
             return None
         kind = type(value)
@@ -325,8 +325,8 @@ def _in(held: Evaluation, choices: Sequence[sql.Node]) -> Evaluation:
     return chosen
 
 
-def _in_any(held: Evaluation, choices: Sequence[Evaluation]) -> Evaluation:
-    return lambda values: _any_equal(held(values), [choice(values) for choice in choices])
+def _in_any(operand: Evaluation, choices: Sequence[Evaluation]) -> Evaluation:
+    return lambda values: _any_equal(operand(values), [choice(values) for choice in choices])
 
 
 def _any_equal(value: Value, choices: Sequence[Value]) -> bool | None:
@@ -348,13 +348,13 @@ def _like(node: sql.Like) -> Evaluation:
         return compile_like(like, node.escape, is_case_blind=is_blind)
 
     literal = node.pattern.value if isinstance(node.pattern, sql.Literal) else None
-    known = compiled(literal) if isinstance(literal, str) else None
+    literal_matcher = compiled(literal) if isinstance(literal, str) else None
 
     def matches(values: RowValues) -> bool | None:
         text, like = item(values), pattern(values)
         if not isinstance(text, str) or not isinstance(like, str):
             return None
-        matcher = known if like is literal else compiled(like)
+        matcher = literal_matcher if like is literal else compiled(like)
         return None if matcher is None else matcher(text)
 
     return matches
@@ -381,13 +381,13 @@ def _call(name: str, arguments: Sequence[Evaluation]) -> Evaluation:
         return lambda values: next(
             (value for item in arguments if (value := item(values)) is not None), None
         )
-    (held,) = arguments
+    (operand,) = arguments
     if name == "abs":
-        return lambda values: absolute(as_number(held(values)))
+        return lambda values: absolute(as_number(operand(values)))
     change: Callable[[str], Value] = {"lower": str.lower, "upper": str.upper, "length": len}[name]
 
     def changed(values: RowValues) -> Value:
-        value = held(values)
+        value = operand(values)
         return change(value) if isinstance(value, str) else None
 
     return changed
@@ -398,7 +398,7 @@ def _extract(operator: str, item: Evaluation, place: Evaluation) -> Evaluation:
         value, step = item(values), place(values)
         if isinstance(value, str):
             value = find_json(value)
-        held = member(value, step)
-        return show(held) if operator == "->>" else held
+        element = member(value, step)
+        return show(element) if operator == "->>" else element
 
     return extracted

@@ -1,6 +1,6 @@
-"""Expressions of a filter as a tree, and their one way of being written.
+"""Expressions of a filter as a tree, and their normal form in SQL.
 
-Invariant  `render` writes SQL that parses to the same tree; filters are the same when it is.
+Invariant  `render` writes SQL that parses to the same tree; filters with equal SQL are equal.
 """
 
 from collections.abc import Callable, Iterator
@@ -78,7 +78,7 @@ class Like(NamedTuple):
     item: "Node"
     pattern: "Node"
     escape: str
-    """The character that takes the meaning of % and _ away, or nothing."""
+    """The escape character of % and _, or an empty string."""
 
 
 class Arithmetic(NamedTuple):
@@ -132,7 +132,7 @@ Node = (
 )
 
 PREDICATES = (Compare, Distinct, And, Or, Not, Is, In, AnyOf, Like)
-"""What gives true, false or unknown."""
+"""Nodes with a result of true, false or unknown."""
 
 
 def children(node: Node) -> Iterator[Node]:
@@ -158,7 +158,7 @@ def rebuild(node: Node, change: Callable[[Node], Node]) -> Node:
 
 
 def render(node: Node) -> str:
-    """The node as SQL, in the one form that stands for all spellings of it."""
+    """The node as SQL, in its normal form."""
     match node:
         case Column(name):
             return _quoted(name, '"')

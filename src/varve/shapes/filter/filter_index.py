@@ -58,7 +58,7 @@ _ORDERS: Final = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
 def find_path(node: sql.Node) -> EqualPath | RangePath | None:
-    """The best path of a filter, or None when every row must be asked."""
+    """The best access path of a filter, or None if it must be evaluated for every row."""
     return _find_equal(node) or _find_range(node)
 
 
@@ -108,22 +108,22 @@ def _keys(values: list[Value]) -> frozenset[Hashable]:
 
 
 def _either(paths: list[EqualPath | None]) -> EqualPath | None:
-    known = [path for path in paths if path is not None]
-    alternatives = tuple([keys for path in known for keys in path.alternatives])
-    if len(known) < len(paths) or len(alternatives) > ALTERNATIVES_MAX:
+    usable = [path for path in paths if path is not None]
+    alternatives = tuple([keys for path in usable for keys in path.alternatives])
+    if len(usable) < len(paths) or len(alternatives) > ALTERNATIVES_MAX:
         return None
-    return EqualPath(alternatives, all(path.is_exact for path in known))
+    return EqualPath(alternatives, all(path.is_exact for path in usable))
 
 
 def _both(paths: list[EqualPath | None]) -> EqualPath | None:
     """One key over as many columns as keep the number of keys small, else the shortest way."""
-    known = [path for path in paths if path is not None]
+    usable = [path for path in paths if path is not None]
     single = sorted(
-        [path for path in known if len(path.alternatives) == 1],
+        [path for path in usable if len(path.alternatives) == 1],
         key=lambda path: sum(len(keys) for keys in path.alternatives[0].values()),
     )
     if not single:
-        shortest = min(known, key=lambda path: len(path.alternatives), default=None)
+        shortest = min(usable, key=lambda path: len(path.alternatives), default=None)
         return None if shortest is None else shortest._replace(is_exact=False)
     merged = dict(single[0].alternatives[0])
     left_out = len(paths) - 1 + (not single[0].is_exact)
@@ -248,8 +248,8 @@ def _tops(highs: list[Value]) -> list[Value]:
         leaves *= 2
     tops: list[Value] = [None] * leaves + highs + [None] * (leaves - len(highs))
     for node in range(leaves - 1, 0, -1):
-        held = [top for top in (tops[2 * node], tops[2 * node + 1]) if top is not None]
-        tops[node] = max(held, default=None)
+        below = [top for top in (tops[2 * node], tops[2 * node + 1]) if top is not None]
+        tops[node] = max(below, default=None)
     return tops
 
 
@@ -342,8 +342,10 @@ class FilterIndex(Generic[T]):
                 for table, key in self._table_keys(group.path):
                     table.setdefault(key, {})[group] = None
             case RangePath(column, bounds):
-                for kind, held in bounds.items():
-                    self._ranges.setdefault((column, kind), IntervalIndex()).add(group, held)
+                for kind, range_bounds in bounds.items():
+                    self._ranges.setdefault((column, kind), IntervalIndex()).add(
+                        group, range_bounds
+                    )
             case None:
                 self._others[group] = None
 

@@ -1,4 +1,4 @@
-"""SQL to expressions: sqlglot reads PostgreSQL's syntax, and what filters may hold is taken over.
+"""Parses filters: sqlglot reads PostgreSQL's syntax, and supported parts become expressions.
 
 Invariant  texts, their tokens and their depth are bounded before they are parsed. What is not named
            here is refused with its own text; nothing is ignored silently. Column names are in the
@@ -78,7 +78,7 @@ def parse_sql(text: str) -> exp.Expr:
                 raise InvalidRequest(f"the filter nests more than {DEPTH_MAX} deep at {token.text}")
         exprs = _FilterSql().parser().parse_into(exp.Condition, tokens, text)
     except SqlglotError as error:
-        raise InvalidRequest(f"no filter: {shorten(text)}: {_fault(error)}") from None
+        raise InvalidRequest(f"not a filter: {shorten(text)}: {_fault(error)}") from None
     except RecursionError:
         raise InvalidRequest(f"the filter nests too deep: {shorten(text)}") from None
     if len(exprs) != 1 or exprs[0] is None:
@@ -193,7 +193,7 @@ def _condition(node: sql.Node, text: str) -> sql.Node:
         isinstance(node, sql.Literal) and not isinstance(node.value, bool | Untyped | None)
     )
     if is_value or (isinstance(node, sql.Call) and node.name != "coalesce"):
-        raise InvalidRequest(f"{shorten(text)!r} is a value and no condition: compare it")
+        raise InvalidRequest(f"{shorten(text)!r} is a value, not a condition: compare it")
     return node
 
 

@@ -86,27 +86,29 @@ class Subset:
     ) -> list[bytes]:
         """The rows requested, as they are shown; raises InvalidRequest if there are too many.
 
-        Rows that the offset skips have to be held too, so their bytes count as well.
+        Rows that the offset skips are in memory too, so their bytes count as well.
         """
         if self.offset > rows_max:
             raise InvalidRequest(f"offset {self.offset} is above the limit of {rows_max} rows")
         # A limit above the maximum has no effect: the number of rows counts.
         limit = self.limit if self.limit is not None and self.limit <= rows_max else None
-        held = _Held(self.offset + (limit or rows_max), bytes_max, is_cut=limit is not None)
+        first_rows = _FirstRows(
+            self.offset + (limit or rows_max), bytes_max, is_cut=limit is not None
+        )
         where = self.where
         for key, row in rows:
             if where is None or where.matches(row):
-                place = self._place(key, row) if self.order_by else ()
-                if held.wants(place):
-                    held.add(place, show(key, row))
-        return held.take()[self.offset :]
+                sort_key = self._sort_key(key, row) if self.order_by else ()
+                if first_rows.may_include(sort_key):
+                    first_rows.add(sort_key, show(key, row))
+        return first_rows.take()[self.offset :]
 
-    def _place(self, key: str, row: Row) -> tuple[object, ...]:
+    def _sort_key(self, key: str, row: Row) -> tuple[object, ...]:
         values = RowValues(row)
-        return (*[_place(values[by.column], by) for by in self.order_by], key)
+        return (*[_sort_key(values[by.column], by) for by in self.order_by], key)
 
 
-class _Held:
+class _FirstRows:
     """The rows that come first of those seen so far. With `is_cut` the others are dropped."""
 
     def __init__(self, count: int, bytes_max: int, *, is_cut: bool) -> None:
@@ -120,12 +122,12 @@ class _Held:
         self._bytes = 0
         self._last: tuple[object, ...] | None = None
 
-    def wants(self, place: tuple[object, ...]) -> bool:
-        """Whether a row of that place may be among those that come first."""
-        return self._last is None or place < self._last
+    def may_include(self, sort_key: tuple[object, ...]) -> bool:
+        """Whether a row with that sort key may be among those that come first."""
+        return self._last is None or sort_key < self._last
 
-    def add(self, place: tuple[object, ...], text: bytes) -> None:
-        self._rows.append((place, text))
+    def add(self, sort_key: tuple[object, ...], text: bytes) -> None:
+        self._rows.append((sort_key, text))
         self._bytes += len(text)
         if (
             len(self._rows) > self._count + self._spare_rows
@@ -173,8 +175,8 @@ def _order(entry: str) -> OrderBy:
     return OrderBy(parse_identifier(match["name"]), is_descending, nulls == "first")
 
 
-def _place(value: Value, by: OrderBy) -> tuple[object, ...]:
-    """Where a value stands: null first or last, then by type, then by worth."""
+def _sort_key(value: Value, by: OrderBy) -> tuple[object, ...]:
+    """The sort key of a value: null first or last, then by type, then by value."""
     if value is None:
         return (0 if by.is_nulls_first else 2,)
     ranked = _rank(value)

@@ -1,9 +1,9 @@
 """The filter of a shape: one condition over the columns of a row.
 
-Texts that differ in their literals alone are read once: the rest of the text is the pattern, and
-the literals fill it in as parameters do.
+Texts that differ only in their literals are parsed once: the text without them is a pattern, and
+the literals are bound to it like parameters.
 
-Threads    a filter never changes, but for the closure that is made at its first use.
+Threads    a filter is immutable; its closure is compiled at the first use.
 """
 
 import re
@@ -29,7 +29,7 @@ _LITERAL: Final = re.compile(
 
 
 class Where:
-    """A condition; `sql` is its one spelling, by which two of them are the same."""
+    """A condition; two are equal if their normal forms, `sql`, are."""
 
     def __init__(self, node: Node) -> None:
         self.node = node

@@ -80,16 +80,16 @@ class ChunkIndexFile:
     def __init__(self, file: File, edge_count: int | None = None) -> None:
         """Of a known count of edges, or of all whole ones that the file has."""
         self._file = file
-        self._half_count = file.size() // EDGE_BYTES if edge_count is None else edge_count
+        self._edge_count = file.size() // EDGE_BYTES if edge_count is None else edge_count
 
     @property
     def edge_count(self) -> int:
         """Whole edges, as of the opening."""
-        return self._half_count
+        return self._edge_count
 
     @property
     def complete_count(self) -> int:
-        return self._half_count // 2
+        return self._edge_count // 2
 
     def get(self, number: int) -> LogChunk:
         """One chunk, complete or open; raises Corrupt when its edges are not sound."""
@@ -118,11 +118,11 @@ class ChunkIndexFile:
                 high = middle
             else:
                 low = middle + 1
-        return self.get(low) if low < (self._half_count + 1) // 2 else None
+        return self.get(low) if low < (self._edge_count + 1) // 2 else None
 
     def last_chunks(self, count: int) -> list[LogChunk]:
         """The newest chunks, oldest first, the open one among them."""
-        end = (self._half_count + 1) // 2
+        end = (self._edge_count + 1) // 2
         return [self.get(number) for number in range(max(0, end - count), end)]
 
     def complete(self) -> Iterator[LogChunk]:

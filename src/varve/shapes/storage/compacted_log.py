@@ -1,4 +1,4 @@
-"""A compacted log that is to replace the start of a live log, and the copy of the rest of it.
+"""Replaces the start of a live log by a compacted log, and copies the remaining entries.
 
 Invariant  it ends where a chunk of the live log ends. What follows is copied to new files; no file
            that readers may hold is changed.
@@ -39,7 +39,7 @@ def check_compacted(index: ChunkIndexFile, compacted: CompactedLog, directory: s
 
 
 class RestCopy:
-    """Copies the live log behind a compacted part to files of its own."""
+    """Copies the live log after a compacted part to new files."""
 
     def __init__(
         self, fs: FileSystem, directory: str, old: ShapeManifest, new: ShapeManifest, position: int

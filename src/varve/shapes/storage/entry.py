@@ -14,11 +14,11 @@ from varve.shapes.offset import INFINITE_OP, ShapeOffset
 
 INSERT, UPDATE, DELETE, CONTROL = b"iudc"
 TRANSACTION_END: Final = b'"last":true}}'
-"""How the JSON ends of an entry that ends its transaction, until it is compacted."""
+"""The end of the JSON of a transaction's last entry; a compaction removes it."""
 
 
 class ShapeEntry(NamedTuple):
-    """A message at its place; `operation` is the code of i, u, d or c, whose key is empty."""
+    """A message at its offset; `operation` is the code of i, u, d or c; c has an empty key."""
 
     offset: ShapeOffset
     key: bytes
@@ -32,7 +32,7 @@ def checksum(data: bytes | memoryview) -> int:
 
 
 def kernel_offset(offset: ShapeOffset) -> tuple[int, int]:
-    """A place in the kernels' numbers, where infinity is the highest there is."""
+    """An offset as the two numbers of kernels, in which NUMBER_MAX is infinity."""
     if offset.tx > NUMBER_MAX:
         return NUMBER_MAX, NUMBER_MAX
     return offset.tx, min(offset.op, NUMBER_MAX)

@@ -127,7 +127,7 @@ def _stream(
 
 
 class _Block(NamedTuple):
-    """What a read gave: messages, how many bytes they took, what the next entry needs."""
+    """The result of a read: messages, the bytes consumed, the bytes that the next entry needs."""
 
     messages: bytes
     consumed: int
@@ -159,7 +159,7 @@ def read_range(
 def _read_block(
     part: LogRange, position: int, size: int, limits: tuple[int, int, int, int]
 ) -> _Block:
-    """Keeps no buffer: a reader that is slow holds nothing but its messages."""
+    """Keeps no buffer: a slow reader holds its messages only."""
     data = part.file.read_at(position, size)
     if len(data) < size:
         raise _corrupt(part, position + len(data), f"the file ends, and not at {part.end}")

@@ -1,4 +1,4 @@
-"""Buffers entries of one shape and writes them to its log and chunk index; what readers may see.
+"""Writes the entries of one shape to its log and chunk index, and publishes states for readers.
 
 Invariant  persisted <= written <= latest in a `ShapeLogState`; the first and the last are ends of
            transactions. Everything up to `written` is in the log files, below `log_end`; the
@@ -35,7 +35,7 @@ _OFFSET: Final = itemgetter(0)
 
 
 class Mark(NamedTuple):
-    """A place between two entries of the live log: the offset before it, and its byte."""
+    """A boundary between two entries of the live log: the offset before it, and its byte."""
 
     offset: ShapeOffset
     position: int
@@ -50,7 +50,7 @@ class ShapeLogState(NamedTuple):
     latest: ShapeOffset = SNAPSHOT_END
     log_end: int = 0
     edge_count: int = 0
-    """Halves of the live chunk index that are in its file."""
+    """Edges of the live chunk index that are in its file."""
     cache: ChunkCache = ChunkCache()
     tail: tuple[ShapeEntry, ...] | list[ShapeEntry] = ()
     tail_count: int = 0
@@ -162,7 +162,7 @@ class LogWriter:
                 last=kernel_offset(self.latest),
             )
             if status != EntryStatus.MORE:
-                raise _misfit(entries[start + count], EntryStatus(status), self._directory)
+                raise _invalid_entry(entries[start + count], EntryStatus(status), self._directory)
             if not self._is_chunk_open:
                 self._open_chunk(entries[start].offset)
             self._buffers.append(memoryview(data))
@@ -255,9 +255,9 @@ class LogWriter:
         self.marks.append(Mark(self.written, self.log_end))
 
 
-def _misfit(entry: object, status: EntryStatus, directory: str) -> InvalidRequest:
-    what = str(entry.offset) if isinstance(entry, ShapeEntry) else repr(entry)
-    return InvalidRequest(f"entry {what:.80} for the shape in {directory} {_FAULTS[status]}")
+def _invalid_entry(entry: object, status: EntryStatus, directory: str) -> InvalidRequest:
+    shown = str(entry.offset) if isinstance(entry, ShapeEntry) else repr(entry)
+    return InvalidRequest(f"entry {shown:.80} for the shape in {directory} {_FAULTS[status]}")
 
 
 class LogFlush:

@@ -63,7 +63,7 @@ def locate_end(
 ) -> LogEnd:
     """Where the live log ends with its durable entry; nothing is changed. Raises OSError, Corrupt.
 
-    What lies behind is cut off by `recover`.
+    `recover` truncates the files there.
     """
     edge_count, search_start, chunks = 0, 0, []
     path = index_path(directory, manifest.latest)
@@ -89,8 +89,8 @@ def recover(
     """Cuts both files and removes those that no manifest names. Raises OSError, Corrupt."""
     _remove_unnamed(fs, directory, manifest)
     end = locate_end(fs, directory, manifest, durable)
-    _cut(fs, index_path(directory, manifest.latest), end.edge_count * EDGE_BYTES)
-    _cut(fs, log_path(directory, manifest.latest), end.position)
+    _truncate(fs, index_path(directory, manifest.latest), end.edge_count * EDGE_BYTES)
+    _truncate(fs, log_path(directory, manifest.latest), end.position)
     return end
 
 
@@ -151,7 +151,7 @@ def _check_exists(fs: FileSystem, path: str) -> None:
 def find_log_end(
     log: File, start: int, before: ShapeOffset, durable: ShapeOffset
 ) -> tuple[ShapeOffset, int, int]:
-    """The last entry up to the durable place, the byte after it and the JSON bytes up to there."""
+    """The last entry up to the durable offset, the byte after it, the JSON bytes before that."""
     position, json_bytes, needed = start, 0, 0
     tx, op = kernel_offset(before)
     end = log.size()
@@ -170,8 +170,8 @@ def find_log_end(
     return from_kernel_offset(tx, op), position, json_bytes
 
 
-def _cut(fs: FileSystem, path: str, size: int) -> None:
-    """Cuts a file, which is created if it does not exist."""
+def _truncate(fs: FileSystem, path: str, size: int) -> None:
+    """Truncates a file, which is created if it does not exist."""
     with fs.open_writable(path) as file:
         if file.size() != size:
             file.truncate(size)

@@ -1,4 +1,4 @@
-"""The directory of one shape: its snapshot and its log, how both are read and written.
+"""The storage of one shape: reads and writes its snapshot and its log.
 
 Invariant  the last persisted transaction advances after the bytes it covers are synced, and a flush
            is done once the pointer is synced too; a flush that fails delays no other. Readers take

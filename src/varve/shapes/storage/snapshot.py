@@ -93,8 +93,8 @@ def read_pieces(file: File, await_more: Await) -> Iterator[bytes]:
         chunk: SnapshotChunk | None = None
         while chunk is None or position < chunk.size:
             visible, chunk = await_more(position)
-            wanted = max(PIECE_BYTES - len(carry), len(carry))
-            block = file.read_at(position, min(wanted, visible - position))
+            read_size = max(PIECE_BYTES - len(carry), len(carry))
+            block = file.read_at(position, min(read_size, visible - position))
             if not block:
                 raise Corrupt(f"{file.path} ends at byte {position}, {visible} bytes were written")
             position += len(block)

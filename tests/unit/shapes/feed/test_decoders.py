@@ -201,7 +201,7 @@ def test_keys_that_are_kept_are_bounded_in_bytes() -> None:
         large = [(b"%d" % number + b"x" * 200_000, b"{}") for number in range(start, start + 100)]
         columns = [decoded.key for decoded in decoder.decode_many(large)]
         assert len(keys.get_all(columns)) == 100
-        assert sum(map(len, decoder._known)) < 32 << 20
-        assert sum(map(len, keys._known)) < 32 << 20
+        assert sum(map(len, decoder._columns_by_key)) < 32 << 20
+        assert sum(map(len, keys._cache)) < 32 << 20
     small = [(b"a", b"{}"), (b"b", None)]
     assert decoder.decode_many(small) == PlainDecoder().decode_many(small)
