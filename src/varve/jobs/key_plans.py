@@ -35,7 +35,9 @@ from varve.cleaning.compaction.key_plan import (
     Integers,
     KeyPlan,
     lay_out_bits,
+    zero_bits,
 )
+from varve.disk import to_store_error
 from varve.foundation.errors import Corrupt, ObjectNotFound, Unavailable
 from varve.jobs.tasks import TaskError, get_result
 from varve.object_store import ObjectInfo, ObjectStore
@@ -50,7 +52,7 @@ _READ_PLANS: Final = "read/"
 _LEVEL: Final = 1
 """zlib level 1, the fastest: the bits of one range of hashes are mostly zeros."""
 _FILE_BYTES: Final = 16 << 20
-"""Larger bitmaps of combined ranges are kept in an unlinked temporary file."""
+"""Larger bitmaps of a driver are kept in a temporary file."""
 _THREADS: Final = 8
 """Concurrent requests of a task that fetches its bits from many ranges."""
 _POSITION: Final = np.dtype("<u8")
@@ -64,6 +66,25 @@ def cut_hashes(count: int) -> list[HashRange]:
 
 
 # The bits of segments
+
+
+def file_bits(size: int) -> Bits:
+    """A zeroed bitmap; a large one lies in a temporary file, which is deleted with the array.
+
+    The pages of a file can be written out, so they do not use up the memory of a driver.
+    """
+    if size <= _FILE_BYTES:
+        return zero_bits(size)
+    try:
+        with tempfile.TemporaryFile() as file:
+            for start in range(0, size, _FILE_BYTES):  # a full disk is found here, not by SIGBUS
+                file.write(bytes(min(_FILE_BYTES, size - start)))
+            file.flush()
+            return np.memmap(file, np.uint8, "r+", shape=(size,)).view(np.ndarray)
+    except OSError as error:
+        raise to_store_error(
+            error, f"a plan needs {size} bytes of temporary file", path=tempfile.gettempdir()
+        ) from error
 
 
 class SegmentBits(NamedTuple):
@@ -299,7 +320,7 @@ class RangeFold:
 
     def _add_bits(self, outcome: RangeOutcome) -> None:
         if self._bits is None:
-            self._bits = _make_bits(self._size), _make_bits(self._size)
+            self._bits = zero_bits(self._size), zero_bits(self._size)
         for bits, data in zip(self._bits, (outcome.keep, outcome.tombstones), strict=True):
             _merge_bits(bits, memoryview(data), "the plan")
 
@@ -316,11 +337,3 @@ class RangeFold:
         else:
             bits = StoredBits(self._area, self._task_count)
         return LatestRecords(sums.tallies, bits, sums.range_count, sums.buffer_utilisation)
-
-
-def _make_bits(size: int) -> Bits:
-    """Returns zeros in memory, or in a temporary file that is deleted with the array."""
-    if size <= _FILE_BYTES:
-        return np.zeros(size, np.uint8)
-    with tempfile.TemporaryFile() as file:
-        return np.memmap(file, np.uint8, "w+", shape=(size,)).view(np.ndarray)

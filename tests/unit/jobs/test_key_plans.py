@@ -1,10 +1,15 @@
 """The bits of a plan come back as they were planned, from memory or from a work area."""
 
+import errno
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from varve.cleaning.compaction.key_plan import KeyPlan, lay_out_bits
-from varve.foundation.errors import Corrupt, Unavailable
+from varve.foundation.errors import Corrupt, DiskFull, Unavailable
+from varve.jobs import key_plans
 from varve.jobs.key_plans import LatestRecords, RangeFold, RangeOutcome, WorkArea, remove_folder
 from varve.jobs.tasks import TaskError
 from varve.kernels.key_merge import TALLY_COUNT
@@ -83,3 +88,30 @@ def test_a_range_that_failed_fails_the_plan(area: WorkArea) -> None:
     folded.add(RangeOutcome.store(make_plans()[0], area, 1))
     with pytest.raises(Unavailable, match="the store is away"):
         folded.result()
+
+
+def test_large_bits_lie_in_a_temporary_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(key_plans, "_FILE_BYTES", 1 << 20)
+    small, large = key_plans.file_bits(1 << 20), key_plans.file_bits((1 << 20) + 1)
+    assert not large.any()
+    large[-1] = 255
+    assert (int(large[-1]), small.size) == (255, 1 << 20)
+    if sys.platform == "linux":
+        maps = Path("/proc/self/maps").read_text()
+        assert [line for line in maps.splitlines() if str(tmp_path) in line], "not a file"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_temporary_directory_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("tempfile.TemporaryFile", fail)
+    with pytest.raises(DiskFull, match=str(tmp_path)):
+        key_plans.file_bits((16 << 20) + 1)

@@ -8,7 +8,7 @@ Invariant  a record is kept if and only if no later record of its key stands in 
            and it is not a tombstone past its horizon. Every entry is counted once.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -60,6 +60,11 @@ class KeyPlan:
         return int(self.tallies[segment, column])
 
 
+def zero_bits(size: int) -> Bits:
+    """A zeroed bitmap in memory."""
+    return np.zeros(size, np.uint8)
+
+
 def lay_out_bits(record_counts: Sequence[int]) -> tuple[Integers, int]:
     """Where each segment's bits begin, and how many bytes all take."""
     sizes = [(count + 7) // 8 for count in record_counts]
@@ -74,18 +79,20 @@ def plan_keys(
     expired: Bits | None = None,
     budget: WorkBudget = UNLIMITED,
     hashes: HashRange = ALL_HASHES,
+    allocate_bits: Callable[[int], Bits] = zero_bits,
 ) -> KeyPlan:
     """Plans over segments given oldest first; with `hashes`, for the keys in that range alone.
 
     `expired` marks the records of batches past their delete horizon, laid out as the plan's own
-    bits. `budget` is charged for every read and may raise to stop.
+    bits. `budget` is charged for every read and may raise to stop. `allocate_bits` returns zeroed
+    bytes for each of the two bitmaps of the plan.
     """
     if buffer_bytes < BUFFER_BYTES_MIN:
         raise InvalidRequest(
             f"log.cleaner.dedupe.buffer.size leaves {buffer_bytes} bytes to a cleaner thread; "
             f"give each at least {BUFFER_BYTES_MIN}"
         )
-    planning = _Planning(indexes, buffer_bytes // ENTRY_BYTES, expired, budget)
+    planning = _Planning(indexes, buffer_bytes // ENTRY_BYTES, expired, budget, allocate_bits)
     planning.run(*hashes)
     return planning.plan()
 
@@ -99,17 +106,18 @@ class _Planning:
         capacity: int,
         expired: Bits | None,
         budget: WorkBudget,
+        allocate_bits: Callable[[int], Bits],
     ) -> None:
         self._indexes = indexes
         self._bit_starts, size = lay_out_bits([index.record_count for index in indexes])
-        self._expired = np.zeros(size, np.uint8) if expired is None else expired
+        self._expired = zero_bits(size) if expired is None else expired
         self._budget = budget
         self._base_offsets = np.array([index.base_offset for index in indexes], np.int64)
         self._record_counts = np.array([index.record_count for index in indexes], np.int64)
         self._capacity = capacity
         self._entries = np.empty((0, 4), np.uint64)
-        self._keep = np.zeros(size, np.uint8)
-        self._tombstones = np.zeros(size, np.uint8)
+        self._keep = allocate_bits(size)
+        self._tombstones = allocate_bits(size)
         self._tallies = np.zeros((len(indexes), TALLY_COUNT), np.int64)
         self._range_count = 0
         self._fullest = 0

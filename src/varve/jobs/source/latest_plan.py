@@ -33,6 +33,7 @@ from varve.jobs.key_plans import (
     StoredBits,
     WorkArea,
     cut_hashes,
+    file_bits,
     plan_area,
 )
 from varve.jobs.source.piece_reading import piece_filter, read_pieces
@@ -188,7 +189,9 @@ class LatestTask:
                 else:
                     loose_objects.put(str(number), piece_keys.data)
                     keys.append(SegmentKeys(loose_files, str(number), piece_keys.header))
-            plan = plan_keys(keys, buffer_bytes=_BUFFER_BYTES, hashes=self.hashes)
+            plan = plan_keys(
+                keys, buffer_bytes=_BUFFER_BYTES, hashes=self.hashes, allocate_bits=file_bits
+            )
         return RangeOutcome.store(plan, shared[self.request].area, self.number)
 
 
