@@ -104,7 +104,7 @@ def test_a_sync_that_fails_fails_what_waited_for_it(
 
     async def work(appends: AppendScheduler) -> None:
         await appends.append(log, make_batch())
-        monkeypatch.setattr(log, "settle", fail)
+        monkeypatch.setattr(log, "sync_appends", fail)
         plain = AppendEntry(log_of(store, "plain"), make_batch())
         parts = [AppendEntry(log, make_batch()), plain]
         await appends.submit(parts)
