@@ -1,11 +1,11 @@
 """A blocking client of the Kafka protocol: topics, offsets, raw batches.
 
-Batches come as the log has them, with their producers and transactions, which librdkafka hides.
+Batches are returned as stored, with their producers and transactions, which librdkafka hides.
 
 Invariant  a request is retried until `request.timeout.ms` is over. The leader or coordinator is
            looked up again after an error that says it moved. Only requests that may be repeated are
            sent.
-Threads    any. Every request has a connection of its own until its response is there, so that a
+Threads    any. A request has a connection to itself until its response has arrived, so that a
            long poll delays no other request. `_lock` guards the tables and is not held during
            network I/O.
 """
@@ -46,7 +46,7 @@ _SET: Final = 0
 _PAUSE_MS_MIN: Final = 5
 """The end of a transaction delays the next one by some milliseconds."""
 _PAUSE_MS_MAX: Final = 100
-_KEPT_MAX: Final = 8
+_CLIENTS_MAX: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class KafkaClient:
     def __init__(
         self, address: ClusterAddress, wait: Callable[[float], object] | None = None
     ) -> None:
-        """`wait` sleeps for some seconds; one that returns early ends a close sooner."""
+        """`wait` sleeps for the seconds it is given; it may return early, to end a close sooner."""
         self.address = address
         self._wait = wait or threading.Event().wait
         self._lock = threading.Lock()
@@ -105,7 +105,7 @@ class KafkaClient:
     # Topics and settings
 
     def topic(self, name: str) -> TopicMetadata:
-        """Asks for a topic now; raises NotFound."""
+        """Requests the metadata of a topic, past the cache; raises NotFound."""
         return self.retry(self._load_topic, name)
 
     def _load_topic(self, name: str) -> TopicMetadata:
@@ -185,7 +185,7 @@ class KafkaClient:
         return self.retry(self._describe_configs, None, request)
 
     def broker_settings(self, *names: str) -> dict[str, str]:
-        """Those of a broker's settings that it knows and that have a value."""
+        """The named settings of a broker, without unknown ones and those without a value."""
         return self.retry(self._describe_broker, names)
 
     def _describe_broker(self, names: Sequence[str]) -> dict[str, str]:
@@ -238,12 +238,12 @@ class KafkaClient:
 
     def is_local(self, topic: str, partition: int, offset: int) -> bool:
         """Whether an offset, if it exists, is on the broker's own disk."""
-        if not self.retry(self._knows_local_offsets, topic, partition):
+        if not self.retry(self._supports_local_offsets, topic, partition):
             return True
         first = self.find_offset(topic, partition, EARLIEST_LOCAL, is_committed=False)
         return first is None or offset >= first
 
-    def _knows_local_offsets(self, topic: str, partition: int) -> bool:
+    def _supports_local_offsets(self, topic: str, partition: int) -> bool:
         with self._pool_of_leader(topic, partition).connection() as connection:
             version = connection.find_version(data.ListOffsetsRequest)
         return version is not None and version >= _EARLIEST_LOCAL_VERSION
@@ -277,7 +277,8 @@ class KafkaClient:
         where = f"{self.address.name}: {topic}-{partition}"
         response = self.send_fetch(topic, partition, request)
         partition_data = get_only(
-            [part for some in response.responses for part in some.partitions], where
+            [part for topic_response in response.responses for part in topic_response.partitions],
+            where,
         )
         raise_for_code(partition_data.error_code, f"{where}, offset {offset}")
         return FetchedBatches(
@@ -292,12 +293,14 @@ class KafkaClient:
     ) -> data.FetchResponse:
         """Sends a Fetch to the leader of one of its partitions, which must lead the others too.
 
-        Raises RetriableError after the wait that a quota asks for; codes of partitions are the
-        caller's to check.
+        Over a quota it waits for the throttle time and raises RetriableError. The caller checks the
+        error codes of partitions.
         """
         response = self.send_to_leader(topic, partition, request, data.FetchResponse)
         raise_for_code(response.error_code, f"{self.address.name}: {topic}")
-        parts = [part for some in response.responses for part in some.partitions]
+        parts = [
+            part for topic_response in response.responses for part in topic_response.partitions
+        ]
         is_empty = not any(part.records or part.error_code for part in parts)
         if response.throttle_time_ms and is_empty:
             # Over its quota a client gets no records, from Kafka not even the partitions.
@@ -322,10 +325,10 @@ class KafkaClient:
 
     def _pool_of_leader(self, topic: str, partition: int) -> ConnectionPool:
         with self._lock:
-            known = self._topics.get(topic)
-        if known is None:
-            known = self._load_topic(topic)
-        leader_id = known.leaders.get(partition)
+            metadata = self._topics.get(topic)
+        if metadata is None:
+            metadata = self._load_topic(topic)
+        leader_id = metadata.leaders.get(partition)
         if leader_id is None:
             raise NotFound(f"{self.address.name}: topic {topic} has no partition {partition}")
         with self._lock:
@@ -417,26 +420,26 @@ class KafkaClient:
             pause_ms = min(2 * pause_ms, _PAUSE_MS_MAX)
 
     def _forget_brokers(self) -> None:
-        """Leaders and coordinators are asked for again."""
+        """Drops cached leaders and coordinators, so that the next request looks them up."""
         with self._lock:
             self._topics.clear()
             self._coordinators.clear()
 
 
-_kept_lock = threading.Lock()
-_kept: dict[ClusterAddress, KafkaClient] = {}  # guarded by _kept_lock
+_clients_lock = threading.Lock()
+_clients: dict[ClusterAddress, KafkaClient] = {}  # guarded by _clients_lock
 
 
 def open_client(address: ClusterAddress) -> KafkaClient:
     """The client of an address that all tasks of a Spark worker process share.
 
-    Beyond `_KEPT_MAX` the oldest client is closed; tasks that still use it reconnect.
+    Beyond `_CLIENTS_MAX` the oldest client is closed; tasks that still use it reconnect.
     """
-    with _kept_lock:
-        client = _kept.get(address)
+    with _clients_lock:
+        client = _clients.get(address)
         if client is None:
-            client = _kept[address] = KafkaClient(address)
-        oldest = _kept.pop(next(iter(_kept))) if len(_kept) > _KEPT_MAX else None
+            client = _clients[address] = KafkaClient(address)
+        oldest = _clients.pop(next(iter(_clients))) if len(_clients) > _CLIENTS_MAX else None
     if oldest is not None:
         oldest.close()
     return client

@@ -1,9 +1,9 @@
-"""Connections to one broker: login by SASL, then requests out and responses in, in order.
+"""Connections to one broker: SASL login, then requests and their responses in order.
 
-Invariant  a response is that of its request; after a failure the connection is closed, and with it
-           the idle ones to the same broker. A request is sent in the newest version that both sides
-           know. With SCRAM the server proves that it knows the password too; one that cannot is
-           refused.
+Invariant  a response has the correlation id of its request; after a failure the connection is
+           closed, and with it the idle ones to the same broker. A request is sent in the newest
+           version that both sides know. With SCRAM the server proves that it knows the password
+           too; a server that cannot is refused.
 Threads    a connection belongs to one thread at a time; a pool to any.
 """
 
@@ -69,19 +69,19 @@ _BEFORE_AUTHENTICATION: Final = (
     SaslAuthenticateResponse,
 )
 """Responses that a broker sends to unauthenticated clients too."""
-_HINT: Final = (
+_LOGIN_HINT: Final = (
     "; it may want TLS or a login: set security.protocol to SSL, SASL_SSL or SASL_PLAINTEXT, for a "
     "login sasl.mechanism, sasl.username and sasl.password, and ssl.certificate.location where it "
     "wants to see a certificate"
 )
 _VERIFY_REMEDY: Final = "set ssl.ca.location to the certificate of the authority that signed it"
-_OTHER_NAME: Final = (
+_NAME_REMEDY: Final = (
     "name the broker as its certificate does, or set ssl.endpoint.identification.algorithm=none"
 )
 _VERIFY_REMEDIES: Final = {
     10: "have the broker's certificate renewed",
-    62: _OTHER_NAME,
-    64: _OTHER_NAME,
+    62: _NAME_REMEDY,
+    64: _NAME_REMEDY,
 }
 """By OpenSSL's codes: expired, another host name, another address."""
 
@@ -122,7 +122,7 @@ class ConnectionPool:
         try:
             return open_connection(self._address, self._host, self._port)
         except BaseException:
-            self._forget_one()
+            self._decrement_count()
             raise
 
     def _release(self, connection: "BrokerConnection") -> None:
@@ -132,9 +132,9 @@ class ConnectionPool:
                 self._changed.notify()
                 return
         connection.close()
-        self._forget_one()
+        self._decrement_count()
 
-    def _forget_one(self) -> None:
+    def _decrement_count(self) -> None:
         with self._changed:
             self._count -= 1
             self._changed.notify()
@@ -162,7 +162,7 @@ class BrokerConnection:
         self._client_id = client_id
         self.is_closed = False
         self._stream = stream
-        self._number = 0
+        self._correlation_id = 0
         self._was_served = False
         """Whether a request was answered that may need authentication."""
         self._versions: dict[int, tuple[int, int]] = {}
@@ -172,11 +172,13 @@ class BrokerConnection:
         self._stream.close()
 
     def learn_versions(self) -> None:
-        """Asks which versions the broker serves; it must be Kafka 2.8 or later."""
+        """Requests the versions that the broker serves; it must be Kafka 2.8 or later."""
         request = ApiVersionsRequest("varve", "1")
         (response,) = self._exchange([request], ApiVersionsResponse, 3)
         if response.error_code:
-            raise Unavailable(f"{self.name} knows no ApiVersions 3: it is older than Kafka 2.8")
+            raise Unavailable(
+                f"{self.name} does not serve ApiVersions 3: it must be Kafka 2.8 or later"
+            )
         self._versions = {
             api.api_key: (api.min_version, api.max_version) for api in response.api_keys
         }
@@ -186,19 +188,19 @@ class BrokerConnection:
 
         `has_ids` allows versions that name topics by their ids alone.
         """
-        known = APIS[kind.API_KEY].versions
+        supported = APIS[kind.API_KEY].versions
         low, high = self._versions.get(kind.API_KEY, (0, -1))
         if not has_ids:
             high = min(high, _VERSION_ENDS.get(ApiKey(kind.API_KEY), high + 1) - 1)
-        high = min(high, known.last)
-        return high if high >= max(low, known.first) else None
+        high = min(high, supported.last)
+        return high if high >= max(low, supported.first) else None
 
     def send(self, request: Message, kind: type[R]) -> R:
         """The response to a request; raises Unavailable when the connection fails."""
         return self.send_all([request], kind)[0]
 
     def send_all(self, requests: Sequence[Message], kind: type[R]) -> list[R]:
-        """The responses to requests of one type that are all sent before the first is answered.
+        """The responses to requests of one type, which are all sent before a response is read.
 
         They must be few and small: responses are read only after the last request is sent.
         """
@@ -211,14 +213,14 @@ class BrokerConnection:
         return self._exchange(requests, kind, version)
 
     def _exchange(self, requests: Sequence[Message], kind: type[R], version: int) -> list[R]:
-        first = self._number + 1
+        first = self._correlation_id + 1
         try:
             for request in requests:
                 self._send(request, version)
             frames = [self._receive() for _ in requests]
         except OSError as error:
             self.close()
-            hint = "" if self._was_served or isinstance(error, TimeoutError) else _HINT
+            hint = "" if self._was_served or isinstance(error, TimeoutError) else _LOGIN_HINT
             raise Unavailable(
                 f"{self.name}: {type(requests[0]).__name__}: {error}{hint}"
             ) from error
@@ -229,10 +231,10 @@ class BrokerConnection:
         ]
 
     def _send(self, request: Message, version: int) -> None:
-        self._number += 1
+        self._correlation_id += 1
         is_flexible = version >= request.FLEXIBLE
         head = write_request_header(
-            request.API_KEY, version, self._number, self._client_id, is_flexible=is_flexible
+            request.API_KEY, version, self._correlation_id, self._client_id, is_flexible=is_flexible
         )
         out = encode(request, version, head)
         self._stream.sendall(_SIZE.pack(len(out)))
@@ -274,7 +276,7 @@ class BrokerConnection:
         offered = self.send(SaslHandshakeRequest(address.mechanism), SaslHandshakeResponse)
         if offered.error_code:
             raise StoreDenied(
-                f"{self.name} has no login by {address.mechanism}, only by "
+                f"{self.name} has not enabled SASL mechanism {address.mechanism}, only "
                 f"{', '.join(offered.mechanisms) or 'nothing'}: set sasl.mechanism"
             )
         log_in(address.mechanism, address.username, address.password, self)
@@ -343,7 +345,9 @@ def _make_tls(address: ClusterAddress) -> ssl.SSLContext:
 
 
 _ITERATIONS_MAX: Final = 1 << 20
+"""Bounds the time that a server can make a login take."""
 _NO_BINDING: Final = "n,,"
+"""The GS2 header of a client without channel binding (RFC 5802)."""
 
 
 class TokenExchange(Protocol):
@@ -360,7 +364,9 @@ def log_in(mechanism: str, username: str, password: str, connection: TokenExchan
         connection.exchange_token(f"\0{username}\0{password}".encode())
         return
     if mechanism not in BY_SASL_NAME:
-        raise InvalidRequest(f"there is no login by {mechanism!r:.40}: {', '.join(MECHANISMS)}")
+        raise InvalidRequest(
+            f"SASL mechanism {mechanism!r:.40} is not supported: use {', '.join(MECHANISMS)}"
+        )
     _log_in_by_scram(BY_SASL_NAME[mechanism], username, password, connection)
 
 
@@ -389,13 +395,18 @@ def _log_in_by_scram(
 
 
 def _read_challenge(text: str, nonce: str) -> tuple[bytes, int, str]:
-    """Salt, iterations and the nonce of both sides."""
+    """Salt, iterations and the joined nonce of client and server."""
     try:
         fields = dict(field.split("=", 1) for field in text.split(","))
         salt = base64.b64decode(fields["s"], validate=True)
         iterations, joined_nonce = int(fields["i"]), fields["r"]
     except (ValueError, KeyError, binascii.Error) as error:
-        raise StoreDenied(f"the server's challenge {text!r:.100} is not one of SCRAM") from error
+        raise StoreDenied(
+            f"the server's challenge {text!r:.100} is not a SCRAM challenge"
+        ) from error
     if not joined_nonce.startswith(nonce) or not 1 <= iterations <= _ITERATIONS_MAX:
-        raise StoreDenied(f"the server's challenge {text!r:.100} does not answer this client")
+        raise StoreDenied(
+            f"the server's challenge {text!r:.100} does not match this login: its nonce or "
+            f"its iterations are invalid (1 to {_ITERATIONS_MAX})"
+        )
     return salt, iterations, joined_nonce

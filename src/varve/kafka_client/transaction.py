@@ -1,13 +1,13 @@
 """A blocking transactional producer: batches and committed offsets of one transaction.
 
-Offsets of a group are committed with the batches: a reader of the group finds them if, and only if,
-the batches of the transaction are committed.
+Offsets of a group are committed with the batches: a reader of the group sees them if, and only if,
+the transaction is committed.
 
 Invariant  batches of a partition carry ascending sequences from 0 on, as each `begin` brings a new
            producer epoch; a batch that is sent again is recognized by them. `begin` fences earlier
            producers of the same id and ends their open transaction before it returns.
-Crash      the coordinator ends what is left open: committed once it has recorded the commit, else
-           aborted by the next `begin` or after the timeout.
+Crash      the coordinator completes an open transaction: commits it if the commit was recorded,
+           else aborts it at the next `begin` or after the timeout.
 Threads    one.
 """
 
@@ -25,6 +25,7 @@ R = TypeVar("R", bound=Message)
 
 _ALL_REPLICAS: Final = -1
 _IN_FLIGHT_MAX: Final = 5
+"""A log remembers the last five batches of a producer, as in Kafka."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ class TransactionalProducer:
         self._timeout_ms = timeout_ms
 
     def begin(self) -> None:
-        """Fences earlier producers of the id; what they left open is committed or aborted."""
+        """Fences earlier producers of the id; their open transaction is committed or aborted."""
         self._client.retry(self._init_producer_id)
 
     def _init_producer_id(self) -> None:
@@ -60,7 +61,7 @@ class TransactionalProducer:
         self.add_topics({topic: partitions})
 
     def add_topics(self, partitions: Mapping[str, Sequence[int]]) -> None:
-        """Makes partitions, by their topics, part of the transaction."""
+        """Adds partitions, by topic, to the transaction."""
         self._client.retry(self._add_topics, partitions)
 
     def _add_topics(self, partitions: Mapping[str, Sequence[int]]) -> None:
@@ -90,10 +91,10 @@ class TransactionalProducer:
         self.append_all(topic, partition, [batch])
 
     def append_all(self, topic: str, partition: int, batches: Sequence[bytearray]) -> int:
-        """Appends batches whose sequences follow each other; gives the offset of the last one.
+        """Appends batches whose sequences follow each other; returns the offset of the last one.
 
-        As many are in flight as a log remembers of a producer, so that those sent again are
-        recognized by their sequences. -1 where the server does not report the offset.
+        At most `_IN_FLIGHT_MAX` are in flight, so that the log recognizes repeated batches by their
+        sequences. Returns -1 if the server does not report the offset.
         """
         offset, sent = -1, 0
         while sent < len(batches):
@@ -132,7 +133,7 @@ class TransactionalProducer:
         return results[-1].base_offset
 
     def commit_offset(self, group: str, committed: CommittedOffset) -> None:
-        """Makes a committed offset of a group part of the transaction."""
+        """Adds a committed offset of a group to the transaction."""
         self._client.retry(self._add_group, group)
         self._client.retry(self._commit_offset, group, committed)
 
