@@ -5,7 +5,7 @@ Messages are constant and their values are in `extra`; both formats show the val
 Invariant  no client fills the disk through the log: of one message of the servers or the broker at
            most `LINES_MAX` lines pass within `WINDOW_SECONDS`, and the next line that passes says
            how many were left out. Messages of the store always pass.
-Threads    a handler asks its filters outside its lock: a race may let a line more pass.
+Threads    a handler calls its filters outside its lock: a race may let an extra line pass.
 """
 
 import json
@@ -44,7 +44,7 @@ class TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         values = "".join(f" {name}={value}" for name, value in _values(record).items())
         line = f"{_time(record)} {record.levelname} {record.name}: {record.getMessage()}{values}"
-        # What clients sent must not look like further lines.
+        # Line breaks in values that clients sent must not look like further log lines.
         line = line.replace("\r", "\\r").replace("\n", "\\n")
         if record.exc_info:
             line = f"{line}\n{self.formatException(record.exc_info)}"

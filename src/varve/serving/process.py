@@ -15,16 +15,16 @@ _SAME_SIGNAL_SECONDS: Final = 0.2
 
 
 def raise_open_file_limit() -> None:
-    """Allows as many open files as the system lets the process have."""
+    """Raises the limit of open files to the hard limit of the process."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def freeze_garbage_collection(thresholds: tuple[int, int, int] | None = None) -> None:
-    """Enables garbage collection, without ever visiting what was imported and loaded so far.
+    """Enables garbage collection, which skips all objects that exist now.
 
-    Little of that is garbage, and finding it takes a tenth of a second.
+    Few modules and tables become garbage, and a collection of them takes a tenth of a second.
     """
     gc.freeze()
     if thresholds is not None:
@@ -42,7 +42,7 @@ def handle_stop_signals(loop: asyncio.AbstractEventLoop) -> asyncio.Event:
         if not stop.is_set():
             first_at = loop.time()
             stop.set()
-        # Whoever ends a group of processes often signals each of them twice.
+        # A supervisor that ends a process group often signals each process twice.
         elif loop.time() - first_at >= _SAME_SIGNAL_SECONDS:
             logger.warning("stopped at once", extra={"signal": signal.Signals(number).name})
             os._exit(EXIT_KILLED)
