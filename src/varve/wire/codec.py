@@ -1,7 +1,7 @@
 """Messages and their headers to bytes and back.
 
-Invariant  `decode` reads any version of a message into the same class; bytes behind a message are
-           left alone, as Kafka does.
+Invariant  `decode` reads any version of a message into the same class; bytes after a
+           message are ignored, as in Kafka.
            The client id is a non-compact string in every version. The response to ApiVersions has
            the non-flexible header in every version, so that a client can read it before it knows
            the server's versions.
@@ -73,7 +73,7 @@ def _decode(
 
 
 def encode(message: Message, version: int, out: bytearray | None = None) -> bytearray:
-    """Writes a message, behind what is in `out` already."""
+    """Writes a message, appended to the content of `out`."""
     kind = type(message)
     out = bytearray() if out is None else out
     encoder(kind, version, version >= kind.FLEXIBLE)(out, message)

@@ -3,10 +3,10 @@
 The source of a function is generated for its version, so that nothing is decided per message: runs
 of fixed-width fields are one call of `struct`, fields that a version lacks cost nothing.
 
-Invariant  reading stays within the bytes it is given and allocates no more than they justify: a
-           length is compared with what is left before it is used, and the elements of arrays and
-           tagged fields are counted before they are made, because an element of two bytes becomes
-           an object of a hundred. Unknown tags are skipped. What breaks the format raises
+Invariant  a decoder reads only the bytes it is given, and allocates no more than they justify: a
+           length is compared with the remaining bytes before it is used, and the elements of
+           arrays and tagged fields are counted before they are created, because an element of two
+           bytes becomes an object of a hundred. Unknown tags are skipped. Malformed bytes raise
            MalformedMessage.
 Threads    any; a function may be compiled twice.
 """

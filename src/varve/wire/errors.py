@@ -1,8 +1,8 @@
 """Kafka's error codes, and the errors of varve that they stand for.
 
 Invariant  `code_for` gives every StoreError the code by which a Kafka client takes the same next
-           step: correct the request, look for the leader again, retry, or give up. A client takes
-           it by `raise_for_code`, which passes over no code.
+           step: correct the request, look for the leader again, retry, or give up. A client raises
+           the error of a code by `raise_for_code`; every code but NONE is an error.
 """
 
 from enum import IntEnum
@@ -12,7 +12,7 @@ from varve.foundation import errors
 
 
 class ErrorCode(IntEnum):
-    """What a response says of a request that was not carried out; NONE where it was."""
+    """Why a request was not carried out, by Kafka's numbers; NONE if it was."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0
@@ -200,14 +200,14 @@ def code_for(error: Exception) -> ErrorCode:
 
 
 class RetriableError(errors.Unavailable):
-    """A response that a later request may not get; with `refresh_metadata` from another broker."""
+    """An error that a retry may not get; `refresh_metadata` if another broker must be found."""
 
     def __init__(self, message: str, *, refresh_metadata: bool = False) -> None:
         super().__init__(message)
         self.refresh_metadata = refresh_metadata
 
 
-_MOVED: Final = frozenset(
+_MOVED_CODES: Final = frozenset(
     {
         ErrorCode.LEADER_NOT_AVAILABLE,
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -219,7 +219,7 @@ _MOVED: Final = frozenset(
         ErrorCode.REPLICA_NOT_AVAILABLE,
     }
 )
-_RETRIABLE: Final = frozenset(
+_RETRIABLE_CODES: Final = frozenset(
     {
         ErrorCode.REQUEST_TIMED_OUT,
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -267,14 +267,14 @@ def raise_for_code(code: int, where: str, detail: str | None = None) -> None:
     """Raises the error that a response's code stands for; RetriableError for one to send again."""
     if code == ErrorCode.NONE:
         return
-    name = ErrorCode(code).name if code in _KNOWN else f"error {code}"
+    name = ErrorCode(code).name if code in _ERROR_CODES else f"error {code}"
     message = f"{where}: the server says {name}" + (f": {detail:.300}" if detail else "")
-    if code in _MOVED or code in _RETRIABLE:
-        raise RetriableError(message, refresh_metadata=code in _MOVED)
+    if code in _MOVED_CODES or code in _RETRIABLE_CODES:
+        raise RetriableError(message, refresh_metadata=code in _MOVED_CODES)
     remedy = _REMEDIES.get(code)
     raise _ERRORS.get(code, errors.InvalidRequest)(
         message if remedy is None else f"{message}; {remedy}"
     )
 
 
-_KNOWN: Final = frozenset(map(int, ErrorCode))
+_ERROR_CODES: Final = frozenset(map(int, ErrorCode))

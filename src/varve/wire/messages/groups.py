@@ -348,7 +348,7 @@ class ConsumerGroupDescribeResponse(Message, versions="0-1", flexible="0+", api_
     groups: list[DescribedConsumerGroup] = field()
 
 
-# What members of a consumer group say to each other through the coordinator
+# Metadata that members of a classic group exchange through the coordinator
 
 
 class OwnedPartitions(Struct):
