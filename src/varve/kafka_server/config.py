@@ -166,21 +166,21 @@ def make_config(
     store_names = set(_store_names())
     store = dict(_SERVER_DEFAULTS)
     listener_settings: dict[str, str] = {}
-    rest: dict[str, str] = {}
+    other: dict[str, str] = {}
     for name, value in translated.items():
         if name in store_names or name.startswith(_STORE_PREFIXES):
             store[name] = value
         elif name.startswith(_LISTENER_PREFIX):
             listener_settings[name] = value
         else:
-            rest[name] = value
-    warnings += _drop_unsupported(rest)
+            other[name] = value
+    warnings += _drop_unsupported(other)
     return ServerConfig(
         paths or (default_directory,),
         store,
-        {part: _parse_part(kind, rest) for part, kind in _BROKER_PARTS.items()},
-        _parse_part(ServerSettings, rest),
-        _parse_part(TlsSettings, rest),
+        {part: _parse_part(kind, other) for part, kind in _BROKER_PARTS.items()},
+        _parse_part(ServerSettings, other),
+        _parse_part(TlsSettings, other),
         listener_settings,
         warnings,
     )
@@ -231,8 +231,8 @@ def _drop_controllers(settings: dict[str, str]) -> list[str]:
 
 def _drop_unsupported(settings: dict[str, str]) -> list[str]:
     """Removes the settings that only Kafka has; raises InvalidSetting for unknown ones."""
-    known = set(_server_names())
-    unknown = [name for name in settings if name not in known]
+    supported = set(_server_names())
+    unknown = [name for name in settings if name not in supported]
     if not unknown:
         return []
     kafka_names = frozenset(_kafka_names())
@@ -256,8 +256,8 @@ def _unknown_setting(name: str, kafka_names: Iterable[str]) -> str:
 
 
 def _parse_part(kind: type[Settings], settings: Mapping[str, str]) -> Any:
-    known = {declaration.kafka_name for declaration in declared(kind)}
-    part = {name: value for name, value in settings.items() if name in known}
+    names = {declaration.kafka_name for declaration in declared(kind)}
+    part = {name: value for name, value in settings.items() if name in names}
     return parse_settings(kind, part, "the server's settings")
 
 

@@ -137,7 +137,7 @@ class ServerMetrics:
         self._lags.append(seconds)
 
     def collect(self) -> "Iterator[Family]":
-        """What prometheus_client asks a collector for."""
+        """Called by prometheus_client."""
         with self._lock:
             for key, totals in list(self._totals.items()):
                 self._add_new_locked(key, replace(totals))

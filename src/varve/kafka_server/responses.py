@@ -103,11 +103,11 @@ class ResponseWriter:
         size = 0
         while self._pieces and size < WRITE_BYTES:
             piece = self._pieces.popleft()
-            rest = WRITE_BYTES - size
-            if len(piece) > rest:
+            remaining = WRITE_BYTES - size
+            if len(piece) > remaining:
                 view = memoryview(piece)
-                self._pieces.appendleft(view[rest:])
-                piece = view[:rest]
+                self._pieces.appendleft(view[remaining:])
+                piece = view[:remaining]
             pieces.append(piece)
             size += len(piece)
         return pieces, size

@@ -25,13 +25,13 @@ from varve.broker.security.credentials import ScramCredentials
 from varve.foundation.errors import InvalidSetting, StoreError
 from varve.foundation.scram import ScramCredential, ScramMechanism, is_proof, keyed
 
-_COST: Final = 1 << 14
-_BLOCK: Final = 8
-_PARALLEL: Final = 1
-_COST_MAX: Final = 1 << 17
+_SCRYPT_COST: Final = 1 << 14
+_SCRYPT_BLOCK_SIZE: Final = 8
+_SCRYPT_PARALLELISM: Final = 1
+_SCRYPT_COST_MAX: Final = 1 << 17
 _SALT_BYTES: Final = 16
 _KEY_BYTES: Final = 32
-_MEMORY_MAX: Final = 256 << 20
+_SCRYPT_MEMORY_MAX: Final = 256 << 20
 
 _PLAIN_MODULE: Final = "org.apache.kafka.common.security.plain.PlainLoginModule"
 _JAAS: Final = re.compile(r"\s*(?P<module>[\w.]+)\s+(?P<flag>\w+)(?P<options>.*?);?\s*", re.DOTALL)
@@ -56,8 +56,8 @@ class _Hash:
 def hash_password(password: str, *, entropy: Callable[[int], bytes] = token_bytes) -> str:
     """The hash for a line `name=hash` of the file of users; takes about a tenth of a second."""
     salt = entropy(_SALT_BYTES)
-    key = _scrypt(password, salt, _COST)
-    return "$".join(("scrypt", str(_COST), _text(salt), _text(key)))
+    key = _scrypt(password, salt, _SCRYPT_COST)
+    return "$".join(("scrypt", str(_SCRYPT_COST), _text(salt), _text(key)))
 
 
 class PlainUsers:
@@ -71,7 +71,7 @@ class PlainUsers:
         entropy: Callable[[int], bytes] = token_bytes,
     ) -> None:
         self._hashes = {name: _parse_hash(name, text) for name, text in (hashes or {}).items()}
-        self._unused = _Hash(_COST, entropy(_SALT_BYTES), entropy(_KEY_BYTES))
+        self._unused = _Hash(_SCRYPT_COST, entropy(_SALT_BYTES), entropy(_KEY_BYTES))
         self._secret = entropy(_KEY_BYTES)
         self._digests = {name: self._digest(text) for name, text in (passwords or {}).items()}
 
@@ -127,7 +127,7 @@ def parse_jaas(text: str, where: str) -> dict[str, str]:
         option = _OPTION.match(options, at)
         if option is None:
             raise InvalidSetting(
-                f'{where}: option {len(users) + 1} or the one behind it is not name="value"'
+                f'{where}: option {len(users) + 1} or the next one is not name="value"'
             )
         at = option.end()
         value = option["double"] or option["single"] or option["bare"] or ""
@@ -143,7 +143,7 @@ def _parse_hash(name: str, text: str) -> _Hash:
             int(cost), base64.b64decode(salt, validate=True), base64.b64decode(key, validate=True)
         )
         is_power = parsed.cost > 1 and parsed.cost & (parsed.cost - 1) == 0
-        is_valid = kind == "scrypt" and is_power and parsed.cost <= _COST_MAX
+        is_valid = kind == "scrypt" and is_power and parsed.cost <= _SCRYPT_COST_MAX
         if is_valid and parsed.salt and len(parsed.key) == _KEY_BYTES:
             return parsed
     except ValueError:
@@ -158,9 +158,9 @@ def _scrypt(password: str, salt: bytes, cost: int) -> bytes:
         password.encode(),
         salt=salt,
         n=cost,
-        r=_BLOCK,
-        p=_PARALLEL,
-        maxmem=_MEMORY_MAX,
+        r=_SCRYPT_BLOCK_SIZE,
+        p=_SCRYPT_PARALLELISM,
+        maxmem=_SCRYPT_MEMORY_MAX,
         dklen=_KEY_BYTES,
     )
 
@@ -293,9 +293,9 @@ class ScramExchange:
                 "from username"
             )
         credential = self._credentials.find(self.user, self._mechanism)
-        feigned = self._credentials.fake_credential(self.user, self._mechanism)
+        fake = self._credentials.fake_credential(self.user, self._mechanism)
         self._is_known = credential is not None
-        self._credential = credential or feigned
+        self._credential = credential or fake
         self._header, self._first_bare = match["header"], match["bare"]
         self._nonce = match["nonce"] + self._own_nonce
         salt = base64.b64encode(self._credential.salt).decode()

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 _ACCEPTED_PER_TURN: Final = 64
 _CHECK_SECONDS: Final = 1.0
 _WATCH_SECONDS: Final = 0.25
-_NO_FILES_SECONDS: Final = 0.1
+_ACCEPT_RETRY_SECONDS: Final = 0.1
 _STOP_POLL_SECONDS: Final = 0.01
 
 
@@ -134,7 +134,7 @@ class Server:
             except OSError as error:
                 # Out of file descriptors: waiting clients are accepted when others have left.
                 logger.error("no connection can be accepted", extra={"error": str(error)})
-                await asyncio.sleep(_NO_FILES_SECONDS)
+                await asyncio.sleep(_ACCEPT_RETRY_SECONDS)
 
     async def _wait_for_clients(self, listening: socket.socket) -> None:
         """Until a client can be accepted.

@@ -17,7 +17,7 @@ from varve.foundation.settings import INT_MAX, check_settings, declared, parse_s
 _LISTENER: Final = re.compile(
     r"(?P<name>[A-Za-z0-9_.-]+)://(?P<host>\[[0-9A-Fa-f:.%]+\]|[^:/\[\]\s]*):(?P<port>[0-9]{1,5})"
 )
-_EVERYWHERE: Final = frozenset({"", "0.0.0.0", "::"})
+_ALL_INTERFACES: Final = frozenset({"", "0.0.0.0", "::"})
 PORT_MAX: Final = 65_535
 
 
@@ -54,7 +54,7 @@ class Listener:
     @property
     def is_everywhere(self) -> bool:
         """Whether it is on every interface, so that its host cannot be advertised."""
-        return self.host in _EVERYWHERE
+        return self.host in _ALL_INTERFACES
 
 
 def parse_listeners(
@@ -95,10 +95,10 @@ def parse_protocol_map(texts: Iterable[str]) -> dict[str, SecurityProtocol]:
     for text in texts:
         name, colon, protocol = (part.strip().upper() for part in text.partition(":"))
         if not (name and colon and protocol in SecurityProtocol.__members__):
-            known = ", ".join(SecurityProtocol)
+            choices = ", ".join(SecurityProtocol)
             raise InvalidSetting(
                 f"listener.security.protocol.map has {text!r:.120}; write NAME:PROTOCOL with one "
-                f"of {known}"
+                f"of {choices}"
             )
         protocols[name] = SecurityProtocol(protocol)
     return protocols
@@ -331,8 +331,8 @@ ENABLED_MECHANISMS: Final = "sasl.enabled.mechanisms"
 MAX_REAUTH: Final = "connections.max.reauth.ms"
 
 _TLS_NAMES: Final = frozenset(declaration.kafka_name for declaration in declared(TlsSettings))
-_OF_A_LISTENER: Final = _TLS_NAMES | {ENABLED_MECHANISMS, MAX_REAUTH}
-_OF_A_MECHANISM: Final = frozenset(
+_LISTENER_NAMES: Final = _TLS_NAMES | {ENABLED_MECHANISMS, MAX_REAUTH}
+_MECHANISM_NAMES: Final = frozenset(
     f"{mechanism.lower()}.{name}" for mechanism in MECHANISMS for name in (JAAS, MAX_REAUTH)
 )
 
@@ -348,24 +348,24 @@ class ListenerOverrides:
         self._by_listener: dict[str, dict[str, str]] = {name.lower(): {} for name in listeners}
         for key, value in overrides.items():
             listener, name = self._parse_key(key)
-            if name not in _OF_A_LISTENER and name not in _OF_A_MECHANISM:
-                known = ", ".join(sorted(_OF_A_LISTENER | _OF_A_MECHANISM))
+            if name not in _LISTENER_NAMES and name not in _MECHANISM_NAMES:
+                allowed = ", ".join(sorted(_LISTENER_NAMES | _MECHANISM_NAMES))
                 raise InvalidSetting(
-                    f"unknown setting {key!r:.120}: a listener has {known} of its own"
+                    f"unknown setting {key!r:.120}: a listener has {allowed} of its own"
                 )
             self._by_listener[listener][name] = value
 
     def _parse_key(self, key: str) -> tuple[str, str]:
         # A listener's name may have dots: the longest match is meant.
-        rest = key.removeprefix(_PREFIX)
-        fitting = [name for name in self._by_listener if rest.startswith(f"{name}.")]
-        if not key.startswith(_PREFIX) or not fitting:
+        suffix = key.removeprefix(_PREFIX)
+        matching = [name for name in self._by_listener if suffix.startswith(f"{name}.")]
+        if not key.startswith(_PREFIX) or not matching:
             raise InvalidSetting(
                 f"{key!r:.120} is not for a listener of this server; it has "
                 f"{', '.join(self._by_listener)}"
             )
-        listener = max(fitting, key=len)
-        return listener, rest.removeprefix(f"{listener}.")
+        listener = max(matching, key=len)
+        return listener, suffix.removeprefix(f"{listener}.")
 
     def for_listener(self, listener: str) -> dict[str, str]:
         """The overrides of a listener, by names without the prefix."""

@@ -74,11 +74,11 @@ def load_identity(settings: TlsSettings) -> Identity:
     data = _read_store(settings.keystore_location, where)
     if data.lstrip().startswith(_PEM):
         return _identity_of_pem(data, settings.key_password, where)
-    certificates = _load_pkcs12(data, settings.keystore_password, where)
-    if certificates.key is None or certificates.cert is None:
+    store = _load_pkcs12(data, settings.keystore_password, where)
+    if store.key is None or store.cert is None:
         raise InvalidSetting(f"{where} holds no private key with its certificate")
-    others = [certificate.certificate for certificate in certificates.additional_certs]
-    return Identity(certificates.key, (certificates.cert.certificate, *others))
+    others = [certificate.certificate for certificate in store.additional_certs]
+    return Identity(store.key, (store.cert.certificate, *others))
 
 
 def load_trusted(settings: TlsSettings) -> str | None:
@@ -92,10 +92,10 @@ def load_trusted(settings: TlsSettings) -> str | None:
     data = _read_store(settings.truststore_location, where)
     if data.lstrip().startswith(_PEM):
         return _certificates(data, where)
-    and_certificates = _load_pkcs12(data, settings.truststore_password, where)
-    certificates = [certificate.certificate for certificate in and_certificates.additional_certs]
-    if and_certificates.cert is not None:
-        certificates.append(and_certificates.cert.certificate)
+    store = _load_pkcs12(data, settings.truststore_password, where)
+    certificates = [certificate.certificate for certificate in store.additional_certs]
+    if store.cert is not None:
+        certificates.append(store.cert.certificate)
     if not certificates:
         raise InvalidSetting(f"{where} holds no certificate")
     return b"".join(certificate.public_bytes(Encoding.PEM) for certificate in certificates).decode()
