@@ -258,8 +258,8 @@ class SecuritySettings:
     def __post_init__(self) -> None:
         check_settings(self)
         for name in self.super_user_names:
-            kind, colon, rest = name.partition(":")
-            if not (kind and colon and rest):
+            kind, colon, user = name.partition(":")
+            if not (kind and colon and user):
                 raise InvalidSetting(
                     f"super.users has {name!r:.120}; write a type, a colon and a name, and ; "
                     "between users, as in User:alice;User:bob"

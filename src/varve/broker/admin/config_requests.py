@@ -74,13 +74,13 @@ def _unique_resources(
     unique: dict[tuple[int, str], messages.DescribeConfigsResource] = {}
     for resource in request.resources:
         key = resource.resource_type, resource.resource_name
-        known = unique.setdefault(key, resource)
-        if known is resource:
+        first = unique.setdefault(key, resource)
+        if first is resource:
             continue
-        if known.configuration_keys and resource.configuration_keys:
-            known.configuration_keys = [*known.configuration_keys, *resource.configuration_keys]
+        if first.configuration_keys and resource.configuration_keys:
+            first.configuration_keys = [*first.configuration_keys, *resource.configuration_keys]
         else:
-            known.configuration_keys = None
+            first.configuration_keys = None
     return list(unique.values())
 
 

@@ -230,19 +230,19 @@ def check_no_nulls(configs: Mapping[str, str | None]) -> dict[str, str]:
 def apply_operations(
     changes: Iterable[ConfigChange],
     current: Mapping[str, str],
-    known: Mapping[str, SettingDeclaration],
+    declarations: Mapping[str, SettingDeclaration],
 ) -> Changes:
     """The values that operations result in; raises InvalidRequest, InvalidSetting."""
     results: Changes = {}
     for change in changes:
         if change.name in results:
             raise InvalidRequest(f"{change.name:.200} is changed twice; change it once")
-        results[change.name] = _apply(change, current, known)
+        results[change.name] = _apply(change, current, declarations)
     return results
 
 
 def _apply(
-    change: ConfigChange, current: Mapping[str, str], known: Mapping[str, SettingDeclaration]
+    change: ConfigChange, current: Mapping[str, str], declarations: Mapping[str, SettingDeclaration]
 ) -> str | None:
     name, value = change.name, change.value
     if change.config_operation == ConfigOperation.DELETE:
@@ -256,7 +256,7 @@ def _apply(
             f"operation {change.config_operation} on {name:.200} is not known; use 0 set, "
             "1 delete, 2 append or 3 subtract"
         )
-    if name in known and known[name].type is not SettingType.LIST:
+    if name in declarations and declarations[name].type is not SettingType.LIST:
         raise InvalidSetting(f"{name} is not a list: set it instead of appending or subtracting")
     items = [item for item in current.get(name, "").split(",") if item]
     operands = [item.strip() for item in value.split(",")]

@@ -1,1 +1,1 @@
-"""Records in and out: produce, fetch, offsets, and what clients must know to ask for them."""
+"""Requests for records: Produce, Fetch, offsets and metadata."""

@@ -74,11 +74,11 @@ class FetchSession:
     def update(self, request: FetchRequest) -> None:
         """Applies what a request adds, changes and removes."""
         for partition in requested_partitions(request, self.has_ids):
-            known = self.partitions.get(partition.key)
-            if known is None:
+            existing = self.partitions.get(partition.key)
+            if existing is None:
                 self.partitions[partition.key] = partition
             else:
-                known.requested = partition.requested
+                existing.requested = partition.requested
         for topic in request.forgotten_topics_data:
             key: TopicKey = topic.topic_id if self.has_ids else topic.topic
             for number in topic.partitions:

@@ -121,8 +121,8 @@ def _check_creatable(
         validate_topic_name(name)
     except StoreError as error:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION) from error
-    is_wanted = broker.settings.auto_create_topics_enable and request.allow_auto_topic_creation
-    if not is_wanted or name in INTERNAL_TOPICS:
+    is_enabled = broker.settings.auto_create_topics_enable and request.allow_auto_topic_creation
+    if not is_enabled or name in INTERNAL_TOPICS:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     if not context.is_authorized(Operation.CREATE, ResourceType.CLUSTER):
         context.authorize(Operation.CREATE, ResourceType.TOPIC, name)

@@ -435,22 +435,24 @@ class DedupReplay:
     def restore(self, now_ms: int) -> int:
         """Remembers all that the store lacks; returns the offset up to which all is decided."""
         log, store = self._log, self._store
-        known = store.changelog_offset
-        if known is not None and self._has_other_history(known):
+        restored_offset = store.changelog_offset
+        if restored_offset is not None and self._has_other_history(restored_offset):
             store.reset()
-            known = None
-        if known is None:
+            restored_offset = None
+        if restored_offset is None:
             position = self._restore_tail(now_ms)
         else:
-            position = self.learn(max(known, log.log_start_offset), store.stream_time_ms, now_ms)
+            position = self.learn(
+                max(restored_offset, log.log_start_offset), store.stream_time_ms, now_ms
+            )
         self._learn_beyond(position, now_ms)
         return position
 
-    def _has_other_history(self, known: int) -> bool:
+    def _has_other_history(self, restored_offset: int) -> bool:
         """Whether the log has lost its end since the ids were written; it may have grown again."""
-        if known > self._log.end_offset:
+        if restored_offset > self._log.end_offset:
             return True
-        mark, header = self._store.changelog_mark, self._dedup.find_header(known - 1)
+        mark, header = self._store.changelog_mark, self._dedup.find_header(restored_offset - 1)
         return mark is not None and header is not None and mark.find_break(header) is not None
 
     def _restore_tail(self, now_ms: int) -> int:

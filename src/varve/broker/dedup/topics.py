@@ -192,12 +192,12 @@ class DedupTopics:
         complete()
 
     def _get_partition(self, topic: ServedTopic, log: Log) -> _DedupPartition:
-        """The partition; one that was not known starts to open."""
-        known = self._partitions.get(log.topic_partition)
-        if known is not None and known.log is log:
-            return known
-        if known is not None:
-            self._end(log.topic_partition, known)
+        """The partition; a new one starts to open."""
+        existing = self._partitions.get(log.topic_partition)
+        if existing is not None and existing.log is log:
+            return existing
+        if existing is not None:
+            self._end(log.topic_partition, existing)
         rules = find_rules(topic)
         assert rules is not None, "the topic is not deduplicated"
         partition = _DedupPartition(log, rules, state_directory(topic, log))
@@ -324,9 +324,9 @@ class DedupTopics:
         topic = self._topics.find(name.topic)
         log = None if topic is None else topic.find_log(name.partition)
         rules = None if topic is None else find_rules(topic)
-        known = self._partitions.get(name)
-        if known is not None and (known.rules != rules or known.log is not log):
-            self._end(name, known)
+        existing = self._partitions.get(name)
+        if existing is not None and (existing.rules != rules or existing.log is not log):
+            self._end(name, existing)
         if topic is not None and rules is not None and log is not None:
             self._get_partition(topic, log)
 

@@ -47,7 +47,7 @@ def assign_range(
 def assign_uniform(
     subscriptions: Subscriptions, partition_counts: Mapping[UUID, int], before: Targets
 ) -> dict[str, Partitions]:
-    """Members keep what they had; the rest goes to those with least; then loads are balanced."""
+    """Members keep their partitions; free ones go to the least loaded; then loads are balanced."""
     assignment = _UniformAssignment(subscriptions, partition_counts)
     assignment.keep(before)
     assignment.assign_free()
@@ -86,8 +86,8 @@ class _UniformAssignment:
     def keep(self, before: Targets) -> None:
         for member in self._load:
             for topic, number in before.get(member, NO_PARTITIONS):
-                is_wanted = topic in self._subscriptions[member]
-                if is_wanted and number in self._free.get(topic, ()):
+                is_subscribed = topic in self._subscriptions[member]
+                if is_subscribed and number in self._free.get(topic, ()):
                     self._free[topic].remove(number)
                     self._assign(member, topic, number)
 

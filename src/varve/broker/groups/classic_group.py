@@ -206,15 +206,15 @@ class ClassicGroup:
 
     def _may_grow(self, member_id: str, request: JoinRequest) -> bool:
         size_max = self._settings.group_max_size
-        known = self.members.get(member_id)
+        existing = self.members.get(member_id)
         if request.instance_id in self.static_members:
             return True
         match self.state:
             case ClassicState.PREPARING_REBALANCE:
                 joining = sum(member.is_joining for member in self.members.values())
-                return (known is not None and known.is_joining) or joining < size_max
+                return (existing is not None and existing.is_joining) or joining < size_max
             case ClassicState.COMPLETING_REBALANCE | ClassicState.STABLE:
-                return known is not None or len(self.members) < size_max
+                return existing is not None or len(self.members) < size_max
             case _:
                 return True
 
@@ -291,7 +291,7 @@ class ClassicGroup:
         self._renew_session(member)
         if self.state is ClassicState.STABLE and self._select_protocol() == self.protocol:
             self._update_subscriptions()
-            record = self._to_record({id: known.assignment for id, known in self.members.items()})
+            record = self._to_record({id: other.assignment for id, other in self.members.items()})
             keeping = self._keep_assignment(member, record, may_skip, old_leader)
             self._services.tasks.start(keeping)
         else:
@@ -324,11 +324,11 @@ class ClassicGroup:
         if self.leader == member.id:
             members = [
                 JoinGroupResponseMember(
-                    member_id=known.id,
-                    group_instance_id=known.instance_id,
-                    metadata=known.metadata_of(self.protocol),
+                    member_id=other.id,
+                    group_instance_id=other.instance_id,
+                    metadata=other.metadata_of(self.protocol),
                 )
-                for known in self.members.values()
+                for other in self.members.values()
             ]
         return JoinGroupResponse(
             generation_id=self.generation,
@@ -430,10 +430,10 @@ class ClassicGroup:
         self, member_id: str, instance_id: str | None, generation: int | None = None
     ) -> None:
         if instance_id is not None:
-            known = self.static_members.get(instance_id)
-            if known is None:
+            static_id = self.static_members.get(instance_id)
+            if static_id is None:
                 raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
-            if known != member_id:
+            if static_id != member_id:
                 raise KafkaError(ErrorCode.FENCED_INSTANCE_ID)
         if member_id not in self.members:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
@@ -569,8 +569,10 @@ class ClassicGroup:
             self._rebalance()
 
     def _common_protocols(self) -> set[str]:
-        known = [{name for name, _ in member.request.protocols} for member in self.members.values()]
-        return set.intersection(*known) if known else set()
+        protocol_sets = [
+            {name for name, _ in member.request.protocols} for member in self.members.values()
+        ]
+        return set.intersection(*protocol_sets) if protocol_sets else set()
 
     def _select_protocol(self) -> str:
         """The one that most members prefer; of equals the one that was voted for first."""

@@ -255,10 +255,12 @@ class OffsetExpiry:
         """Removes the offsets in a deleted topic; those that cannot be removed expire later."""
         for group in list(self._offsets.groups()):
             await asyncio.sleep(0)
-            known = self._offsets.known_partitions(group)
-            gone = [partition for partition in known if self._is_in(topic, group, partition)]
+            partitions = self._offsets.known_partitions(group)
+            deleted = [
+                partition for partition in partitions if self._is_in(topic, group, partition)
+            ]
             try:
-                await self._offsets.delete(group, gone)
+                await self._offsets.delete(group, deleted)
             except StoreError as error:
                 extra = {"group": group, "error": str(error)}
                 logger.warning("offset expiration failed", extra=extra)

@@ -92,8 +92,8 @@ class ConsumerGroup:
                 cancel(self._sessions.pop(id, None))
                 cancel(self._revocations.pop(id, None))
         for id, member in state.members.items():
-            known = before.members.get(id)
-            if known is not member and (known is None or not member.is_revoking_as(known)):
+            previous = before.members.get(id)
+            if previous is not member and (previous is None or not member.is_revoking_as(previous)):
                 self._start_revocation_timer(member)
 
     def renew_session(self, member_id: str) -> None:
@@ -273,7 +273,7 @@ class ConsumerCoordinator:
             target=state.target_of(member_id),
             target_epoch=state.assignment_epoch,
             owned=owned_partitions(request),
-            held_by_others=lambda some: state.held_by_others(member_id, some),
+            held_by_others=lambda partitions: state.held_by_others(member_id, partitions),
         )
         if member != state.members[member_id]:
             state = state.put(member)
@@ -307,11 +307,11 @@ class ConsumerCoordinator:
         generation = self._topics.generation
         if not is_changed and state.seen_topics == generation:
             return state
-        known = state.resolved if state.seen_topics == generation else {}
-        missing = [regex for regex in state.regexes() if regex not in known]
+        cached = state.resolved if state.seen_topics == generation else {}
+        missing = [regex for regex in state.regexes() if regex not in cached]
         matching = await self._resolve(missing, may_describe) if missing else {}
         resolved = {
-            regex: matching[regex] if regex in matching else known[regex]
+            regex: matching[regex] if regex in matching else cached[regex]
             for regex in state.regexes()
         }
         state = replace(state, resolved=resolved, seen_topics=generation)

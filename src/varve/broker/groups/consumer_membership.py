@@ -109,16 +109,16 @@ def apply_heartbeat(
 def _join(
     state: ConsumerState, instance_id: str | None, member_id: str, size_max: int
 ) -> tuple[ConsumerState, ConsumerMember]:
-    known = state.find_static(instance_id) if instance_id is not None else None
-    if known is not None and known.id != member_id:
-        if not known.has_left:
+    owner = state.find_static(instance_id) if instance_id is not None else None
+    if owner is not None and owner.id != member_id:
+        if not owner.has_left:
             raise KafkaError(
                 ErrorCode.UNRELEASED_INSTANCE_ID,
                 f"Static member {member_id} with instance id {instance_id} cannot join the group "
-                f"because the instance id is owned by {known.id} member.",
+                f"because the instance id is owned by {owner.id} member.",
             )
-        member = known.rejoin_as(member_id)
-        return state.rename(known.id, member), member
+        member = owner.rejoin_as(member_id)
+        return state.rename(owner.id, member), member
     member = state.members.get(member_id) or ConsumerMember(member_id)
     if member_id not in state.members and len(state.members) >= size_max:
         raise KafkaError(
@@ -136,16 +136,16 @@ def _get_member(state: ConsumerState, instance_id: str | None, member_id: str) -
                 ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of the group."
             )
         return member
-    known = state.find_static(instance_id)
-    if known is None:
+    owner = state.find_static(instance_id)
+    if owner is None:
         raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
-    if known.id != member_id:
+    if owner.id != member_id:
         raise KafkaError(
             ErrorCode.FENCED_INSTANCE_ID,
             f"Static member {member_id} with instance id {instance_id} was fenced by member "
-            f"{known.id}.",
+            f"{owner.id}.",
         )
-    return known
+    return owner
 
 
 def _check_epoch(member: ConsumerMember, epoch: int, owned: Partitions | None) -> None:
@@ -202,12 +202,12 @@ def is_subscription_changed(before: ConsumerState, after: ConsumerState, member_
     if before.epoch == 0 or len(before.members) != len(after.members):
         return True
     member = after.members[member_id]
-    known = before.members.get(member_id)
-    if known is None and member.instance_id is not None:
-        known = before.find_static(member.instance_id)
-    if known is None:
+    previous = before.members.get(member_id)
+    if previous is None and member.instance_id is not None:
+        previous = before.find_static(member.instance_id)
+    if previous is None:
         return True
-    return (known.topic_names, known.topic_regex or "") != (
+    return (previous.topic_names, previous.topic_regex or "") != (
         member.topic_names,
         member.topic_regex or "",
     )

@@ -145,13 +145,13 @@ class ConsumerState:
         return replace(after, targets={**after.targets, member.id: self.target_of(member_id)})
 
     def held_by_others(self, member_id: str, partitions: Partitions) -> Partitions:
-        """Those of some partitions that other members still hold."""
-        held = [
+        """The partitions that other members still hold."""
+        overlaps = [
             partitions & member.held
             for id, member in self.members.items()
             if id != member_id and not member.held.isdisjoint(partitions)
         ]
-        return NO_PARTITIONS.union(*held)
+        return NO_PARTITIONS.union(*overlaps)
 
     def topics_of(self, member: ConsumerMember) -> frozenset[str]:
         """The names that a member subscribes to, whether the topics exist or not."""
@@ -167,9 +167,9 @@ class ConsumerState:
             sorted({member.topic_regex for member in self.members.values() if member.topic_regex})
         )
 
-    def preferred_assignor(self, known: tuple[str, ...]) -> str:
-        """The one that most members request; the first known one where none does."""
-        votes = dict.fromkeys(known, 0)
+    def preferred_assignor(self, assignors: tuple[str, ...]) -> str:
+        """The assignor that most members request; the first where none does."""
+        votes = dict.fromkeys(assignors, 0)
         for member in self.members.values():
             if member.server_assignor in votes:
                 votes[member.server_assignor] += 1
@@ -177,7 +177,7 @@ class ConsumerState:
 
 
 FindHeld = Callable[[Partitions], Partitions]
-"""Those of some partitions that other members hold."""
+"""Returns the partitions that other members hold."""
 
 
 def reconcile(

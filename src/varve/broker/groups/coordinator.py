@@ -200,10 +200,10 @@ class GroupCoordinator:
         await self._tasks.finish(self._delete_offsets(group_id, partitions))
 
     async def _delete_offsets(self, group_id: str, partitions: list[TopicPartition]) -> None:
-        known = self.offsets.known_partitions(group_id)
+        committed = self.offsets.known_partitions(group_id)
         with kafka_errors():
             await self.offsets.delete(
-                group_id, [partition for partition in partitions if partition in known]
+                group_id, [partition for partition in partitions if partition in committed]
             )
 
     # Groups

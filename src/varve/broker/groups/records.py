@@ -168,8 +168,8 @@ def _find_topics(data: bytes) -> list[str] | None:
         if version < 0:
             return None
         # Later versions begin like earlier ones, so they are read as the last known one.
-        known = min(version, ConsumerProtocolSubscription.VERSIONS.last)
-        return decode_numbered(ConsumerProtocolSubscription, data, known).topics
+        readable = min(version, ConsumerProtocolSubscription.VERSIONS.last)
+        return decode_numbered(ConsumerProtocolSubscription, data, readable).topics
     except (Corrupt, MalformedMessage):
         return None
 
@@ -186,9 +186,9 @@ def changes(group_id: str, before: ConsumerState, after: ConsumerState) -> Recor
         for id, member in after.members.items()
         if before.members.get(id) is not member
     ]
-    for known, member in changed:
+    for previous, member in changed:
         metadata = _metadata(member)
-        if known is None or _metadata(known) != metadata:
+        if previous is None or _metadata(previous) != metadata:
             records.append((ConsumerGroupMemberMetadataKey(group_id, member.id), metadata))
     if (before.epoch, before.metadata_hash) != (after.epoch, after.metadata_hash):
         epoch = ConsumerGroupMetadataValue(after.epoch, after.metadata_hash)
@@ -200,9 +200,9 @@ def changes(group_id: str, before: ConsumerState, after: ConsumerState) -> Recor
     if before.assignment_epoch != after.assignment_epoch:
         done = ConsumerGroupTargetAssignmentMetadataValue(after.assignment_epoch)
         records.append((ConsumerGroupTargetAssignmentMetadataKey(group_id), done))
-    for known, member in changed:
+    for previous, member in changed:
         current = _current(member)
-        if known is None or _current(known) != current:
+        if previous is None or _current(previous) != current:
             current_key = ConsumerGroupCurrentMemberAssignmentKey(group_id, member.id)
             records.append((current_key, current))
     return records

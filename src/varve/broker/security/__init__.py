@@ -1,1 +1,1 @@
-"""Who may do what: rights, credentials, quotas."""
+"""ACLs, SCRAM credentials and client quotas."""

@@ -57,11 +57,11 @@ _IMPLIED_BY: Final[dict[Operation, frozenset[Operation]]] = {
 }
 
 
-def is_covered(wanted: Operation, operation: Operation, permission: Permission) -> bool:
-    """Whether a binding for `operation` covers the wanted one."""
-    if operation in (Operation.ALL, wanted):
+def is_covered(requested: Operation, operation: Operation, permission: Permission) -> bool:
+    """Whether a binding for `operation` covers the requested operation."""
+    if operation in (Operation.ALL, requested):
         return True
-    return permission is Permission.ALLOW and operation in _IMPLIED_BY.get(wanted, ())
+    return permission is Permission.ALLOW and operation in _IMPLIED_BY.get(requested, ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,8 +181,8 @@ class AclTable:
         """Removes the bindings that the filters match, all or none; those of each filter."""
         with self._lock:
             matching = [self.find(filter) for filter in filters]
-            gone = {binding for bindings in matching for binding in bindings}
-            kept = (binding for binding in self.bindings if binding not in gone)
+            removed = {binding for bindings in matching for binding in bindings}
+            kept = (binding for binding in self.bindings if binding not in removed)
             self._write_locked(tuple(kept))
             return matching
 
@@ -237,7 +237,7 @@ _OWNER_COUNT_MAX: Final = 1_024
 _TYPE_COUNT_MAX: Final = 128
 
 
-class _Question(NamedTuple):
+class _AccessCheck(NamedTuple):
     principal: str
     host: str
     operation: Operation
@@ -301,7 +301,7 @@ class AclAuthorizer:
         cache = self._current()
         answer = cache.answers.get(key)
         if answer is None:
-            answer = self._decide(cache, _Question(str(principal), host, operation, type, name))
+            answer = self._decide(cache, _AccessCheck(str(principal), host, operation, type, name))
             if len(cache.answers) >= _ANSWER_COUNT_MAX:
                 cache.answers.clear()
             cache.answers[key] = answer
@@ -341,8 +341,8 @@ class AclAuthorizer:
             cache = self._cache = _Cache(self._table.bindings)
         return cache
 
-    def _decide(self, cache: _Cache, question: _Question) -> bool:
-        principal, host, operation, type, name = question
+    def _decide(self, cache: _Cache, check: _AccessCheck) -> bool:
+        principal, host, operation, type, name = check
         if principal in self._super_users:
             return True
         is_granted = False
@@ -350,7 +350,7 @@ class AclAuthorizer:
             if not is_covered(operation, binding.operation, binding.permission):
                 continue
             if binding.permission is Permission.DENY:
-                _log_denied(question)
+                _log_denied(check)
                 return False
             is_granted = True
         if is_granted:
@@ -359,7 +359,7 @@ class AclAuthorizer:
             binding.matches_resource(type, name) for binding in cache.bindings
         ):
             return True
-        _log_denied(question)
+        _log_denied(check)
         return False
 
     def _acls_of(self, cache: _Cache, principal: str, host: str) -> _PrincipalAcls:
@@ -387,8 +387,8 @@ def _is_denied(allowed: AclBinding, denials: list[AclBinding]) -> bool:
     return False
 
 
-def _log_denied(question: _Question) -> None:
-    principal, host, operation, type, name = question
+def _log_denied(check: _AccessCheck) -> None:
+    principal, host, operation, type, name = check
     logger.info(
         "denied",
         extra={

@@ -4,7 +4,7 @@ Layout     `varve-producer-ids.json` with `next_id`, the first id of the next bl
            docs/formats/directory.md
 Invariant  an id is allocated once: a block is on disk before its first id is used. Ids that logs
            know already, such as those of a directory that Kafka wrote, are skipped.
-Crash      the rest of a block is lost; there are enough.
+Crash      the remaining ids of a block are lost; there are 2^63.
 Threads    the loop's; blocks are written off the loop, one at a time.
 """
 
@@ -19,7 +19,8 @@ from varve.commit_log.health import DirectoryHealth
 from varve.disk import FileSystem
 
 PRODUCER_IDS_FILE: Final = "varve-producer-ids.json"
-_BLOCK: Final = 1_000
+_BLOCK_ID_COUNT: Final = 1_000
+"""As in Kafka."""
 
 
 class ProducerIds:
@@ -63,17 +64,17 @@ class ProducerIds:
         if self._block_start is None:
             self._block_start = await self._blocking.run(self._find_start)
         start = max(self._block_start, self._floor)
-        await self._blocking.run(self._file.write, {"next_id": start + _BLOCK})
-        self._block_start = start + _BLOCK
-        self._next, self._end = start, start + _BLOCK
+        await self._blocking.run(self._file.write, {"next_id": start + _BLOCK_ID_COUNT})
+        self._block_start = start + _BLOCK_ID_COUNT
+        self._next, self._end = start, start + _BLOCK_ID_COUNT
 
     def _find_start(self) -> int:
-        known = self._file.read_as(_decode_next_id)
+        next_id = self._file.read_as(_decode_next_id)
         for topic in self._topics:
             for log in topic.logs:
                 ids = () if log is None else log.active_producers()
-                known = max(known, 1 + max(ids, default=-1))
-        return known
+                next_id = max(next_id, 1 + max(ids, default=-1))
+        return next_id
 
 
 def _decode_next_id(content: Mapping[str, Any]) -> int:
