@@ -1,10 +1,10 @@
-"""Avro values as columns: bare ones of a given schema, or framed ones that name theirs.
+"""Decodes Avro values into columns, with one given schema or with the schemas of a registry.
 
-Layout     framed: byte 0, the schema's number (4 bytes, big-endian), the datum; as Confluent's
+Layout     with a registry: byte 0, the schema id (4 bytes, big-endian), the datum, as Confluent's
            serializers write it. Without a registry a value is the datum alone.
-Invariant  whatever schema a value was written with, it is read by the one of the table. A number
-           that the registry does not know makes a bad row, and is asked for again the next time; a
-           registry that fails ends the run.
+Invariant  values are resolved to the schema of the table, whatever schema wrote them. A value with
+           an unknown schema id becomes a bad row, and the id is requested again by the next batch;
+           a registry that fails ends the run.
 """
 
 import json
@@ -27,7 +27,7 @@ from varve.jobs.table import decoding
 from varve.jobs.table.types import Fields, ValueField, list_of, map_of, struct_of
 
 Parsed = Any
-"""A schema as fastavro has it."""
+"""A schema as fastavro parses it."""
 
 _FRAME: Final = Struct(">bi")
 _DEPTH_MAX: Final = 20
@@ -58,7 +58,7 @@ _LOGICAL: Final[Mapping[str, iceberg.IcebergType]] = {
 
 
 def parse_avro(text: str, where: str) -> Parsed:
-    """A schema from its JSON; raises InvalidRequest."""
+    """Parses the JSON of a schema; raises InvalidRequest."""
     try:
         return fastavro.parse_schema(json.loads(text))
     except (ValueError, SchemaParseException, UnknownType, KeyError, TypeError) as error:
@@ -72,7 +72,7 @@ def _parse_known(text: str) -> Parsed:
 
 
 def avro_fields(schema: Parsed, where: str) -> Fields:
-    """The columns of a record; raises InvalidRequest for what no column can hold."""
+    """Returns the columns of a record schema; raises InvalidRequest for unsupported types."""
     if not isinstance(schema, dict) or schema.get("type") != "record":
         raise InvalidRequest(f"{where}: values are to be records; this schema is of another type")
     maker = _TypeMaker(where)
@@ -86,10 +86,10 @@ def avro_fields(schema: Parsed, where: str) -> Fields:
 
 
 class SchemaRegistry:
-    """Schemas by number, as Confluent's registry serves them over HTTP.
+    """Fetches schemas by id from Confluent's schema registry over HTTP.
 
-    A number names one schema for good, so that what was fetched is kept, and travels with the
-    registry. Threads may share it.
+    The schema of an id never changes, so fetched schemas are cached, and pickled with the registry.
+    Threads may share it.
     """
 
     def __init__(self, url: str, schemas: Mapping[int, str] | None = None) -> None:
@@ -100,9 +100,9 @@ class SchemaRegistry:
         return type(self), (self._url, dict(self._schemas))
 
     def find_schema(self, number: int) -> str | None:
-        """The text of a schema; None where the registry has none of that number.
+        """Returns the text of a schema; None if the registry does not have its id.
 
-        Raises StoreDenied, StoreUnavailable or Corrupt where it does not answer as it should.
+        Raises StoreDenied, StoreUnavailable or Corrupt if the request fails.
         """
         schema = self._schemas.get(number) or self._fetch(number)
         if schema is not None:
@@ -159,7 +159,7 @@ def _request(url: str, auth: tuple[str, str] | None) -> requests.Response:
 
 
 def _split_user(url: str) -> tuple[str, tuple[str, str] | None]:
-    """A URL without user and password, and these."""
+    """Splits user and password off a URL."""
     parts = urlsplit(url)
     if "@" not in parts.netloc:
         return url, None
@@ -169,7 +169,7 @@ def _split_user(url: str) -> tuple[str, tuple[str, str] | None]:
 
 
 def find_first_schema(values: Iterable[bytes], registry: SchemaRegistry) -> str | None:
-    """The schema of the first value whose number the registry knows."""
+    """Returns the schema of the first value whose schema id the registry has."""
     for value in values:
         if len(value) >= _FRAME.size and value[0] == 0:
             schema = registry.find_schema(_FRAME.unpack_from(value)[1])
@@ -180,7 +180,7 @@ def find_first_schema(values: Iterable[bytes], registry: SchemaRegistry) -> str 
 
 @dataclass(frozen=True, slots=True)
 class AvroDecoder:
-    """Columns of records; `schema` is the text of the one they are read by."""
+    """Decodes records; `schema` is the text of the reader schema."""
 
     fields: Fields
     schema: str
@@ -210,7 +210,7 @@ class AvroDecoder:
         stream = BytesIO(datum)
         try:
             row = fastavro.schemaless_reader(stream, writer, reader)
-        except Exception as error:  # fastavro raises whatever the bytes lead it to
+        except Exception as error:  # fastavro raises any exception for invalid bytes
             raise decoding.ValueRejected(
                 f"no Avro of that schema: {type(error).__name__}: {error}"[:200]
             ) from None
@@ -223,7 +223,7 @@ class AvroDecoder:
     def _open_frame(
         self, value: bytes, registry: SchemaRegistry, missing: set[int]
     ) -> tuple[Parsed, bytes]:
-        """The schema that a value names, and its datum; a `missing` one is asked for once."""
+        """Returns the writer schema and the datum of a value; requests a `missing` id once."""
         if len(value) < _FRAME.size or value[0] != 0:
             raise decoding.ValueRejected("the value does not begin with the number of a schema")
         number = _FRAME.unpack_from(value)[1]
@@ -235,14 +235,14 @@ class AvroDecoder:
 
 
 class _TypeMaker:
-    """Avro types as Iceberg's; names stand for what they were given to."""
+    """Converts Avro types to Iceberg types; resolves named types."""
 
     def __init__(self, where: str) -> None:
         self._where = where
         self._named: dict[str, Any] = {}
 
     def learn(self, schema: Any) -> None:
-        """Remembers the named types in a schema, which may be used by name after it."""
+        """Collects the named types of a schema, which later types may refer to."""
         if isinstance(schema, list):
             for branch in schema:
                 self.learn(branch)
@@ -309,7 +309,7 @@ def _is_optional(field: Mapping[str, Any]) -> bool:
 
 
 def _find_leaf(type: iceberg.IcebergType) -> decoding.Convert:
-    """fastavro gives what Arrow takes, but for UUIDs."""
+    """Arrow accepts the values of fastavro, except UUIDs."""
     return str if isinstance(type, iceberg.StringType) else _keep
 
 

@@ -1,8 +1,8 @@
-"""Where tables are: a catalog of Iceberg's, by default a file of SQLite in the warehouse.
+"""Opens Iceberg catalogs, by default a SQLite file in the warehouse.
 
-Invariant  what is noted of a catalog (`how`) holds no credential. What goes wrong in a catalog or
-           in the warehouse is an error of varve's with one sentence. Whoever looks for a table that
-           should be there (`open_existing`) makes no catalog in the place of a missing one.
+Invariant  the registered settings of a catalog (`how`) contain no credentials. Errors of a catalog
+           or warehouse become a StoreError with one line. `open_existing` never creates a missing
+           catalog.
 """
 
 import os
@@ -24,7 +24,7 @@ from sqlalchemy.exc import DatabaseError, SQLAlchemyError
 from varve.foundation import errors
 
 NAME: Final = "varve"
-"""The name of the catalog; one of SQL keeps its tables under it."""
+"""The name of the catalog, under which a SQL catalog stores its tables."""
 DATABASE: Final = "catalog.db"
 FILE_IO: Final = "pyiceberg.io.pyarrow.PyArrowFileIO"
 
@@ -59,7 +59,7 @@ class CatalogAddress:
     settings: tuple[tuple[str, str], ...] = ()
 
     def properties(self) -> dict[str, str]:
-        """What pyiceberg takes."""
+        """Returns the properties for pyiceberg."""
         properties = {"py-io-impl": FILE_IO}
         if self.warehouse is not None:
             properties["warehouse"] = absolute(self.warehouse)
@@ -86,13 +86,13 @@ class CatalogAddress:
 
     @property
     def place(self) -> str:
-        """Where it is, for people and for notes."""
+        """The location for messages and the output registry, without a password."""
         if self.warehouse is not None:
             return hide_user(absolute(self.warehouse))
         return hide_user(self.catalog or NAME)
 
     def how(self) -> tuple[tuple[str, str], ...]:
-        """What opens it again, without credentials."""
+        """Returns the settings that open the catalog again, without credentials."""
         settings_kept = {} if self.catalog is None else {"catalog": hide_user(self.catalog)}
         if self.warehouse is not None:
             settings_kept["warehouse"] = absolute(self.warehouse)
@@ -102,7 +102,7 @@ class CatalogAddress:
 
     @classmethod
     def of_how(cls, how: Mapping[str, str], more: Mapping[str, str]) -> "CatalogAddress":
-        """The address of a note, with settings that were not noted."""
+        """Restores the address of a registered output; `more` are settings such as credentials."""
         noted = {
             name.removeprefix("setting."): text
             for name, text in how.items()
@@ -112,14 +112,14 @@ class CatalogAddress:
         return cls(how.get("warehouse"), how.get("catalog"), settings)
 
     def open(self) -> Catalog:
-        """The catalog, created if missing."""
+        """Opens the catalog; creates it if missing."""
         with translate_open_errors(self.place):
             if self.catalog is None:
                 os.makedirs(self._folder(), exist_ok=True)
             return load_catalog(self._name, **self.properties())
 
     def open_existing(self) -> Catalog:
-        """The catalog that holds a table already; raises NotFound where it is missing."""
+        """Opens an existing catalog; raises NotFound if it is missing."""
         with translate_open_errors(self.place):
             missing = self._find_missing()
             if missing is not None:
@@ -130,7 +130,7 @@ class CatalogAddress:
             return load_catalog(self._name, **{_MAKES_TABLES: "false", **self.properties()})
 
     def check(self) -> None:
-        """Raises what opening it would raise; a catalog that is not there yet is not made."""
+        """Raises the errors of opening the catalog; does not create a missing one."""
         with translate_open_errors(self.place):
             missing = self._find_missing()
         if missing is None:
@@ -144,7 +144,7 @@ class CatalogAddress:
         return self.catalog if is_named and self.catalog else NAME
 
     def _find_missing(self) -> str | None:
-        """The file of a catalog in SQLite, if it is not there."""
+        """Returns the file of a SQLite catalog if it is missing; else None."""
         known = Config().get_catalog_config(self._name) or {}
         uri = self.properties().get("uri") or known.get("uri")
         if not isinstance(uri, str) or not uri.startswith("sqlite"):
@@ -155,13 +155,13 @@ class CatalogAddress:
 
 
 def absolute(url: str) -> str:
-    """A directory as a URL, others as they are: executors may stand elsewhere than this process."""
+    """Makes a path an absolute URL: executors may have another working directory."""
     folder = find_folder(url)
     return url if folder is None else f"file://{folder}"
 
 
 def find_folder(url: str) -> str | None:
-    """The directory that a URL or a path means; None for an object store."""
+    """Returns the directory of a file URL or path; None for an object store."""
     if "://" in url and not url.startswith("file://"):
         return None
     path = os.path.abspath(re.sub("^/+", "/", url.removeprefix("file:")))
@@ -183,7 +183,7 @@ def hide_user(url: str) -> str:
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """Namespace and table of `NAMESPACE.NAME`; raises InvalidRequest."""
+    """Splits `NAMESPACE.NAME`; raises InvalidRequest."""
     namespace, dot, table = name.rpartition(".")
     parts = name.split(".")
     if not dot or not all(parts) or not name.isprintable() or _UNNAMED.search(name):
@@ -224,13 +224,13 @@ def make_namespace(catalog: Catalog, name: str) -> None:
 
 
 def describe_table(table: Table) -> str:
-    """What messages call it."""
+    """The name of a table in messages."""
     return f"table {'.'.join(table.name())}"
 
 
 @contextmanager
 def translate_catalog_errors(where: str | Table) -> Iterator[None]:
-    """Errors of catalogs, warehouses and the network become varve's, in one line."""
+    """Translates errors of catalogs, warehouses and the network to a StoreError with one line."""
     where = where if isinstance(where, str) else describe_table(where)
     try:
         yield
@@ -258,9 +258,9 @@ def translate_catalog_errors(where: str | Table) -> Iterator[None]:
 
 @contextmanager
 def translate_open_errors(where: str) -> Iterator[None]:
-    """For opening a catalog or a table, which fails with errors of Python's own too.
+    """Translates errors of opening a catalog or table, built-in exceptions included.
 
-    It knows no catalog of that type, lacks a setting, or cannot read the metadata.
+    pyiceberg raises them for an unknown type, a missing setting or unreadable metadata.
     """
     try:
         with translate_catalog_errors(where):

@@ -1,8 +1,8 @@
-"""The columns of a table that is to be created or widened, and the decoder of its values.
+"""Infers the columns of a new or widened table, and creates the decoder of its values.
 
-Invariant  a column is inferred only from a field that had one type in all values read: integers
-           and fractions give `double`, any other mixture has no column and is kept in `_rest`.
-           A text stays a text, whatever it looks like.
+Invariant  a column is inferred only from a field with one type in all values read: integers and
+           fractions become `double`; a field with any other mixture has no column and is kept in
+           `_rest`. Text is always `string`, even if it looks like a number or a time.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -61,7 +61,7 @@ def _open_registry(settings: TableSettings) -> avro_values.SchemaRegistry | None
 def define_table(
     plan: TablePlan, options: SourceOptions, settings: TableSettings
 ) -> tuple[TableDefinition, types.Fields]:
-    """A table that is to be made, and the fields of it that were guessed."""
+    """Defines a new table; returns the definition and its inferred fields."""
     format = settings.format or ValueFormat.RAW
     guessed: types.Fields = ()
     avro = None
@@ -94,7 +94,7 @@ def define_table(
 
 
 def read_given_fields(settings: TableSettings, format: ValueFormat) -> types.Fields:
-    """The fields of the schema that was given; none where none was."""
+    """Parses the fields of the schema in the settings; empty if there is none."""
     if settings.schema is None:
         return ()
     if format is ValueFormat.AVRO:
@@ -107,7 +107,7 @@ def read_given_fields(settings: TableSettings, format: ValueFormat) -> types.Fie
 def infer_value_fields(
     plan: TablePlan, options: SourceOptions, settings: TableSettings, known: types.Fields = ()
 ) -> types.Fields:
-    """The fields of the first JSON values that are not known."""
+    """Infers the fields of the first JSON values that are not in `known`."""
     values = first_values(plan, options, settings.infer_records)
     fields = infer_fields(values, [field.name for field in known])
     if not fields and not known:
@@ -119,7 +119,7 @@ def infer_value_fields(
 
 
 def find_avro_schema(plan: TablePlan, options: SourceOptions, settings: TableSettings) -> str:
-    """The schema of the first value that names one."""
+    """Finds the schema of the first value that names one."""
     registry = _open_registry(settings)
     if registry is None:
         raise InvalidRequest("Avro values need a schema (.avsc) or the URL of a registry")
@@ -134,7 +134,7 @@ def find_avro_schema(plan: TablePlan, options: SourceOptions, settings: TableSet
 
 
 def first_values(plan: TablePlan, options: SourceOptions, count: int) -> list[bytes]:
-    """The first values of each partition, about `count` in all."""
+    """Reads the first values of each partition, about `count` in total."""
     each = -(-count // max(1, len(plan.ends)))
     values: list[bytes] = []
     for _, pieces in groupby(plan.pieces, key=lambda piece: piece.partition):
@@ -152,7 +152,7 @@ def _values(read: TaskRead, options: SourceOptions) -> Iterator[bytes]:
 
 
 def infer_fields(values: Iterable[bytes], known: Iterable[str] = ()) -> types.Fields:
-    """Columns for the fields of these values that are not known; bad values are skipped."""
+    """Infers columns for the fields of values that are not in `known`; skips bad values."""
     guessed: dict[str, Guess] = {}
     for value in values:
         try:
@@ -203,7 +203,7 @@ def _join(first: Guess, second: Guess) -> Guess:
 
 
 def _make_type(guess: Guess) -> iceberg.IcebergType | None:
-    """None where no column can hold all of it."""
+    """Returns None if no column type fits."""
     if isinstance(guess, str):
         return types.PRIMITIVES.get(guess)
     if isinstance(guess, tuple):
@@ -216,7 +216,7 @@ def _make_type(guess: Guess) -> iceberg.IcebergType | None:
 def _make_columns(
     guesses: Mapping[str, Guess], *, taken: Iterable[str]
 ) -> dict[str, iceberg.IcebergType]:
-    """The fields that can be columns beside those that are taken; the first of two alike stays."""
+    """Returns the fields that can be columns; names must differ from `taken` and each other."""
     known = {name.lower() for name in taken}
     columns: dict[str, iceberg.IcebergType] = {}
     for name, guess in guesses.items():

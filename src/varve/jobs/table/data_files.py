@@ -1,4 +1,4 @@
-"""The files of a table: written with statistics, listed, removed.
+"""Writes, lists and deletes the files of a table.
 
 Layout     `<location>/data/<run id>/...parquet` data files of a run, and what it stages
            `<location>/varve/<run id>.json`      marker of a run under way. docs/formats/table.md
@@ -29,12 +29,12 @@ DATA: Final = "data"
 RUN_MARKERS: Final = "varve"
 _CODEC: Final = "zstd"
 FILE_BYTES: Final = 128 << 20
-"""About what one data file holds, before it is packed."""
+"""Approximate size of the rows in one data file, before compression."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListedFile:
-    """A file that is there, referenced or not."""
+    """A file that exists, referenced by a snapshot or not."""
 
     path: str
     size: int
@@ -42,7 +42,7 @@ class ListedFile:
 
 @dataclass(frozen=True, slots=True)
 class FileStore:
-    """How any process comes to the files below a location; it travels, with its credentials."""
+    """Access to the files below a location; pickled with its credentials."""
 
     location: str
     properties: Mapping[str, str] = field(repr=False)
@@ -51,7 +51,7 @@ class FileStore:
         return iceberg_io.PyArrowFileIO(dict(self.properties))
 
     def find(self, folder: str) -> list[ListedFile]:
-        """Every file below a folder of the location; none where there is no such folder."""
+        """Lists every file below a folder of the location; empty if there is no such folder."""
         io = self.io()
         scheme, netloc, path = io.parse_location(f"{self.location}/{folder}", io.properties)
         selector = pafs.FileSelector(path, recursive=True, allow_not_found=True)
@@ -64,7 +64,7 @@ class FileStore:
         ]
 
     def delete(self, paths: Iterable[str]) -> list[str]:
-        """Removes files; gives those that were still there."""
+        """Deletes files; returns those that existed."""
         io, gone = self.io(), []
         for path in paths:
             with suppress(FileNotFoundError):
@@ -75,13 +75,13 @@ class FileStore:
 
 @dataclass(frozen=True, slots=True)
 class TableFiles(FileStore):
-    """The files of a table, and what it takes to read and write them."""
+    """The files of a table, and the metadata to read and write them."""
 
     metadata: TableMetadata
 
     @classmethod
     def of(cls, table: Table) -> "TableFiles":
-        """Without the history, which tasks do not need."""
+        """Drops the snapshots of the metadata, which tasks do not need."""
         bare = table.metadata.model_copy(
             update={"snapshots": [], "snapshot_log": [], "metadata_log": [], "refs": {}}
         )
@@ -95,11 +95,11 @@ class TableFiles(FileStore):
         return f"{self.location}/{DATA}/{run_id}"
 
     def new_path(self, run_id: str, name: str) -> str:
-        """A path that nobody has: a repeated task does not write over what it wrote before."""
+        """Returns a unique path: a repeated task does not overwrite its earlier files."""
         return f"{self.data_folder(run_id)}/{name}-{uuid.uuid4().hex[:12]}.parquet"
 
     def read(self, files: Sequence[DataFile], columns: Sequence[str] = ()) -> pa.Table:
-        """Rows of data files in the columns of the schema, whenever they were written."""
+        """Reads data files in the current schema, whichever schema wrote them."""
         projected = self.schema.select(*columns) if columns else self.schema
         scan = iceberg_io.ArrowScan(self.metadata, self.io(), projected, AlwaysTrue())
         return scan.to_table([FileScanTask(file) for file in files])
@@ -111,7 +111,7 @@ class TableFiles(FileStore):
 
 
 class DataFileWriter:
-    """A data file in the making; `finish` describes it for a commit."""
+    """Writes one data file; `finish` describes it for a commit."""
 
     def __init__(self, files: TableFiles, path: str, partition: Record) -> None:
         self.path = path
@@ -124,7 +124,7 @@ class DataFileWriter:
         self.row_count = 0
 
     def write(self, rows: pa.Table) -> None:
-        """Rows with the columns of the table, in any order."""
+        """Writes rows with the columns of the table, in any order."""
         arrays = [rows[column.name].cast(column.type) for column in self._schema]
         self._writer.write_table(pa.Table.from_arrays(arrays, schema=self._schema))
         self.row_count += len(rows)
@@ -134,7 +134,7 @@ class DataFileWriter:
         self._stream.close()
 
     def finish(self) -> DataFile:
-        """After `close`: the file and what readers may skip it by."""
+        """Returns the closed file with its statistics."""
         metadata = self._files.metadata
         statistics = iceberg_io.data_file_statistics_from_parquet_metadata(
             parquet_metadata=self._writer.writer.metadata,
@@ -158,7 +158,7 @@ class DataFileWriter:
 
 
 class RowsWriter:
-    """Writes rows to data files: another one for each partition, and when one is large."""
+    """Writes rows to data files; starts another for each partition and above FILE_BYTES."""
 
     def __init__(
         self, files: TableFiles, run_id: str, name: str, partition: Record | None = None
@@ -183,7 +183,7 @@ class RowsWriter:
         self._close()
 
     def write(self, rows: pa.Table) -> None:
-        """Rows of one partition, or in a bucket of any."""
+        """Writes rows of one Kafka partition, or of one bucket of any partitions."""
         if not len(rows):
             return
         number = None if self._partition is not None else rows[PARTITION][0].as_py()
@@ -207,10 +207,10 @@ class RowsWriter:
 
 @dataclass(frozen=True, slots=True)
 class FileChanges:
-    """Files of a task, to be committed: of the table, of its side table.
+    """Files of a task to commit: to the table, and as `bad` to its side table.
 
-    `rows` are records that could be read, `deleted_rows` those of them without a value; `gone_rows`
-    are rows of the table that were removed, `single_rows` those of them whose keys stay.
+    `rows` counts the decoded records, `deleted_rows` those of them without a value; `gone_rows`
+    counts the rows removed from the table, `single_rows` those that matched by offset alone.
     """
 
     added: tuple[DataFile, ...] = ()

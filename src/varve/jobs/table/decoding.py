@@ -52,7 +52,7 @@ class Decoder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RawDecoder:
-    """The bytes as they are, with the headers."""
+    """Returns the bytes of values unchanged, with the headers."""
 
     @property
     def names(self) -> tuple[str, ...]:

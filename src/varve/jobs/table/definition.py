@@ -1,4 +1,4 @@
-"""What a table is: its topic, mode, value format and columns, stored as its properties.
+"""The definition of a table: topic, mode, value format and columns, stored as its properties.
 
 Invariant  an existing table is never changed by a schema that does not fit it. Columns are only
            added, and only when that is requested.
@@ -43,22 +43,22 @@ DEFAULT_BUCKETS: Final = 16
 INFER_RECORDS: Final = 1000
 SPLIT_BYTES: Final = 32 << 20
 BAD: Final = "__bad"
-"""Behind the name of a table: its side table."""
+"""Suffix of the name of a side table."""
 _BUCKET_FIELD: Final = "_key_bucket"
 _FIRST_PARTITION_ID: Final = 1000
 
 
 class TableMode(StrEnum):
-    """What becomes a row."""
+    """Which records become rows."""
 
     APPEND = "append"
     """Every record, deletions among them."""
     UPSERT = "upsert"
-    """The last record of each key; a deleted key has none."""
+    """The last record of each key; a deleted key has no row."""
 
 
 class ValueFormat(StrEnum):
-    """What values are."""
+    """The format of record values."""
 
     RAW = "raw"
     JSON = "json"
@@ -67,10 +67,10 @@ class ValueFormat(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSettings:
-    """How a table is made and kept.
+    """Settings of a table and of a run.
 
-    Mode, format and buckets are those of the table once it exists; None takes them from there.
-    `schema` is the text of a schema file. A batch of about `commit_bytes` is one commit.
+    Mode, format and buckets of an existing table do not change; None accepts its own. `schema` is
+    the text of a schema file. A run commits batches of about `commit_bytes`.
     """
 
     mode: TableMode | None = None
@@ -101,7 +101,8 @@ class TableSettings:
 class TableDefinition:
     """One table.
 
-    `avro` is the schema by which Avro values are read; framed ones name theirs in a registry.
+    `avro` is the reader schema of Avro values; with `is_framed` values name their writer schema in
+    a registry.
     """
 
     topic: str
@@ -119,7 +120,7 @@ class TableDefinition:
 
     @property
     def has_bad(self) -> bool:
-        """Whether a record can be bad: one that is not opened cannot, unless keys count."""
+        """Whether records can be bad: raw values never are, but an upserted table requires keys."""
         return self.is_keyed or self.format is not ValueFormat.RAW
 
     def schema(self) -> Schema:
@@ -151,14 +152,14 @@ class TableDefinition:
 
 
 def create_table(catalog: Catalog, name: str, definition: TableDefinition) -> Table:
-    """Makes the table; one that somebody else made meanwhile is taken as it is."""
+    """Creates the table; returns the existing one if another program has created it."""
     make_namespace(catalog, split_name(name)[0])
     schema = definition.schema()
     return _create(catalog, name, schema, definition.spec(schema), definition.properties())
 
 
 def create_rejected_table(catalog: Catalog, name: str, definition: TableDefinition) -> Table:
-    """The side table of one that exists."""
+    """Creates the side table of an existing table."""
     properties = {TOPIC: definition.topic, TOPIC_ID: definition.topic_id}
     return _create(
         catalog, f"{name}{BAD}", types.bad_schema(), UNPARTITIONED_PARTITION_SPEC, properties
@@ -180,13 +181,13 @@ def _create(
 
 
 def find_with_rejected(catalog: Catalog, name: str) -> list[Table]:
-    """A table and its side table, as far as the catalog has them."""
+    """Loads a table and its side table, if the catalog has them."""
     names = (name, f"{name}{BAD}")
     return [table for each in names if (table := find_table(catalog, each)) is not None]
 
 
 def read_definition(table: Table) -> TableDefinition:
-    """What a table says of itself; raises InvalidRequest for one that varve did not make."""
+    """Reads the definition of a table; raises InvalidRequest if varve did not create it."""
     name = ".".join(table.name())
     properties = table.properties
     if TOPIC_ID not in properties or MODE not in properties:
@@ -216,7 +217,7 @@ def read_definition(table: Table) -> TableDefinition:
 
 
 def _check_columns(table: Table, definition: TableDefinition) -> None:
-    """Somebody may have changed the table by other tools."""
+    """Raises InvalidRequest if another program has changed the columns."""
     name = ".".join(table.name())
     columns = {field.name: field.field_type for field in table.schema().fields}
     for field in definition.schema().fields:
@@ -233,7 +234,7 @@ def _check_columns(table: Table, definition: TableDefinition) -> None:
 def check_definition(
     definition: TableDefinition, name: str, topic_id: str, settings: TableSettings
 ) -> None:
-    """Raises where a run wants another table than there is."""
+    """Raises if the settings of a run do not match the existing table."""
     if definition.topic_id != topic_id:
         raise InconsistentTopicId(
             f"table {name} holds topic {definition.topic} of id {definition.topic_id}, this one "
@@ -253,7 +254,7 @@ def check_definition(
 
 
 def check_registry(definition: TableDefinition, name: str, registry: str | None) -> None:
-    """Raises where values would be read as what they are not: all of them would be bad rows."""
+    """Raises InvalidRequest if a registry is missing or unused: all rows would be bad."""
     if definition.is_framed and registry is None:
         raise InvalidRequest(
             f"table {name}: its values name schemas of a registry: give its URL (--registry)"
@@ -267,7 +268,7 @@ def check_registry(definition: TableDefinition, name: str, registry: str | None)
 def find_new_fields(
     definition: TableDefinition, name: str, fields: Sequence[types.ValueField], *, is_adding: bool
 ) -> types.Fields:
-    """The fields that a table has no columns for; raises InvalidRequest for what does not fit."""
+    """Returns the fields without a column; raises InvalidRequest for a changed type."""
     known = {field.name: field for field in definition.fields}
     new: list[types.ValueField] = []
     for field in fields:
@@ -292,7 +293,7 @@ def find_new_fields(
 def add_columns(
     table: Table, definition: TableDefinition, new: types.Fields, avro: str | None
 ) -> TableDefinition:
-    """Adds columns that may be null, and notes them, in one commit."""
+    """Adds optional columns and updates the stored definition, in one commit."""
     wider = replace(definition, fields=definition.fields + new, avro=avro or definition.avro)
     properties = wider.properties()
     with translate_commit_errors(table), table.transaction() as transaction:

@@ -1,13 +1,13 @@
-"""Removes rows from a table for good: from its files, its side table and its history.
+"""Erases rows from a table: from its files, its side table and its older snapshots.
 
-Invariant  after it no file of the table, named by a snapshot or not, holds such a row: files are
-           rewritten without them, every older snapshot expires, and what no snapshot names is
-           deleted, manifests included, since they hold bounds of keys and values. A table of keys
-           that lost single records says so in that commit, and the next run rebuilds it. Of a table
-           that its catalog no longer has, files go only below a location that no other table uses
-           and whose metadata says that varve wrote it from the topic; others are reported.
-Crash      it may be run again: what is left is found by listing. The metadata that identifies the
-           files of an orphaned table goes last.
+Invariant  afterwards no file of the table, referenced by a snapshot or not, contains a matching
+           row: files are rewritten, every older snapshot expires, and unreferenced files are
+           deleted, manifests included, since they contain bounds of keys and values. A keyed table
+           that lost single records is marked in the same commit, and the next run rebuilds it. The
+           files of a table that its catalog no longer has are deleted only below a location that
+           no other table uses and whose metadata names the topic; others are reported.
+Crash      may be run again: it lists the remaining files. The metadata that identifies the files of
+           an orphaned table is deleted last.
 """
 
 import json
@@ -46,7 +46,7 @@ _TRIES: Final = 5
 _COLUMNS: Final = [PARTITION, OFFSET, KEY]
 _CHUNK_BYTES: Final = 1 << 20
 _TASK_BYTES: Final = 256 << 20
-"""About how much of the files of a table one task reads."""
+"""Approximate bytes of files that one task reads."""
 _TASK_FILES: Final = 256
 
 
@@ -55,13 +55,13 @@ _TASK_FILES: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class FileSet:
-    """Files with rows below a location, and what it takes to open them; it travels."""
+    """Files with rows below a location, and access to them; pickled with tasks."""
 
     store: data_files.FileStore
     files: tuple[data_files.ListedFile, ...]
 
     def split(self) -> Iterator["FileSet"]:
-        """In parts for a task each."""
+        """Splits the files into one set per task."""
         for part in pack_by_size(
             self.files, lambda file: file.size, target_bytes=_TASK_BYTES, max_items=_TASK_FILES
         ):
@@ -70,9 +70,9 @@ class FileSet:
 
 @dataclass(frozen=True, slots=True)
 class FileCount:
-    """How many rows of a file are to be erased; None where it is not a whole Parquet file.
+    """The number of matching rows of a file; None if it is not a complete Parquet file.
 
-    `file` describes one that holds such rows, where that was requested.
+    `file` describes a file with matches, if the task was asked to.
     """
 
     path: str
@@ -82,7 +82,7 @@ class FileCount:
 
 @dataclass(frozen=True, slots=True)
 class CountTask:
-    """Counts the rows of a shared ErasedRows in some files."""
+    """Counts the rows of the shared ErasedRows in files."""
 
     files: FileSet
     describes: bool
@@ -105,7 +105,7 @@ class CountTask:
 
 @dataclass(frozen=True, slots=True)
 class DescribeTask:
-    """Reads a file for its size and digest; `rows` is how many it holds."""
+    """Reads a file to compute its size and digest; `rows` is its number of rows."""
 
     store: data_files.FileStore
     path: str
@@ -135,7 +135,7 @@ def _get_rows(count: FileCount) -> int:
 
 
 def _list_table_files(table: Table) -> FileSet:
-    """Every file with rows: all at the table's location, and what snapshots name elsewhere."""
+    """Lists every file with rows: below the table's location, or named by a snapshot."""
     files = data_files.TableFiles.of(table)
     with translate_catalog_errors(files.location):
         listed = {file.path: file for file in files.find(data_files.DATA)}
@@ -153,7 +153,7 @@ def _list_table_files(table: Table) -> FileSet:
 
 @dataclass(frozen=True, slots=True)
 class OrphanedTable:
-    """The files below a location: those with rows, and all others of the table."""
+    """The files of a table that its catalog no longer has: files with rows, and all others."""
 
     files: FileSet
     others: tuple[str, ...]
@@ -166,9 +166,9 @@ class OrphanedTable:
 
 @dataclass(frozen=True, slots=True)
 class OutputTables:
-    """An output: the table and its side table, and what is left of those that were dropped.
+    """The tables of an output: the table and its side table, and remains of dropped tables.
 
-    `out_of_reach` are sentences about what is left and cannot be taken.
+    `out_of_reach` are sentences about remaining files that cannot be deleted.
     """
 
     tables: tuple[Table, ...]
@@ -182,7 +182,7 @@ class OutputTables:
         settings: Mapping[str, GivenValue],
         others: Sequence[DerivedOutput],
     ) -> "OutputTables":
-        """What `others`, the outputs of the same topic, still use is not taken for left over."""
+        """Opens the tables; locations that `others`, outputs of the topic, use are not orphans."""
         catalog = _open_catalog(output, settings)
         tables = find_with_rejected(catalog, output.name)
         used_now = {_normalize(table.location()) for table in tables}
@@ -213,7 +213,7 @@ def _list_users(
     settings: Mapping[str, GivenValue],
     others: Sequence[DerivedOutput],
 ) -> dict[str, str]:
-    """Tables that may be where an output was, with their locations."""
+    """Returns the tables that may use a former location of an output, by name."""
     with translate_catalog_errors(f"table {output.name}"):
         users = {f"table {name}": location for name, location in _list_tables(catalog)}
     for other in others:
@@ -236,7 +236,7 @@ def overlap(location: str, other: str) -> bool:
 def _find_files(
     output: DerivedOutput, store: data_files.FileStore, tables: dict[str, str]
 ) -> OrphanedTable | str | None:
-    """The files, or why they are out of reach; None where nothing is left."""
+    """Returns the files, or why they are out of reach; None if there are none."""
     location, io = store.location, store.io()
     whose = f"{location}, where table {output.name} was before it left its catalog"
     if not _is_reached(output, location, io):
@@ -267,7 +267,7 @@ def _find_files(
 
 
 def _is_reached(output: DerivedOutput, location: str, io: PyArrowFileIO) -> bool:
-    """Whether a location without files is empty, and not a disk or a bucket that is missing."""
+    """Whether a location can be read, so that no files means that it is empty."""
     folder = find_folder(location)
     if folder is not None:
         warehouse = dict(output.how).get("warehouse")
@@ -281,7 +281,7 @@ def _is_reached(output: DerivedOutput, location: str, io: PyArrowFileIO) -> bool
 
 
 def _read_topic_id(io: PyArrowFileIO, path: str) -> str | None:
-    """The topic a table was derived from; None where its metadata does not say."""
+    """Reads the topic id from the metadata of a table; None if it has none."""
     with io.new_input(path).open() as stream:
         data = stream.read()
     try:
@@ -292,7 +292,7 @@ def _read_topic_id(io: PyArrowFileIO, path: str) -> str | None:
 
 
 def _list_tables(catalog: Catalog) -> Iterator[tuple[str, str]]:
-    """Every table of a catalog by its name, with its location."""
+    """Yields the name and location of every table of a catalog."""
     waiting = list(catalog.list_namespaces())
     while waiting:
         namespace = waiting.pop()
@@ -310,7 +310,7 @@ def _list_tables(catalog: Catalog) -> Iterator[tuple[str, str]]:
 
 
 def _normalize(location: str) -> str:
-    """A location as it is compared."""
+    """Makes two spellings of the same location equal."""
     for scheme in _S3_SCHEMES:
         if location.startswith(scheme):
             location = f"s3://{location.removeprefix(scheme)}"
@@ -330,11 +330,11 @@ def erase_from_table(
     runner: TaskRunner | None = None,
     clock: Clock | None = None,
 ) -> ErasedOutput:
-    """Removes the rows from a table and from its side table; `runner` reads and writes the files.
+    """Erases rows from a table and its side table; `runner` reads and writes the files.
 
-    A run that is under way is ended, since it may have read the records already. What is left at
-    its locations of a table that was dropped goes as a whole if it holds such rows. Raises
-    InvalidRequest, before anything is changed, where a branch or tag of somebody's holds such rows.
+    A concurrent sync is fenced, since it may have read the records already. The remains of a
+    dropped table are deleted as a whole if they contain matching rows. Raises InvalidRequest,
+    before the first change, if a branch or tag contains matching rows.
     """
     opened = OutputTables.open(output, settings, others)
     tables = opened.tables
@@ -376,7 +376,7 @@ def count_in_table(
     others: Sequence[DerivedOutput] = (),
     runner: TaskRunner | None = None,
 ) -> int:
-    """How many such rows every file at the table's location holds, named by a snapshot or not."""
+    """Counts the matching rows in all files of a table, referenced by a snapshot or not."""
     opened = OutputTables.open(output, settings, others)
     files = [*map(_list_table_files, opened.tables), *(orphan.files for orphan in opened.orphans)]
     counts = _count_rows(runner or LocalRunner(), files, wanted)
@@ -393,7 +393,7 @@ def _count_rows(
 
 @dataclass
 class _TableErasure:
-    """One erasure, table after table."""
+    """One erasure over a table and its side table."""
 
     wanted: ErasedRows
     runner: TaskRunner
@@ -406,7 +406,7 @@ class _TableErasure:
     _unaffected: set[str] = field(default_factory=set)  # paths; a file never changes
 
     def check_named_refs(self, table: Table) -> None:
-        """Raises InvalidRequest where a branch or tag holds such rows."""
+        """Raises InvalidRequest if a branch or tag contains matching rows."""
         files = data_files.TableFiles.of(table)
         for name in rewrite.find_named_refs(table):
             with translate_catalog_errors(files.location):
@@ -423,7 +423,7 @@ class _TableErasure:
                 )
 
     def count_before(self, table: Table) -> None:
-        """Every file that holds such rows, be it of an older snapshot or of none."""
+        """Describes every file with matching rows, of any snapshot or none."""
         files = _list_table_files(table)
         for count in _count_rows(self.runner, [files], self.wanted, describes=True):
             if count.file is not None:
@@ -441,7 +441,7 @@ class _TableErasure:
                 "now: run `varve job table`, which rebuilds it"
             )
         if changes.removed:
-            # The snapshot of a removal names what it removed; one more does not.
+            # The snapshot of a removal still names the removed files; another snapshot does not.
             table_state.commit(
                 table, progress=table_state.read_sync_state(table), run_id=self.run_id
             )
@@ -458,7 +458,7 @@ class _TableErasure:
             )
 
     def erase_orphaned(self, orphan: OrphanedTable) -> None:
-        """All of it, where one file holds such rows: its manifests hold bounds of keys."""
+        """Deletes all files if one has matching rows: the manifests contain bounds of keys."""
         counts = _count_rows(self.runner, [orphan.files], self.wanted, describes=True)
         self.before += [count.file for count in counts if count.file is not None]
         if all(count.rows == 0 for count in counts):
@@ -467,7 +467,7 @@ class _TableErasure:
         self.removed += orphan.remove()
 
     def _rewrite(self, table: Table) -> data_files.FileChanges:
-        """The files of the current snapshot without the rows, in one commit."""
+        """Rewrites the files of the current snapshot without the rows, in one commit."""
         for left in reversed(range(_TRIES)):
             affected = [
                 file
@@ -505,6 +505,6 @@ class _TableErasure:
         raise AssertionError("the last try returns or raises")
 
     def _is_incomplete(self, table: Table, changes: data_files.FileChanges) -> bool:
-        """Whether single records of keys leave a table that has the latest of each."""
+        """Whether a keyed table loses single records, so that it must be rebuilt."""
         is_side_table = table.name()[-1].endswith(BAD)
         return bool(changes.single_rows) and not is_side_table and read_definition(table).is_keyed

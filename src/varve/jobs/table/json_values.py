@@ -1,9 +1,9 @@
-"""JSON values as columns: a block at once where all of it is plain, else value by value.
+"""Decodes JSON values into columns, a block at once with Arrow or value by value.
 
 Invariant  a value that does not fit its type is rejected, not converted: no text for a number, no
            fraction for an integer, no integer that a double would round, nothing out of range.
-           A block is taken only if each value in it is an object of its own, and then gives what
-           reading value by value gives: whatever Arrow accepts more freely takes the row path.
+           Decoding a block gives the same result as decoding value by value: a block in which a
+           value is not one JSON object, or which Arrow parses more leniently, is decoded by rows.
 """
 
 import base64
@@ -29,12 +29,12 @@ from varve.jobs.table import decoding
 from varve.jobs.table.types import REST, Fields, ValueField, show_type, to_arrow
 
 _MICROSECONDS_MIN: Final = -62_135_596_800_000_000
-"""The year 1, where calendars of readers begin."""
+"""The start of year 1, the first that readers support."""
 _MICROSECONDS_MAX: Final = 253_402_300_799_999_999
 _EPOCH: Final = datetime(1970, 1, 1)
 _SHOWN: Final = 60
 _ROWS_MIN: Final = 64
-"""So few values are read one by one when they do not pass as a block."""
+"""A failed block of at most this many values is decoded value by value, not halved."""
 
 _PLAIN: Final[Mapping[type[iceberg.IcebergType], pa.DataType]] = {
     iceberg.BooleanType: pa.bool_(),
@@ -43,7 +43,7 @@ _PLAIN: Final[Mapping[type[iceberg.IcebergType], pa.DataType]] = {
     iceberg.DoubleType: pa.float64(),
     iceberg.StringType: pa.string(),
 }
-"""Types that a block holds at any depth, as Arrow reads them."""
+"""Types that a block may have at any depth, and the Arrow type that parses them."""
 _TEXT: Final = pa.large_string()
 _MOMENTS: Final = (iceberg.TimestampType, iceberg.TimestamptzType)
 _BY_TEXT: Final = (iceberg.DateType, iceberg.DecimalType)
@@ -52,11 +52,11 @@ _DECIMAL: Final = r"^-?\d{1,18}(\.\d{1,18})?$"
 _EXACT_BELOW: Final = float(1 << 53)
 """Below it a double holds every integer."""
 _OPENED_MAX: Final = 1000
-"""Brackets in one value: Arrow reads nested ones on the stack, and ends the process without it."""
+"""Brackets in one value: Arrow recurses for nested ones, and a stack overflow ends the process."""
 
 
 class RowReader:
-    """Opens values one by one: exact, and slow beside reading a block of them."""
+    """Decodes values one by one: exact, but slower than a block."""
 
     def __init__(self, fields: Fields) -> None:
         self._fields = {
@@ -65,7 +65,7 @@ class RowReader:
         self._required = [field.name for field in fields if field.is_required]
 
     def read(self, value: bytes) -> list[Any]:
-        """The columns of one value, the last its other fields as JSON; raises ValueRejected."""
+        """Returns the columns of a value, the last with all other fields; raises ValueRejected."""
         document = parse_json(value)
         for name in self._required:
             if document.get(name) is None:
@@ -83,7 +83,7 @@ class RowReader:
         return [*row, self.rest(document)]
 
     def rest(self, document: Mapping[str, Any]) -> str | None:
-        """The fields that no column takes; a null is no loss."""
+        """Encodes the fields without a column as JSON; drops nulls."""
         left = {
             name: _rest_of(value, self._fields[name][1].type) if name in self._fields else value
             for name, value in document.items()
@@ -97,12 +97,12 @@ class RowReader:
 
 @lru_cache(maxsize=16)
 def make_row_reader(fields: Fields) -> RowReader:
-    """Made where it is used: it does not travel."""
+    """Cached per process, because a reader cannot be pickled."""
     return RowReader(fields)
 
 
 def parse_json(value: bytes) -> dict[str, Any]:
-    """An object of JSON with its numbers exact; raises ValueRejected."""
+    """Parses a JSON object with exact numbers; raises ValueRejected."""
     try:
         document = json.loads(value.decode(), parse_float=Decimal, parse_constant=_refuse)
     except RecursionError:
@@ -121,13 +121,13 @@ def _refuse(word: str) -> Any:
 
 
 def _show_decimal(value: Any) -> float | str:
-    """A number; as text where it is beyond those that JSON's readers take."""
+    """Converts to a float, or to text if a float cannot represent it."""
     number = float(value)
     return number if math.isfinite(number) else str(value)
 
 
 def _rest_of(value: Any, type: iceberg.IcebergType) -> Any:
-    """What the members of structures leave over; a list is kept whole if one of its items does."""
+    """Returns the members without a column; a list with such an item is kept whole."""
     if isinstance(value, dict) and isinstance(type, iceberg.StructType):
         members = {field.name: field.field_type for field in type.fields}
         left = {
@@ -211,7 +211,7 @@ def _read_time(value: Any) -> time:
 
 
 def _read_timestamp(has_zone: bool, value: Any) -> datetime:
-    """UTC without a zone, of an ISO 8601 text or of a number of milliseconds."""
+    """Converts ISO 8601 text or milliseconds to a UTC time without a zone."""
     try:
         if isinstance(value, int) and not isinstance(value, bool):
             return _EPOCH + timedelta(milliseconds=value)
@@ -249,7 +249,7 @@ class _NeedsRowPath(Exception):
 
 @dataclass(frozen=True)
 class JsonDecoder:
-    """Columns of a schema, and the text of what has no column."""
+    """Decodes values into the columns of a schema, and `_rest` for all other fields."""
 
     fields: Fields
 
@@ -267,7 +267,7 @@ class JsonDecoder:
         return decoding.join_decoded(self._decode(values))
 
     def _decode(self, values: pa.Array) -> list[decoding.Decoded]:
-        """By halves, so that a bad value sends only those around it the slow way."""
+        """Halves a failed block, so that only the values around a bad one are decoded by rows."""
         try:
             return [self.decode_block(values)]
         except _NeedsRowPath:
@@ -277,13 +277,13 @@ class JsonDecoder:
         return [*self._decode(values[:half]), *self._decode(values[half:])]
 
     def decode_rows(self, values: pa.Array) -> decoding.Decoded:
-        """Each value by itself."""
+        """Decodes each value by itself."""
         return decoding.decode_rows(values, self.columns, make_row_reader(self.fields).read)
 
     # A block at once
 
     def decode_block(self, values: pa.Array) -> decoding.Decoded:
-        """All values at once; raises _NeedsRowPath where one of them is not as it should be."""
+        """Decodes all values at once; raises _NeedsRowPath if one of them needs row decoding."""
         objects = self._parse(values)
         arrays: list[pa.Array] = []
         for column in self.fields:
@@ -299,7 +299,7 @@ class JsonDecoder:
         return decoding.Decoded((*arrays, rest), is_bad, tuple(reasons))
 
     def _parse(self, values: pa.Array) -> pa.StructArray:
-        """The objects as a structure; fields without a column are members too."""
+        """Parses the values as a struct array; fields without a column are members too."""
         try:
             text = values.cast(pa.string())
         except pa.ArrowInvalid:
@@ -341,7 +341,7 @@ class JsonDecoder:
     def _find_rest(
         self, values: pa.Array, objects: pa.StructArray
     ) -> tuple[pa.Array, npt.NDArray[np.bool_], list[str]]:
-        """The text of other fields where there are some, and values that are bad for it."""
+        """Returns the `_rest` column, and the values rejected for it with their reasons."""
         known = {column.name for column in self.fields}
         has_rest = np.zeros(len(values), np.bool_)
         for slot, member in enumerate(objects.type):
@@ -363,7 +363,7 @@ class JsonDecoder:
 
 
 def _check_frame(rows: pa.Table, numbers: pa.Array) -> pa.StructArray:
-    """Each value is one object, in its own frame: a crafted one cannot pose as several."""
+    """Checks that each value is one object: a crafted value cannot become several rows."""
     if rows.column_names != ["n", "v"] or len(rows) != len(numbers):
         raise _NeedsRowPath
     frame = rows.combine_chunks()
@@ -374,9 +374,9 @@ def _check_frame(rows: pa.Table, numbers: pa.Array) -> pa.StructArray:
 
 
 def _block_type(type: iceberg.IcebergType, is_numeric: bool = False) -> pa.DataType | None:
-    """What Arrow reads for a column, before `_convert`; None where it takes each value by itself.
+    """The type that Arrow parses for a column, before `_convert`; None if rows are required.
 
-    With `is_numeric` moments are numbers of milliseconds, else texts.
+    With `is_numeric` timestamps are milliseconds, else text.
     """
     if isinstance(type, _MOMENTS):
         return pa.int64() if is_numeric else pa.string()
@@ -398,7 +398,7 @@ def _plain_type(type: iceberg.IcebergType) -> pa.DataType | None:
 
 
 def _convert(array: pa.Array, type: iceberg.IcebergType) -> pa.Array:
-    """A column as its type wants it; raises _NeedsRowPath."""
+    """Converts a parsed column to its type; raises _NeedsRowPath."""
     wanted = to_arrow(type)
     try:
         if isinstance(type, _MOMENTS):
@@ -425,7 +425,7 @@ def _has_floats(type: pa.DataType) -> bool:
 
 
 def _is_exact(array: pa.Array) -> bool:
-    """Whether no number is so large that Arrow may have rounded an integer, or is infinite."""
+    """Whether all numbers are finite and so small that Arrow has rounded no integer."""
     small = pc.less(pc.abs(array), _EXACT_BELOW)
     return bool(pc.all(small, skip_nulls=True).as_py() is not False)
 
@@ -444,7 +444,7 @@ def _convert_moments(array: pa.Array, wanted: pa.DataType) -> pa.Array:
 
 
 def _convert_text(array: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """Only the forms that both ways of reading take alike."""
+    """Converts dates and decimals in notations that both decoders parse alike."""
     pattern = _DATE if pa.types.is_date(wanted) else _DECIMAL
     if not pc.all(pc.match_substring_regex(array, pattern), skip_nulls=True).as_py() is not False:
         raise _NeedsRowPath

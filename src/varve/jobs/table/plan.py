@@ -1,6 +1,6 @@
-"""What a run has to read: the pieces behind the offsets that the table has, in batches.
+"""Plans a sync: the pieces of the log after the offsets of the table, in batches.
 
-Invariant  a batch ends at an offset of each partition, so that what it holds is all below it.
+Invariant  a batch ends at one offset of each partition, and contains all records below it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +20,7 @@ from varve.topics import HistoryMark
 class Batch:
     """Pieces for one commit, and the offset of each partition after them.
 
-    With the last one the table has all of the topic.
+    After the last batch the table is up to date.
     """
 
     pieces: tuple[Piece, ...]
@@ -30,10 +30,10 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class TablePlan:
-    """The topic as it is now. `missed` are offsets that expired before the table had them.
+    """The plan of a sync; `missed` counts offsets that expired before the table read them.
 
-    With `is_rebuild` all of it is read and replaces what the table has. `breaks` describe
-    partitions whose log is no longer the one that the table was read from.
+    With `is_rebuild` the whole topic is read and replaces all rows of the table. `breaks` describe
+    partitions whose log has lost records that the table has.
     """
 
     sources: tuple[PartitionSource, ...]
@@ -48,9 +48,9 @@ class TablePlan:
     is_rebuild: bool
 
     def batches(self, *, limit_bytes: int) -> Iterator[Batch]:
-        """All pieces in order, cut behind whole segments; at least one, be it empty.
+        """Yields all pieces in order, split after whole segments; at least one, possibly empty.
 
-        What replaces all that a table has is one batch.
+        A rebuild is one batch.
         """
         taken: list[Piece] = []
         offsets: dict[int, int] = {}
@@ -69,7 +69,7 @@ class TablePlan:
         yield Batch(tuple(taken), {**offsets, **self.ends}, is_last=True)
 
     def advance(self, before: SyncState, offsets: Mapping[int, int]) -> SyncState:
-        """How far the table is with a batch, with the marks of the offsets that move."""
+        """Returns the state after a batch, with new marks for the offsets that advance."""
         moved = {
             partition: offset
             for partition, offset in offsets.items()
@@ -92,11 +92,10 @@ class TablePlan:
 
 
 def plan_table(options: SourceOptions, progress: SyncState, *, is_keyed: bool = False) -> TablePlan:
-    """What is behind the table's offsets; raises NotFound where the topic is not.
+    """Plans the pieces after the table's offsets; raises NotFound for an unknown topic.
 
-    For a table of keys, which must see tombstones, it is all of the topic where some of them may
-    have left the log unseen, or where single records of keys were erased from the table, or where
-    the log lost records that the table has.
+    A keyed table is rebuilt from the whole topic if tombstones may have left the log before it read
+    them, if single records of keys were erased from it, or if the log lost records that it has.
     """
     sources = open_partitions(options)
     bounds = {source.number: source.bounds() for source in sources}
@@ -150,9 +149,9 @@ def _find_breaks(sources: Sequence[PartitionSource], progress: SyncState) -> tup
 
 
 def check_history(plan: TablePlan, name: str, *, is_keyed: bool) -> None:
-    """Raises where an appended table has rows that the log lost: its history cannot be read again.
+    """Raises InvalidRequest if an appended table has rows of records that the log has lost.
 
-    A table of keys is rebuilt then.
+    A keyed table is rebuilt instead.
     """
     if plan.breaks and not is_keyed:
         raise InvalidRequest(
@@ -169,11 +168,11 @@ def has_tombstones(
     cleaned_up_to: int,
     is_remote: bool,
 ) -> bool:
-    """Whether every tombstone behind what the table has is still in the log.
+    """Whether every tombstone after the table's offset is still in the log.
 
-    Above `cleaned_up_to` none has gone. How long one stays below is not asked: a compaction may
-    have run with another `delete.retention.ms` than the topic has now. Where less is noted as
-    compacted than before, the note was lost.
+    Compaction removes tombstones only below `cleaned_up_to`. `delete.retention.ms` is not
+    considered: a compaction may have run with another value than the topic has now. If
+    `cleaned_up_to` has decreased, its record was lost.
     """
     start_offset, end_offset = bounds
     reached = progress.offsets.get(partition)

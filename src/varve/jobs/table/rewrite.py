@@ -1,9 +1,9 @@
 """Removes rows from a table by rewriting its files, and expires its older snapshots.
 
-Invariant  a file is left alone where its bounds or its rows say that nothing in it must go; no
-           delete file is ever written. A file is deleted only when no remaining snapshot names it;
-           the current snapshot stays, and so do those that a branch or a tag holds.
-Crash      files that were not deleted yet are found by the next run, which lists what is there.
+Invariant  a file without matching rows is not rewritten; delete files are never written. A file is
+           deleted only when no remaining snapshot names it; the current snapshot and those of
+           branches and tags are retained.
+Crash      the next run lists all files, and deletes those that this one did not reach.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -36,7 +36,7 @@ DAY_MS: Final = 86_400_000
 
 
 class Unwanted(Protocol):
-    """Says which rows must go, and which of them by their offset alone; all tasks share it."""
+    """Marks the rows to remove, and those of them that match by offset alone."""
 
     def find(self, partitions: pa.Array, offsets: pa.Array, keys: pa.Array | None) -> Flags: ...
     def find_single(self, partitions: pa.Array, offsets: pa.Array, keys: pa.Array) -> Flags: ...
@@ -44,7 +44,7 @@ class Unwanted(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OffsetBounds:
-    """Rows below the offset of their partition, or with `is_above` those from it on."""
+    """Selects rows below the offset of their partition, or with `is_above` at or above it."""
 
     offsets: Mapping[int, int]
     is_above: bool = False
@@ -60,7 +60,7 @@ class OffsetBounds:
         return np.zeros(len(partitions), np.bool_)
 
     def row_filter(self) -> expressions.BooleanExpression:
-        """Rules out files whose bounds say that they hold no such row."""
+        """Returns a filter that excludes files by their bounds."""
         compare = expressions.GreaterThanOrEqual if self.is_above else expressions.LessThan
         parts = [
             expressions.And(
@@ -76,7 +76,7 @@ class OffsetBounds:
 
 @dataclass(frozen=True, slots=True)
 class RewriteTask:
-    """A file without the rows that a shared Unwanted names; nothing where it has none of them."""
+    """Rewrites a file without the rows of the shared Unwanted; no changes if none match."""
 
     run_id: str
     name: str
@@ -109,7 +109,7 @@ class RewriteTask:
 
 
 def split_by_partition(rows: pa.Table) -> list[pa.Table]:
-    """Rows of one partition each, as the files of a table without buckets have them."""
+    """Splits rows by partition, as the files of a table without buckets are."""
     numbers = rows[PARTITION].combine_chunks().to_numpy(zero_copy_only=False)
     return [rows.filter(pa.array(numbers == partition)) for partition in np.unique(numbers)]
 
@@ -123,7 +123,7 @@ def rewrite_files(
     run_id: str,
     runner: TaskRunner,
 ) -> FileChanges:
-    """These files of a table without the unwanted rows, to be committed."""
+    """Rewrites files of a table without the unwanted rows; the caller commits the changes."""
     table_files = TableFiles.of(table)
     tasks = [
         RewriteTask(run_id, f"kept-{number}", table_files, file)
@@ -137,7 +137,7 @@ def rewrite_files(
 
 @dataclass(frozen=True, slots=True)
 class ExpiryResult:
-    """What became of a table's history."""
+    """The result of expiring snapshots of a table."""
 
     table: str
     snapshots: int
@@ -156,9 +156,9 @@ class ExpiryResult:
 def expire_snapshots(
     address: CatalogAddress, name: str, *, older_than_ms: int
 ) -> list[ExpiryResult]:
-    """Expires what is older than a moment, of a table and its side table.
+    """Expires the snapshots of a table and its side table that are older than a time.
 
-    Files of runs that are not under way and that no snapshot names go too.
+    Also deletes unreferenced files, except those of active runs.
     """
     catalog = address.open_existing()
     read_definition(get_table(catalog, name))
@@ -173,26 +173,26 @@ def _expire_table(table: Table, older_than_ms: int) -> ExpiryResult:
 
 
 def find_expirable(table: Table) -> list[Snapshot]:
-    """The snapshots that are neither current nor held by a branch or a tag."""
+    """Returns the snapshots that are neither current nor referenced by a branch or tag."""
     held = {ref.snapshot_id for ref in table.metadata.refs.values()}
     held |= {table_state.snapshot_id(table) or 0}
     return [snapshot for snapshot in table.metadata.snapshots if snapshot.snapshot_id not in held]
 
 
 def find_named_refs(table: Table) -> list[str]:
-    """Branches and tags beside the main branch."""
+    """Returns the branches and tags except the main branch."""
     return [name for name in table.metadata.refs if name != MAIN_BRANCH]
 
 
 def find_referenced(table: Table, holder: str) -> list[str]:
-    """The files with rows that a branch or a tag names."""
+    """Returns the data files of the snapshot of a branch or tag."""
     id = table.metadata.refs[holder].snapshot_id
     held = [snapshot for snapshot in table.metadata.snapshots if snapshot.snapshot_id == id]
     return sorted(path for path in named_files(table, held) if path.endswith(".parquet"))
 
 
 def expire(table: Table, snapshots: Sequence[Snapshot]) -> list[str]:
-    """Expires snapshots, then removes the files that only they named."""
+    """Expires snapshots, then deletes the files that only they referenced."""
     if not snapshots:
         return []
     with table_state.translate_commit_errors(table):
@@ -205,7 +205,7 @@ def expire(table: Table, snapshots: Sequence[Snapshot]) -> list[str]:
 
 
 def named_files(table: Table, snapshots: Sequence[Snapshot]) -> set[str]:
-    """Manifest lists, manifests and data files of snapshots."""
+    """Returns the manifest lists, manifests and data files of snapshots."""
     names = {snapshot.manifest_list for snapshot in snapshots}
     for manifest, paths in table_state.list_manifests(table, snapshots):
         names |= {manifest, *paths}
@@ -213,9 +213,9 @@ def named_files(table: Table, snapshots: Sequence[Snapshot]) -> set[str]:
 
 
 def remove_unnamed(table: Table, *, own_run: str | None = None) -> list[str]:
-    """Removes data files and manifests that no snapshot names, except those of other runs.
+    """Deletes data files and manifests that no snapshot names, except those of other runs.
 
-    While another run is under way its manifests are not known, so that none is removed. The files
+    While another run is active its manifests are unknown, so that no manifest is deleted. The files
     are listed before the run markers, and both before the snapshots: a listed file belongs to a
     run whose marker is still there, or whose commit is visible.
     """

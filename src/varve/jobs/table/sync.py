@@ -1,9 +1,9 @@
-"""A topic as an Iceberg table: read where the table ends, written by executors, committed once.
+"""Syncs an Iceberg table with its topic: reads from the table's offsets, writes and commits rows.
 
-Invariant  how far the table is stands in the commit that brings the rows, so that a repeated, a
-           killed or a second run neither loses nor repeats. The side table is committed first, and
-           what it has beyond the table is removed before it gets more.
-Crash      docs/jobs/table.md; a run may be killed anywhere and started again.
+Invariant  the offsets of the table are in the commit that adds the rows, so that a repeated, killed
+           or concurrent run neither loses nor duplicates rows. The side table is committed first;
+           its rows beyond the offsets of the table are removed before new ones are added.
+Crash      a run may be killed at any point and started again. docs/jobs/table.md
 """
 
 from collections.abc import Mapping, Sequence
@@ -70,20 +70,19 @@ from varve.jobs.tier.bucket import Bucket
 _T = TypeVar("_T")
 
 _TRIES: Final = 5
-"""How often a batch is started again because another program committed to the table."""
+"""Attempts of a batch when another program commits to the table."""
 
 _NOTHING: Final = SyncState({}, {})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableResult(JobResult):
-    """One run.
+    """The result of one run.
 
-    `records` were read; `deleted` of them had no value, `bad` of them went to the side table.
-    `expired_rows` were removed below the log start. `missed` offsets had left the log before the
-    table had them. `is_rebuilt` where a table of keys was rebuilt, since deletions may have left
-    the log unseen, or single records were erased. `inferred` and `added_columns` are columns as a
-    schema file has them. `offsets` are the next ones to read.
+    `records` were read; `deleted` of them have no value, `bad` of them are in the side table.
+    `expired_rows` below the log start were removed. `missed` offsets expired before the table read
+    them. `is_rebuilt` is True if a keyed table was rebuilt. `inferred` and `added_columns` are
+    columns in the notation of a schema file. `offsets` are the next offsets to read.
     """
 
     table: str
@@ -123,7 +122,7 @@ class TableResult(JobResult):
         )
 
     def add(self, written: FileChanges) -> "TableResult":
-        """With one more commit."""
+        """Returns the result with another commit."""
         return replace(
             self,
             records=self.records + written.rows + written.bad_rows,
@@ -146,11 +145,11 @@ def sync_table(
     settings: TableSettings | None = None,
     clock: Clock | None = None,
 ) -> TableResult:
-    """Brings a table up to its topic; makes it where there is none.
+    """Syncs a table with its topic; creates it if missing.
 
-    `name` is NAMESPACE.NAME. One run at a time works on a table: a second one takes over, and the
-    first ends with Fenced at its next commit. Raises InvalidRequest where the table is another one
-    than is asked for, and changes nothing then.
+    `name` is NAMESPACE.NAME. One run at a time works on a table: a second run takes over, and the
+    first gets Fenced at its next commit. Raises InvalidRequest, and changes nothing, if the
+    settings do not match the existing table.
     """
     settings = settings or TableSettings()
     clock = clock or SystemClock()
@@ -167,7 +166,7 @@ def sync_table(
 
 
 def check_tier_is_given(topic: str, address: Bucket | None, directories: Sequence[str]) -> None:
-    """Raises where a directory holds only the end of a topic: the rest would be taken for gone."""
+    """Raises if a tiered topic is read without its tier: earlier offsets would seem expired."""
     fs = RealFileSystem()
     for directory in directories if address is None else ():
         path = f"{directory}/{TOPICS_FILE}"
@@ -179,7 +178,7 @@ def check_tier_is_given(topic: str, address: Bucket | None, directories: Sequenc
 
 
 def _check_no_sink(table: Table) -> None:
-    """Raises InvalidRequest for a table that a stream writes: its rows would come twice."""
+    """Raises InvalidRequest for a table that a stream writes: rows would be duplicated."""
     sink = read_sync_state(table).sink
     if sink is not None:
         raise InvalidRequest(
@@ -201,7 +200,7 @@ class TableSync:
     run_id: str = field(default_factory=new_run_id)
     _result: TableResult = field(init=False)
     _committed: set[str] = field(default_factory=set)
-    _is_unclear: bool = False  # whether a commit took place: the next run finds out
+    _is_unclear: bool = False  # whether the outcome of a commit is unknown to this run
 
     def run(self) -> TableResult:
         began_ms = self.clock.now_ms()
@@ -218,7 +217,7 @@ class TableSync:
     # The tables
 
     def _open(self, catalog: Catalog) -> "_Tables":
-        """The table and its side table, created if needed; what a killed run left is swept."""
+        """Opens or creates the table and its side table; deletes leftovers of killed runs."""
         table = find_table(catalog, self.name)
         progress = _NOTHING if table is None else read_sync_state(table)
         guessed: Fields = ()
@@ -246,7 +245,7 @@ class TableSync:
         return _Tables(catalog, definition, table, bad)
 
     def _register(self, plan: TablePlan, tables: Sequence[Table] = ()) -> None:
-        """Before a row is written, with where its files are once the tables are there."""
+        """Registers the output before the first row, and the locations of existing tables."""
         register_output(
             self.options,
             plan.sources,
@@ -261,7 +260,7 @@ class TableSync:
     def _add_asked_columns(
         self, table: Table, definition: TableDefinition, plan: TablePlan
     ) -> tuple[TableDefinition, Fields]:
-        """Adds the columns that are requested."""
+        """Adds the requested columns; returns the new definition and the added fields."""
         settings = self.settings
         fields = read_given_fields(settings, definition.format)
         if settings.is_adding_columns and not fields and definition.format is ValueFormat.JSON:
@@ -288,7 +287,9 @@ class TableSync:
                 self._sync_batch(tables, plan, batch, decoder, began_ms)
         except StoreError as error:
             if not self._is_unclear:
-                with suppress(StoreError):  # the next run sweeps; the first error is raised
+                with suppress(
+                    StoreError
+                ):  # the next run deletes the files; the first error is raised
                     self._sweep(tables)
             if isinstance(error, CommitConflict):
                 raise Unavailable(f"{error} when it is at rest") from error
@@ -308,7 +309,7 @@ class TableSync:
             sweep(table, self.run_id, committed=self._committed)
 
     def _expire(self, tables: "_Tables", plan: TablePlan) -> None:
-        """Rows below the log start go, from both tables."""
+        """Removes the rows below the log start from both tables."""
         if self.settings.is_keeping_expired:
             return
         for table in tables.both():
@@ -338,7 +339,7 @@ class TableSync:
     def _sync_batch(
         self, tables: "_Tables", plan: TablePlan, batch: Batch, decoder: Decoder, began_ms: int
     ) -> None:
-        """One batch: tasks, the commit of the side table, the commit of the table."""
+        """Writes one batch, commits the side table, then the table; retries on conflict."""
         before = read_sync_state(tables.table)
         after = replace(plan.advance(before, batch.offsets), is_remote=plan.is_remote)
         if after.offsets == before.offsets and not batch.pieces and not plan.is_rebuild:
@@ -353,7 +354,7 @@ class TableSync:
                 self._try_batch(tables, plan, batch, decoder, after)
                 return
             except (CommitConflict, NotFound) as error:
-                # Files of this run are missing where another one took over and removed them.
+                # NotFound: another run has taken over and deleted the files of this one.
                 tables.reload(self.name)
                 for table, base in zip(tables.both(), bases, strict=True):
                     check_not_fenced(table, base, self.run_id)
@@ -389,9 +390,9 @@ class TableSync:
     def _upsert(
         self, tables: "_Tables", reads: Sequence[TableRead], plan: TablePlan, decoder: Decoder
     ) -> FileChanges:
-        """Two stages: records by bucket, then the buckets that they touch.
+        """Stages records by bucket, then merges the buckets that have new records.
 
-        A rebuild replaces all that the table has, except expired rows that are kept.
+        A rebuild replaces all rows of the table, except expired rows that are kept.
         """
         buckets = tables.definition.buckets
         staged = self._run("read", [StageTask(read, buckets) for read in reads], decoder)
@@ -424,7 +425,7 @@ class TableSync:
     def _commit_bad(
         self, tables: "_Tables", added: Sequence[DataFile], reached: SyncState, after: SyncState
     ) -> None:
-        """What the side table has beyond the table goes, and the bad rows of the batch come."""
+        """Removes side table rows beyond the table's offsets, and adds those of the batch."""
         if tables.bad is None:
             return
         state = read_sync_state(tables.bad)
@@ -459,7 +460,7 @@ class TableSync:
 
 @dataclass
 class _Tables:
-    """The table and its side table, as they were loaded last."""
+    """The table and its side table, as last loaded."""
 
     catalog: Catalog
     definition: TableDefinition

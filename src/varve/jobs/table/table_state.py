@@ -1,15 +1,15 @@
-"""How far a table is, and the commits that move it.
+"""The sync state of a table, and the commits that advance it.
 
 Layout     `varve.offsets`, `varve.marks`, `varve.starts`, `varve.sink` and `varve.run` in the
            summary of each snapshot that varve commits, and as properties of the table in the same
            commit. docs/formats/table.md
-Invariant  the newest ancestor of the current snapshot with a state is right: a table that was
-           rolled back has the state of then. The properties are read only when every such snapshot
-           has expired. A commit asserts the snapshot it was planned on; pyiceberg must not retry
-           it on top of another, which would repeat rows. A run writes a marker before its first
-           file. Whoever finds the marker of another run commits first, so that the other cannot,
-           and then removes the files of it that no snapshot names.
-Crash      a marker that stays is found by the next run.
+Invariant  the state is that of the newest ancestor of the current snapshot that has one: a table
+           that was rolled back has its earlier state. The properties are read only if every such
+           snapshot has expired. A commit asserts the snapshot it was planned on; pyiceberg must not
+           retry it on top of another, which would duplicate rows. A run writes a marker before its
+           first file. A run that finds the marker of another commits first, which fences the other,
+           and then deletes the other's files that no snapshot names.
+Crash      the next run finds the marker of a killed run.
 """
 
 import json
@@ -60,20 +60,20 @@ PROPERTIES: Final = {
     "write.metadata.previous-versions-max": "20",
     "write.parquet.compression-codec": "zstd",
 }
-"""Of a table that varve makes: what is written at every commit does not pile up."""
+"""Properties of new tables; they bound the metadata that commits accumulate."""
 _MARKER_SUFFIX: Final = ".json"
 _FENCE_TRIES: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
 class SyncState:
-    """By partition: the next offset to read, and the log start up to which rows were removed.
+    """The next offset to read of each partition, and the log start up to which rows are expired.
 
-    At `synced_ms` the table had the whole topic, which was in the cold tier or not. Where it
-    `is_thinned` an erasure took single records of keys, of which older ones may be the latest now.
-    `marks` are of the batches before the offsets, as far as there are such; `cleaned` is
-    how far each partition was compacted. `sink` is the last batch of the stream that writes the
-    table, and stays in the commits of others, an erasure's among them.
+    At `synced_ms` the table was up to date with the topic, which `is_remote` if it was in the cold
+    tier. With `needs_rebuild` an erasure has removed single records whose keys may have older
+    records in the log. `marks` identify the batches before the offsets; `cleaned` is the offset up
+    to which each partition was compacted. `sink` is the last batch of the stream that writes the
+    table; commits of other jobs, such as an erasure, keep it.
     """
 
     offsets: Mapping[int, int]
@@ -101,7 +101,7 @@ class SyncState:
         }
 
     def is_behind(self, other: "SyncState") -> bool:
-        """Whether the other has read what this one has not."""
+        """Whether the other state has an offset beyond that of this one."""
         return any(
             self.offsets.get(partition, 0) < offset for partition, offset in other.offsets.items()
         )
@@ -109,7 +109,7 @@ class SyncState:
 
 @dataclass(frozen=True, slots=True)
 class SinkBatch:
-    """A batch of a stream: batches of a sink are numbered upwards, and committed in order."""
+    """A batch of a stream; batches of a sink have ascending numbers and are committed in order."""
 
     sink_id: str
     number: int
@@ -119,13 +119,13 @@ class SinkBatch:
 
     @classmethod
     def parse(cls, text: str) -> "SinkBatch | None":
-        """None where nothing stands there; raises ValueError for what is not a batch."""
+        """Returns None for an empty text; raises ValueError for an invalid one."""
         sink_id, _, number = text.rpartition("-")
         return cls(sink_id, int(number)) if text else None
 
 
 def read_sync_state(table: Table) -> SyncState:
-    """How far the current snapshot is."""
+    """Reads the state of the current snapshot."""
     for snapshot in ancestors_of(table.current_snapshot(), table.metadata):
         summary = summary_of(snapshot)
         if OFFSETS in summary:
@@ -138,7 +138,7 @@ def summary_of(snapshot: Snapshot) -> Mapping[str, str]:
 
 
 def runs_since(table: Table, base_id: int | None) -> set[str]:
-    """The runs of varve that committed behind a snapshot; all of them where it has gone."""
+    """Returns the runs that committed after a snapshot; all runs if it has expired."""
     runs: set[str] = set()
     for snapshot in ancestors_of(table.current_snapshot(), table.metadata):
         if snapshot.snapshot_id == base_id:
@@ -180,7 +180,7 @@ def _decode_state(properties: Mapping[str, str], table: Table) -> SyncState:
         synced_ms,
         properties.get(TIER) == _REMOTE,
         properties.get(THINNED) == _YES,
-        # A varve that knew no marks left those of an earlier commit among the properties.
+        # A version of varve without marks left those of an earlier commit in the properties.
         {
             partition: mark
             for partition, mark in marks.items()
@@ -195,12 +195,12 @@ def _decode_state(properties: Mapping[str, str], table: Table) -> SyncState:
 
 
 class CommitConflict(Unavailable):
-    """Somebody else committed to the table meanwhile: look again."""
+    """Another program has committed to the table: reload it and retry."""
 
 
 @contextmanager
 def translate_commit_errors(table: Table, *conflicts: type[Exception]) -> Iterator[None]:
-    """Raises CommitConflict where the table is not as it was loaded, or for one of `conflicts`."""
+    """Raises CommitConflict if the table has changed since it was loaded, or for `conflicts`."""
     known: tuple[type[Exception], ...] = (CommitFailedException, ValidationException, *conflicts)
     try:
         with translate_catalog_errors(table):
@@ -219,13 +219,13 @@ def commit(
     added: Iterable[DataFile] = (),
     removed: Sequence[DataFile] = (),
 ) -> None:
-    """One snapshot; raises CommitConflict when the table is not as it was loaded.
+    """Commits one snapshot; raises CommitConflict if the table has changed since it was loaded.
 
-    Without files it is a fence: no run that began before can commit any more.
+    A commit without files is a fence: runs that loaded the table before can no longer commit.
     """
     summary = progress.to_summary(run_id)
     table.metadata.properties[_RETRIES] = "0"  # of this object, not of the table
-    # Files of the snapshot it stands on are missing where that one expired meanwhile.
+    # NotFound: the base snapshot has expired, and its files are deleted.
     with translate_commit_errors(table, NotFound):
         transaction = table.transaction()
         transaction.set_properties(summary)
@@ -239,7 +239,7 @@ def commit(
 
 
 def check_not_fenced(table: Table, base_id: int | None, run_id: str) -> None:
-    """After a conflict: raises Fenced if it was another run, which has swept this one's files."""
+    """Raises Fenced if another run caused a conflict; it has deleted the files of this run."""
     others = runs_since(table, base_id) - {run_id}
     if others:
         raise Fenced(
@@ -257,13 +257,13 @@ def data_files(
     table: Table,
     row_filter: BooleanExpression = AlwaysTrue(),  # noqa: B008  a value
 ) -> list[DataFile]:
-    """The files of the current snapshot that may hold such rows, by their bounds."""
+    """Returns the files of the current snapshot whose bounds may match the filter."""
     with translate_catalog_errors(table):
         return [task.file for task in table.scan(row_filter).plan_files()]
 
 
 def list_manifests(table: Table, snapshots: Iterable[Snapshot]) -> Iterator[tuple[str, list[str]]]:
-    """Each manifest of some snapshots once, with the data files that it names."""
+    """Yields each manifest of the snapshots once, with its data files."""
     seen: set[str] = set()
     for snapshot in snapshots:
         for manifest in snapshot.manifests(table.io):
@@ -274,7 +274,7 @@ def list_manifests(table: Table, snapshots: Iterable[Snapshot]) -> Iterator[tupl
 
 
 def referenced_paths(table: Table) -> set[str]:
-    """Every data file that a retained snapshot names."""
+    """Returns every data file that a retained snapshot names."""
     with translate_catalog_errors(table):
         manifests = list_manifests(table, table.metadata.snapshots)
         return {path for _, paths in manifests for path in paths}
@@ -288,7 +288,7 @@ def new_run_id() -> str:
 
 
 def begin_run(tables: Sequence[Table], run_id: str, clock: Clock) -> None:
-    """Leaves the markers of a run over a table and its side table, which may be missing."""
+    """Writes the marker of a run to each of the tables."""
     text = json.dumps({"run": run_id, "began_ms": clock.now_ms()}).encode()
     for files in map(TableFiles.of, tables):
         with translate_catalog_errors(files.location):
@@ -296,9 +296,9 @@ def begin_run(tables: Sequence[Table], run_id: str, clock: Clock) -> None:
 
 
 def fence_other_runs(tables: Sequence[Table], run_id: str) -> list[str]:
-    """Ends the runs that left marks at a table or its side table; the files that are gone now.
+    """Fences the runs with markers at a table or its side table; returns the deleted files.
 
-    All tables are fenced before a file is removed: a run commits to the one, then to the other.
+    All tables are fenced before a file is deleted: a run commits to one, then to the other.
     """
     marks = {marker for table in tables for marker in find_run_markers(table)}
     others = sorted(marks - {run_id})
@@ -320,7 +320,7 @@ def _fence_table(table: Table, run_id: str) -> None:
 
 
 def find_run_markers(table: Table) -> list[str]:
-    """The runs that began and did not end."""
+    """Returns the ids of runs that have started and not ended."""
     with translate_catalog_errors(table):
         markers = TableFiles.of(table).find(RUN_MARKERS)
     return [
@@ -331,9 +331,9 @@ def find_run_markers(table: Table) -> list[str]:
 
 
 def sweep(table: Table, run_id: str, committed: set[str] | None = None) -> list[str]:
-    """Removes the files of a run that no snapshot names, then its mark.
+    """Deletes the files of a run that no snapshot names, then its marker.
 
-    A run that knows what it committed says so, and spares the look at every snapshot.
+    A run passes its `committed` files, so that the snapshots need not be read.
     """
     files = TableFiles.of(table)
     with translate_catalog_errors(table):

@@ -1,8 +1,8 @@
-"""What executors do for a table: read records, decode values, write files; the driver commits them.
+"""Tasks of a table sync: read records, decode values, write files; the driver commits them.
 
-Invariant  a record becomes either a row of the table or one of its side table. An upserted table
-           keeps one row for each key of a partition, the newest that could be decoded. Files of a
-           task are unknown to everybody until its result names them; a repeated task writes others.
+Invariant  a record becomes a row either of the table or of its side table. An upserted table has
+           one row for each key of a partition, the newest that could be decoded. The driver uses
+           only the files in the result of a task; a repeated task writes new files.
 """
 
 from collections.abc import Iterator, Mapping
@@ -29,10 +29,10 @@ from varve.jobs.table.types import DELETED, KEY, OFFSET, PARTITION, REASON, TIME
 from varve.kernels.hashes import murmur3_cells
 
 SOURCE: Final = ("partition", "offset", "timestamp", "key", "value", "headers")
-"""The columns that are read of a topic."""
+"""The columns that are read from the topic."""
 
 _ROW_KEY: Final = (PARTITION, KEY)
-"""What an upserted table has one row for."""
+"""The unique key of an upserted table."""
 NO_KEY: Final = "no key: a table of keys has one row for each"
 
 
@@ -48,7 +48,7 @@ class SplitRows:
 
 
 def split_rows(batch: pa.RecordBatch, decoder: Decoder, *, is_keyed: bool) -> SplitRows:
-    """A batch of the source, opened; without keys there is nothing to upsert by."""
+    """Decodes a batch of the source; with `is_keyed`, records without a key are bad."""
     bad_at: list[npt.NDArray[np.int64]] = []
     reasons: list[str] = []
     rows = np.arange(len(batch), dtype=np.int64)
@@ -75,7 +75,7 @@ def _assemble_rows(
     deleted: npt.NDArray[np.int64],
     columns: dict[str, pa.Array],
 ) -> pa.Table:
-    """Rows in the order of their records; deleted ones have no value."""
+    """Assembles rows in the order of their records; deleted rows have null values."""
     order = np.sort(np.concatenate([kept, deleted]))
     if len(deleted):
         slots = np.searchsorted(kept, order)
@@ -111,7 +111,7 @@ def _record_columns(batch: pa.RecordBatch, rows: npt.NDArray[np.int64]) -> dict[
 
 
 def find_buckets(keys: pa.ChunkedArray, count: int) -> npt.NDArray[np.int32]:
-    """Iceberg's bucket of each key, none of which is null."""
+    """Computes Iceberg's bucket of each key; keys must not be null."""
     parts = [_hash(chunk) for chunk in keys.chunks]
     hashes = np.concatenate(parts) if parts else np.empty(0, np.uint32)
     return ((hashes & 0x7FFFFFFF) % count).astype(np.int32)
@@ -137,7 +137,7 @@ def _flags(array: pa.Array) -> npt.NDArray[np.bool_]:
 
 @dataclass(frozen=True, slots=True)
 class StagedRows:
-    """Rows put aside: one file, and which of its row groups belong to a bucket."""
+    """A staged file of rows; `groups` pairs its row groups with their buckets."""
 
     written: FileChanges
     path: str | None = None
@@ -146,7 +146,7 @@ class StagedRows:
 
 @dataclass(frozen=True, slots=True)
 class TableRead:
-    """What a task reads of the topic, and where rows go."""
+    """The records that a task reads, and the tables that it writes to."""
 
     run_id: str
     name: str
@@ -166,7 +166,7 @@ class TableRead:
 
 @dataclass(frozen=True, slots=True)
 class AppendTask:
-    """Every record of some pieces becomes a row; the decoder is shared."""
+    """Writes every record of some pieces as a row; the decoder is shared."""
 
     source: TableRead
 
@@ -187,7 +187,7 @@ class AppendTask:
 
 @dataclass(frozen=True, slots=True)
 class StageTask:
-    """The newest record of each key of some pieces, staged by bucket; the decoder is shared."""
+    """Stages the newest record of each key of some pieces by bucket; the decoder is shared."""
 
     source: TableRead
     buckets: int
@@ -224,9 +224,9 @@ class StageTask:
 
 @dataclass(frozen=True, slots=True)
 class MergeTask:
-    """One bucket: its rows, changed by what was put aside.
+    """Merges the rows of one bucket with the staged rows.
 
-    With `starts` only rows below the log start of their partition are left of what it had.
+    With `starts` only existing rows below the log start of their partition are kept.
     """
 
     run_id: str
@@ -264,5 +264,5 @@ class MergeTask:
 
 
 def _cast_like(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The same columns in the order and types of another table."""
+    """Converts rows to the column order and types of a schema."""
     return pa.table([rows[column.name].cast(column.type) for column in schema], schema=schema)

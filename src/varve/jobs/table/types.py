@@ -1,4 +1,4 @@
-"""The columns of a table: those that every row has, and those decoded from values.
+"""The columns of a table and their types: record columns, and columns decoded from values.
 
 A schema is a JSON file: `{"name": "type"}`, or Iceberg's own `{"type": "struct", "fields"}`.
 docs/formats/table.md
@@ -32,7 +32,7 @@ HEADERS: Final = "headers"
 REASON: Final = "reason"
 
 RESERVED: Final = frozenset({PARTITION, OFFSET, TIMESTAMP, KEY, DELETED, REST})
-"""Names that a value's field cannot have; one that has is kept in `_rest`."""
+"""Column names that a field of a value cannot use; such a field is kept in `_rest`."""
 
 _WORDS: Final = re.compile(r"[<>,:]|decimal\([^)]*\)|[^<>,:\s]+")
 _DECIMAL: Final = re.compile(r"decimal\((\d+),\s*(\d+)\)")
@@ -59,7 +59,7 @@ PRIMITIVES: Final[Mapping[str, iceberg.PrimitiveType]] = {
 
 @dataclass(frozen=True, slots=True)
 class ValueField:
-    """A column made of values; the ids inside its type mean nothing."""
+    """A column decoded from values; the field ids inside its type are unused."""
 
     name: str
     type: iceberg.IcebergType
@@ -77,7 +77,7 @@ Fields = tuple[ValueField, ...]
 
 
 def to_arrow(type: iceberg.IcebergType) -> pa.DataType:
-    """The type as Arrow has it, without ids; two types are the same if these are."""
+    """Converts a type to Arrow without field ids; equal results mean equal types."""
     schema = Schema(iceberg.NestedField(0, "x", type, required=False))
     return schema_to_pyarrow(schema, include_field_ids=False)[0].type
 
@@ -100,7 +100,7 @@ def struct_of(members: Mapping[str, iceberg.IcebergType]) -> iceberg.StructType:
 
 
 def show_type(type: iceberg.IcebergType) -> str:
-    """As a schema file has it."""
+    """Formats a type in the notation of a schema file."""
     match type:
         case iceberg.ListType():
             return f"list<{show_type(type.element_type)}>"
@@ -115,7 +115,7 @@ def show_type(type: iceberg.IcebergType) -> str:
 
 
 def dump_fields(fields: Sequence[ValueField]) -> str:
-    """As `parse_schema` reads it back."""
+    """Encodes fields as a schema file that `parse_schema` reads."""
     return json.dumps(
         {
             field.name: show_type(field.type) + (_REQUIRED if field.is_required else "")
@@ -126,7 +126,7 @@ def dump_fields(fields: Sequence[ValueField]) -> str:
 
 
 def parse_schema(text: str, where: str) -> Fields:
-    """The fields of a schema file; raises InvalidRequest."""
+    """Parses a schema file; raises InvalidRequest."""
     try:
         document = json.loads(text)
     except ValueError as error:
@@ -142,7 +142,7 @@ def parse_schema(text: str, where: str) -> Fields:
 
 
 def check_fields(fields: Sequence[ValueField], where: str) -> None:
-    """Raises InvalidRequest for names that cannot stand beside each other."""
+    """Raises InvalidRequest for duplicate, reserved and invalid column names."""
     known: dict[str, str] = {name.lower(): name for name in RESERVED}
     for field in fields:
         before = known.get(field.name.lower())
@@ -164,7 +164,7 @@ def is_column_name(name: str) -> bool:
 
 
 def number_fields(fields: Sequence[tuple[str, iceberg.IcebergType, bool]]) -> Schema:
-    """A schema of columns, each with ids of its own; a catalog gives its own anyway."""
+    """Builds a schema with fresh field ids, which a catalog may replace."""
     return assign_fresh_schema_ids(
         Schema(
             *(
@@ -176,7 +176,7 @@ def number_fields(fields: Sequence[tuple[str, iceberg.IcebergType, bool]]) -> Sc
 
 
 def record_columns(*, has_deleted: bool) -> list[tuple[str, iceberg.IcebergType, bool]]:
-    """What every row has of its record."""
+    """Returns the record columns that every row has."""
     columns: list[tuple[str, iceberg.IcebergType, bool]] = [
         (PARTITION, iceberg.IntegerType(), True),
         (OFFSET, iceberg.LongType(), True),
@@ -189,13 +189,13 @@ def record_columns(*, has_deleted: bool) -> list[tuple[str, iceberg.IcebergType,
 
 
 def raw_fields() -> Fields:
-    """The columns of values that are not opened."""
+    """Returns the columns of raw values."""
     header = struct_of({"key": iceberg.StringType(), "value": iceberg.BinaryType()})
     return ValueField(VALUE, iceberg.BinaryType()), ValueField(HEADERS, list_of(header))
 
 
 def bad_schema() -> Schema:
-    """The side table: records whose values could not be made rows, and why."""
+    """Returns the schema of the side table: rejected records with the reason."""
     columns = record_columns(has_deleted=False)
     return number_fields(
         [*columns, (VALUE, iceberg.BinaryType(), False), (REASON, iceberg.StringType(), True)]
@@ -230,7 +230,7 @@ def _read_field(name: str, type: object, where: str) -> ValueField:
 
 
 def parse_type(text: str, where: str) -> iceberg.IcebergType:
-    """A type by its name, such as `list<struct<a: long, b: string>>`."""
+    """Parses a type, such as `list<struct<a: long, b: string>>`; raises InvalidRequest."""
     words = _WORDS.findall(text)
     if not words:
         raise InvalidRequest(f"{where}: an empty text is not a type")
@@ -243,7 +243,7 @@ def parse_type(text: str, where: str) -> iceberg.IcebergType:
 
 @dataclass
 class _TypeParser:
-    """One type on its way from text; `words` are those that are left."""
+    """Parses one type; `words` are the remaining tokens."""
 
     words: list[str]
     where: str

@@ -1,8 +1,7 @@
-"""Key indexes of the cold tier: against what they should be, and against each other.
+"""Verifies key indexes of the cold tier: against the data of their segments and each other.
 
-Invariant  reads only. Below the clean bound of a partition the latest record of a key is the only
-           one, but for segments that were not worth rewriting: the manifest says how many of their
-           bytes are stale.
+Invariant  reads only. Below the clean bound of a partition a key has only its latest record, except
+           in segments that were not worth rewriting, whose stale bytes the manifest records.
 """
 
 from dataclasses import dataclass
@@ -35,14 +34,14 @@ _CONTROL: Final = 0x20
 LATEST_RULES: Final = RunRules(
     now_ms=-1, delete_retention_ms=0, first_uncleanable_offset=LONG_MAX, producers={}
 )
-"""At a time when no tombstone has expired: an expired one is still the latest of its key."""
+"""Rules under which no tombstone has expired: an expired one is still the latest record."""
 
 Rows = npt.NDArray[np.void]
 
 
 @dataclass(frozen=True, slots=True)
 class KeysDifference:
-    """The first thing in a key index that is not as it should be."""
+    """The first difference between a key index and the data of its segment."""
 
     message: str
     expected: str
@@ -52,7 +51,7 @@ class KeysDifference:
 
 
 def find_claimed(fs: FileSystem, path: str, *, from_offset: int) -> tuple[AbortedTransaction, ...]:
-    """The batches from an offset on that a key index says were aborted, each as a transaction."""
+    """Returns the batches from an offset on that a key index marks as aborted."""
     if from_offset == LONG_MAX:
         return ()
     try:
@@ -76,7 +75,7 @@ def find_claimed(fs: FileSystem, path: str, *, from_offset: int) -> tuple[Aborte
 
 
 def find_difference(fs: FileSystem, stored: str, built: str) -> KeysDifference | None:
-    """How a key index differs from the one built of the same data; None when it does not."""
+    """Compares a stored key index with one built from the same data; None if they are equal."""
     with fs.open(stored) as file, fs.open(built) as other:
         try:
             said = KeyIndexHeader.decode(file.read_at(0, HEADER_BYTES), "key index")
@@ -106,7 +105,7 @@ def find_difference(fs: FileSystem, stored: str, built: str) -> KeysDifference |
 
 
 def _compare_headers(said: KeyIndexHeader, true: KeyIndexHeader) -> KeysDifference | None:
-    """What a header says that is not so; its checksum over the content aside."""
+    """Compares all fields of the headers except the checksum of the sections."""
     for name in KeyIndexHeader.__slots__:
         found, expected = getattr(said, name), getattr(true, name)
         if found != expected and name != "sections_crc":
@@ -116,7 +115,7 @@ def _compare_headers(said: KeyIndexHeader, true: KeyIndexHeader) -> KeysDifferen
 
 
 def _decode_rows(data: bytes, layout: np.dtype[Any]) -> Rows:
-    """Whole rows; whether a batch without a record was aborted is of no account."""
+    """Decodes complete rows; clears the flags of batches without records, which are irrelevant."""
     rows = np.frombuffer(data, layout, len(data) // layout.itemsize)
     if layout == BATCH:
         rows = rows.copy()
@@ -127,7 +126,7 @@ def _decode_rows(data: bytes, layout: np.dtype[Any]) -> Rows:
 def _compare_rows(
     rows: Rows, true_rows: Rows, name: str, number: int, position: int, header: KeyIndexHeader
 ) -> KeysDifference | None:
-    """The first row of a section that differs; `number` and `position` are of the first given."""
+    """Finds the first differing row; `number` and `position` are those of the first row."""
     differs = np.flatnonzero(rows != true_rows[: len(rows)])
     if not differs.size and len(rows) == len(true_rows):
         return None
@@ -166,10 +165,10 @@ def _show(row: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SupersededKeys:
-    """Of the keys of one range: superseded records by segment, with bytes and one of them.
+    """The superseded records of one range of keys, by segment: counts and an example offset.
 
-    `total_bytes` are those of all records of a segment, markers and aborted ones too, as stale
-    bytes are counted from; it is the same in every range.
+    `total_bytes` is the size of all records of a segment, markers and aborted records included, the
+    base of its stale bytes; it is the same in every range.
     """
 
     counts: tuple[int, ...]
@@ -180,7 +179,7 @@ class SupersededKeys:
 
 @dataclass(frozen=True, slots=True)
 class UniqueTask:
-    """Looks for keys of one range of hashes that occur twice in segments below the clean bound."""
+    """Finds the keys of a range of hashes that occur twice below the clean bound."""
 
     hashes: HashRange
 
@@ -206,7 +205,7 @@ class UniqueTask:
         return SupersededKeys(counts, kept, tuple(examples), tuple(totals))
 
     def _find_example(self, index: KeyIndex, plan: KeyPlan, number: int) -> int | None:
-        """The offset of a superseded record of the range."""
+        """Finds the offset of a superseded record of the range."""
         low, high = self.hashes
         kept = np.unpackbits(plan.bits_of(number, plan.keep), bitorder="little").view(np.bool_)
         start = index.lower_bound(low) if low else 0

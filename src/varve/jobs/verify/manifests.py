@@ -1,7 +1,7 @@
-"""The manifests of one partition against its objects: a task of a verification.
+"""Verifies the manifests of one partition against its objects; a task of a verification.
 
-Invariant  reads only. Objects are listed before the manifests are read, as an account does it, so
-           that what a running store copies or removes meanwhile is not taken for damage.
+Invariant  reads only. Objects are listed before the manifests are read, as fsck does, so that
+           segments that a running store copies or removes are not reported as damage.
 """
 
 from collections.abc import Iterable, Sequence
@@ -28,11 +28,11 @@ _TXN_INDEX = "txnindex"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionView:
-    """What the newest manifest says, held against the objects.
+    """The newest manifest of a partition, compared with its objects.
 
-    `damaged` are keys of objects that are missing or of another size. From `trusted_from` on it is
-    not known which transactions were aborted: some of their markers are not in the tier, or cannot
-    be read.
+    `damaged` are the keys of objects that are missing or have another size. From `trusted_from` on
+    the aborted transactions are unknown: some of their markers are not in the tier, or cannot be
+    read.
     """
 
     partition: RemotePath
@@ -50,7 +50,7 @@ class PartitionView:
 
 @dataclass(frozen=True, slots=True)
 class ManifestTask:
-    """Looks at one partition."""
+    """Verifies the manifests of one partition."""
 
     bucket: BucketAccess
     partition: RemotePath
@@ -100,7 +100,7 @@ class ManifestTask:
     def _read_aborted(
         self, readable: Sequence[RemoteSegment], damaged: frozenset[str]
     ) -> tuple[tuple[AbortedTransaction, ...], bool]:
-        """All aborted transactions on record, and whether no record of them is damaged."""
+        """Reads all transaction indexes; returns whether all of them are readable."""
         aborted: list[AbortedTransaction] = []
         is_whole = True
         with open_files(self.bucket.objects, self.partition, readable) as files:
@@ -157,7 +157,7 @@ class ManifestTask:
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """How readable segments follow each other; below `decided_end` every transaction is decided."""
+    """The result of `check_chain`; below `decided_end` every transaction is decided."""
 
     findings: tuple[VerifyFinding, ...]
     decided_end: int
@@ -166,7 +166,7 @@ class Chain:
 def check_chain(
     partition: RemotePath, manifest: Manifest, readable: Sequence[RemoteSegment]
 ) -> Chain:
-    """Holes and overlaps from the log start on; a diverged history is a note."""
+    """Finds gaps and overlaps of segments from the log start on; a diverged lineage is a note."""
     findings: list[VerifyFinding] = []
 
     def find(rule: str, segment: RemoteSegment, message: str, **details: Any) -> None:
@@ -228,7 +228,7 @@ def _find_damage(damage: Damage) -> VerifyFinding:
 
 
 def _base_of(key: str) -> int | None:
-    """The base offset in the key of a segment's object."""
+    """Parses the base offset from the key of a segment's object; None for other keys."""
     digits = key.rpartition("/")[0].rpartition("/")[2].partition("-")[0]
     return int(digits) if digits.isdigit() else None
 

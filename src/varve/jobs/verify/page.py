@@ -1,7 +1,7 @@
-"""A verification as one HTML page: pictures of the tier as SVG, and a table of what was found.
+"""Renders a verification as one HTML page: SVG pictures of the tier, and a table of findings.
 
-Invariant  however many segments there are, a strip has a limited number of rectangles: neighbours
-           share one, and the worst of them gives its colour.
+Invariant  a strip of a picture has at most _BLOCKS_MAX rectangles: adjacent segments share one, in
+           the colour of the worst of them.
 """
 
 from collections import Counter
@@ -21,7 +21,7 @@ from varve.jobs.verify.result import PartitionVerdict, SegmentVerdict, VerifyRes
 _FINDINGS_MAX: Final = 2000
 """Findings in the table; the JSON has all of them."""
 _PICTURES_MAX: Final = 200
-"""Partitions with a picture of their own, those with findings first."""
+"""Partitions with a picture, those with most damage first."""
 _LEGEND: Final = (
     ("--good", "in order"),
     ("--stale", "stale, the fuller the more"),
@@ -37,7 +37,7 @@ _LABEL: Final = 220
 
 
 def render_page(result: VerifyResult) -> str:
-    """The whole page."""
+    """Renders the page."""
     findings = gravest_first(result.findings)
     severities = Counter(finding.severity for finding in findings)
     partitions = sorted(result.partitions, key=lambda partition: -partition.damage_count)
@@ -89,7 +89,7 @@ def _draw_partition(partition: PartitionVerdict, now_ms: int) -> Markup:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Segments that follow each other, drawn as one."""
+    """Consecutive segments that are drawn as one rectangle."""
 
     base_offset: int
     end_offset: int
@@ -168,7 +168,7 @@ def _age(timestamp: int, oldest: int, now_ms: int) -> float:
 
 
 def draw_times(segments: Sequence[SegmentVerdict]) -> Markup:
-    """From the first to the largest timestamp of each segment, along the time."""
+    """Draws the range of timestamps of each segment on a time axis."""
     known = [
         segment for segment in segments if 0 <= segment.first_timestamp <= segment.max_timestamp
     ]
@@ -194,7 +194,7 @@ def draw_times(segments: Sequence[SegmentVerdict]) -> Markup:
 
 
 def draw_bars(sizes: Sequence[tuple[str, int]], rows_max: int = 40) -> Markup:
-    """A bar for each, the largest first; what does not fit is one bar more."""
+    """Draws a bar for each name; those beyond `rows_max` share one more bar."""
     shown = list(sizes[:rows_max])
     if len(sizes) > rows_max:
         rest = sum(size for _, size in sizes[rows_max:])
@@ -213,7 +213,7 @@ def draw_bars(sizes: Sequence[tuple[str, int]], rows_max: int = 40) -> Markup:
 
 
 def draw_sizes(sizes: Sequence[int]) -> Markup:
-    """How many segments there are of each size, by powers of two."""
+    """Draws a histogram of segment sizes, by powers of two."""
     if not sizes:
         return Markup('<span class="soft">no segment</span>')
     counts = Counter(max(size, 1).bit_length() - 1 for size in sizes)
@@ -249,7 +249,7 @@ def _axis_text(text: str, left: float, top: float, anchor: str) -> str:
 
 
 def _svg(height: float, rows: Sequence[str], label: str) -> Markup:
-    """A picture; its rows are escaped already."""
+    """Wraps rows in an SVG element; their text is already escaped."""
     return Markup(
         f'<svg viewBox="0 0 {_WIDTH} {height:.0f}" role="img" aria-label="{label}">'
         f"{''.join(rows)}</svg>"

@@ -1,7 +1,6 @@
-"""What a verification looked at, partition by partition, and what it found: where, what was
-expected and what is there, and what repairs it.
+"""Results of a verification: findings with their rule, location and remedy, by partition.
 
-Invariant  every finding names a rule, of those below or of `commit_log.check.findings`.
+Invariant  every finding names a rule, either of VERIFY_RULES or of `commit_log.check.findings`.
 """
 
 from dataclasses import dataclass, field, replace
@@ -16,7 +15,7 @@ PUT_BACK: Final = "put it back from a mirror or a copy (`varve tier mirror --rep
 
 @dataclass(frozen=True, slots=True)
 class VerifyRule:
-    """What should hold, how grave it is where it does not, and what repairs it."""
+    """A rule that must hold, the severity of breaking it, and the remedy."""
 
     text: str
     severity: Severity = Severity.ERROR
@@ -111,8 +110,8 @@ _ORDER: Final = list(Severity)
 class VerifyFinding(JsonFields):
     """One broken rule.
 
-    `where` is an object's key, a folder of keys or a path; `position` counts bytes in it, `offset`
-    records. `partition` is None for what is wrong with a topic as a whole or a directory.
+    `where` is the key of an object, a folder of keys or a path; `position` is a byte position in
+    it, `offset` the offset of a record. `partition` is None for a topic or a log directory.
     """
 
     severity: Severity = Severity.ERROR
@@ -123,7 +122,7 @@ class VerifyFinding(JsonFields):
     topic: str = ""
     partition: int | None = None
     base_offset: int | None = None
-    """Of the segment, where it is one's."""
+    """The base offset of the segment, None if the finding is not about a segment."""
     position: int | None = None
     offset: int | None = None
     expected: str = ""
@@ -134,7 +133,7 @@ class VerifyFinding(JsonFields):
 
     @classmethod
     def of(cls, rule: str, where: str, message: str, **details: Any) -> "VerifyFinding":
-        """With the severity and the remedy of the rule, unless `details` have others."""
+        """Creates a finding with the severity and remedy of its rule, unless `details` set them."""
         known = VERIFY_RULES.get(rule, _OF_A_LOG)
         defaults = {"severity": known.severity, "remedy": known.remedy}
         return cls(rule=rule, where=where, message=message, **{**defaults, **details})
@@ -145,7 +144,7 @@ class VerifyFinding(JsonFields):
 
     @property
     def place(self) -> str:
-        """Where it is, as text."""
+        """The location of the finding, as text."""
         words = [self.where]
         if self.position is not None:
             words.append(f"at byte {self.position}")
@@ -158,7 +157,7 @@ class VerifyFinding(JsonFields):
 
 
 def gravest_first(findings: list[VerifyFinding]) -> list[VerifyFinding]:
-    """In the order of a report."""
+    """Sorts findings by severity, then by location and rule."""
     return sorted(
         findings, key=lambda finding: (_ORDER.index(finding.severity), finding.where, finding.rule)
     )
@@ -166,9 +165,9 @@ def gravest_first(findings: list[VerifyFinding]) -> list[VerifyFinding]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentVerdict(JsonFields):
-    """One readable segment, as the manifest has it and as it was found.
+    """One readable segment with the figures of the manifest, and its number of findings.
 
-    `first_timestamp` is that of its first batch, -1 where it is not known.
+    `first_timestamp` is the base timestamp of its first batch, -1 if it is unknown.
     """
 
     id: str
@@ -186,7 +185,7 @@ class SegmentVerdict(JsonFields):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionVerdict:
-    """One partition; `objects` and `bytes` count by class, as an account of the tier does."""
+    """The result for one partition; `objects` and `bytes` count by the object classes of fsck."""
 
     partition: RemotePath = field(metadata={JSON_NAME: None})
     manifest_version: int
@@ -225,7 +224,7 @@ class PartitionVerdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyResult(JobResult):
-    """A whole verification; `others` are findings about topics and the log directory."""
+    """The result of a verification; `others` are findings about topics and the log directory."""
 
     store: str
     started_ms: int

@@ -1,11 +1,11 @@
-"""Every byte of segments against the manifest and against each other: a task of a verification.
+"""Verifies all bytes of segments against the manifest; a task of a verification.
 
-All objects of a segment are fetched once, to a scratch directory, and checked there as a closed
-segment of a local log is.
+All objects of a segment are fetched once to a scratch directory, and checked like a closed segment
+of a local log.
 
 Memory     a chunk, the tables of a segment's batches, and `buffer_bytes` for its keys.
-Invariant  reads only. Where the data of a segment is damaged nothing else of it is held against the
-           data. What is wrong with a segment that has left the manifest meanwhile is not reported.
+Invariant  reads only. If the data of a segment is damaged, its indexes are not compared with it.
+           Findings about a segment that has left the manifest during the run are dropped.
 """
 
 from collections.abc import Iterator
@@ -48,16 +48,16 @@ from varve.tiering.manifest.segment import (
 
 _PRODUCER_EXPIRATION_MS: Final = 86_400_000
 _BUILT: Final = "built"
-"""The key index as it should be, beside the fetched parts."""
+"""File name of the key index that is built from the data, beside the fetched parts."""
 _KINDS: Final = {LOG_PART: LOG, "index": INDEX, "timeindex": TIME_INDEX, "txnindex": TXN_INDEX}
-"""Parts that are files of a local segment."""
+"""File suffixes of the parts that a local segment has too."""
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentWork:
-    """A segment to look at; `previous` is the one that it follows, None where that is not known.
+    """A segment to verify; `previous` is the segment before it, None if it is unknown.
 
-    `missing` are parts that the account found missing or of another size.
+    `missing` are the parts that fsck reports as missing or of another size.
     """
 
     segment: RemoteSegment
@@ -67,7 +67,7 @@ class SegmentWork:
 
 @dataclass(frozen=True, slots=True)
 class SegmentOutcome:
-    """What was found of one segment; `header` is that of a key index that is true."""
+    """The findings about one segment; `header` is that of a correct key index, else None."""
 
     id: str
     findings: tuple[VerifyFinding, ...]
@@ -78,7 +78,7 @@ class SegmentOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentsTask:
-    """Looks at a few segments of one partition, one after another."""
+    """Verifies a few segments of one partition, one after another."""
 
     bucket: BucketAccess
     partition: RemotePath
@@ -107,7 +107,7 @@ class SegmentsTask:
 
 
 class _SegmentVerification:
-    """One segment in one scratch directory."""
+    """Verifies one segment in a scratch directory."""
 
     def __init__(self, task: SegmentsTask, work: SegmentWork, directory: str) -> None:
         self._task = task
@@ -170,7 +170,7 @@ class _SegmentVerification:
         else:
             self._wrong_crcs[part.name] = crc
 
-    # Parts on their own
+    # Producer snapshot and leader epochs
 
     def _read_snapshot(self) -> KnownSnapshot | None:
         if SNAPSHOT_PART not in self._fetched:
@@ -204,7 +204,7 @@ class _SegmentVerification:
         return epochs
 
     def _read_previous(self) -> KnownSnapshot | None:
-        """The producers where the segment begins; None where they are not known."""
+        """Reads the producers at the start of the segment; None if they are unknown."""
         previous = self._work.previous
         part = None if previous is None else previous.find_part(SNAPSHOT_PART)
         if previous is None or part is None:
@@ -215,10 +215,10 @@ class _SegmentVerification:
             is_right = checksum(data) == part.crc32c
             entries = decode_producer_snapshot(data, key)
         except (Corrupt, ObjectNotFound):
-            return None  # Reported with the segment that it belongs to.
+            return None  # Reported with the previous segment.
         return KnownSnapshot(key, data, entries) if is_right else None
 
-    # The data, and what is made of it
+    # Data, and the indexes derived from it
 
     def _first_timestamp(self) -> int:
         if self._segment.size < HEADER_BYTES:
@@ -270,7 +270,7 @@ class _SegmentVerification:
             snapshots[segment.base_offset] = previous
         producers = ProducerCheck(findings, snapshots, task.now_ms, _PRODUCER_EXPIRATION_MS)
         producers.begin(segment.base_offset, task.log_start_offset)
-        # What was compacted away at the end shows in no batch.
+        # Records that were compacted away at the end are in no batch.
         producers.has_gaps = segment.record_count != segment.end_offset - segment.base_offset + 1
         epoch_check = EpochCheck(findings, self._path(EPOCHS_PART), epochs, task.log_start_offset)
         place = SegmentPlace(
@@ -288,7 +288,7 @@ class _SegmentVerification:
         return facts
 
     def _build_keys(self) -> KeyIndexHeader | None:
-        """The key index as it should be; None where a record cannot be read."""
+        """Builds the key index from the data; None if a record cannot be read."""
         segment, task = self._segment, self._task
         claimed: tuple[AbortedTransaction, ...] = ()
         if KEYS_PART in self._fetched:
@@ -333,7 +333,7 @@ class _SegmentVerification:
     def _figures(
         self, header: KeyIndexHeader, facts: SegmentFacts, snapshot: KnownSnapshot | None
     ) -> Iterator[tuple[str, object, object]]:
-        """Name, what the manifest says, and what is true."""
+        """Yields the name of each figure, its value in the manifest, and its actual value."""
         segment = self._segment
         yield "size", segment.size, header.log_size
         yield "record count", segment.record_count, header.record_count
@@ -370,10 +370,10 @@ class _SegmentVerification:
         return any(finding.where == key and finding.is_damage for finding in self._findings)
 
     def _list_findings(self) -> list[VerifyFinding]:
-        """One finding for each object whose bytes are wrong; what they break is its detail."""
+        """Lists findings; those about an object with a wrong checksum become its details."""
         findings = self._findings
         if self._has_bad_data() or LOG_PART in self._wrong_crcs:
-            # What was compared with damaged data means nothing.
+            # Comparisons with damaged data are meaningless.
             findings = [finding for finding in findings if self._stands_alone(finding)]
         damaged: list[VerifyFinding] = []
         for part in self._segment.parts:
@@ -405,13 +405,13 @@ class _SegmentVerification:
         )
 
     def _name_of(self, path: str) -> str:
-        """The part whose file this is."""
+        """Returns the part name of a file in the scratch directory."""
         name = path.removeprefix(f"{self._directory}/")
         suffix = name[name.rfind(".") :] if "." in name else ""
         return suffix.removeprefix(".") if suffix in (*_KINDS.values(), KEYS) else name
 
     def _clean(self, message: str) -> str:
-        """Without the paths of the scratch directory."""
+        """Replaces paths of the scratch directory in a message by part names."""
         for name in (*self._paths, _BUILT):
             message = message.replace(f"{self._path(name)}: ", "")
             message = message.replace(self._path(name), name)

@@ -1,12 +1,12 @@
-"""Verifies the cold tier: every object, every segment, every key, by tasks that run anywhere.
+"""Verifies the cold tier: every object, every segment, every key.
 
-1. One task per partition holds manifests against objects.
-2. One task per few segments reads all their objects, and holds them against each other.
-3. One task per range of hashes looks for keys that occur twice below the clean bound.
+1. One task per partition compares the manifests with the objects.
+2. One task per few segments reads all their objects, and compares them with each other.
+3. One task per range of hashes finds keys that occur twice below the clean bound.
 
-Invariant  reads only, beside running stores and jobs; it may be ended anywhere and run again. The
-           lock of a log directory is held meanwhile; one that a store has open is left alone, and
-           that is reported.
+Invariant  reads only, while stores and jobs may run; it may be stopped at any point and run again.
+           It holds the lock of a log directory while it reads it; a directory that a store has open
+           is not read, and a finding says so.
 """
 
 import json
@@ -60,7 +60,7 @@ from varve.tiering.restore import read_cluster
 T = TypeVar("T")
 
 TASK_BYTES: Final = 256 << 20
-"""About how much one task reads."""
+"""Approximate bytes that one task reads."""
 _BUFFER_BYTES: Final = 128 << 20
 _RANGE_BYTES: Final = 64 << 20
 _REPAIR: Final = "`varve check --repair`"
@@ -74,7 +74,7 @@ def verify(
     directory: str | None = None,
     clock: Clock | None = None,
 ) -> VerifyResult:
-    """Verifies these topics, or all of the cluster; with `directory`, that log directory too.
+    """Verifies these topics, or all topics of the cluster, and a log directory if given.
 
     Raises NotFound for a topic that the tier does not hold. Damage is in the result.
     """
@@ -116,7 +116,7 @@ def verify_partitions(
     buffer_bytes: int = _BUFFER_BYTES,
     range_bytes: int = _RANGE_BYTES,
 ) -> tuple[PartitionVerdict, ...]:
-    """Verifies these partitions, all at once."""
+    """Verifies partitions; the tasks of a stage run together for all of them."""
     runs = [
         _PartitionRun(bucket, partition, now_ms, task_bytes, range_bytes, buffer_bytes).stages()
         for partition in partitions
@@ -126,9 +126,10 @@ def verify_partitions(
 
 @dataclass
 class _PartitionRun:
-    """What is known of one partition so far.
+    """The verification of one partition.
 
-    Sizes are about what a task reads of segments and of key indexes, and its memory for keys.
+    A task reads about `task_bytes` of segments or `range_bytes` of key indexes, and uses
+    `buffer_bytes` of memory for keys.
     """
 
     bucket: BucketAccess
@@ -145,7 +146,7 @@ class _PartitionRun:
         self.view = PartitionView(partition=self.partition, manifest_version=0)
 
     def stages(self) -> Stages[PartitionVerdict]:
-        """The verification; a task that fails is a finding, and what it did not see is skipped."""
+        """Runs all stages; a failed task becomes a finding, and later stages skip its segments."""
         manifest_task = ManifestTask(self.bucket, self.partition, self.now_ms)
         for view in (yield from self._run_stage(Stage("manifests", [manifest_task]))):
             self.view = view
@@ -173,7 +174,7 @@ class _PartitionRun:
         return self._verdict()
 
     def _run_stage(self, stage: Stage[T]) -> Stages[list[T]]:
-        """The results of the tasks that did not fail."""
+        """Runs a stage; returns the results of the tasks that did not fail."""
         results: list[T] = []
         for outcome in (yield from try_stage(stage)):
             if isinstance(outcome, TaskError):
@@ -225,7 +226,7 @@ class _PartitionRun:
             previous = segment
 
     def _find_clean_segments(self) -> list[tuple[RemoteSegment, KeyIndexHeader]]:
-        """Those below the clean bound whose key index is true, with its header."""
+        """Returns the segments below the clean bound with a correct key index, and its header."""
         view = self.view
         clean: list[tuple[RemoteSegment, KeyIndexHeader]] = []
         for segment in view.readable:
@@ -243,7 +244,7 @@ class _PartitionRun:
         for number, (segment, header) in enumerate(clean):
             total = ranges[0].total_bytes[number]
             stale = header.record_bytes - sum(part.kept_bytes[number] for part in ranges)
-            # What the manifest says was rounded, and is of the data file's bytes.
+            # The manifest has rounded stale bytes, scaled to the size of the data file.
             expected = stale / total * segment.size if total else 0.0
             noted = segment.stale_bytes or 0
             if expected >= noted + 1:
@@ -315,7 +316,7 @@ class _PartitionRun:
 def verify_documents(
     objects: ObjectStore, cluster: str, topic: str, topic_id: str
 ) -> Iterator[VerifyFinding]:
-    """What cannot be read of them."""
+    """Finds registered outputs and receipts of a topic that cannot be read."""
     try:
         RemoteOutputRegistry(objects, cluster).find(topic, topic_id)
     except Corrupt as error:
@@ -326,7 +327,7 @@ def verify_documents(
             try:
                 json.loads(objects.get(entry.key))
             except ObjectNotFound:
-                continue  # It went since it was listed.
+                continue  # Removed since it was listed.
             except ValueError as error:
                 yield _corrupt(topic, entry.key, f"not JSON: {error}")
 
@@ -341,7 +342,7 @@ def _corrupt(topic: str, key: str, message: str) -> VerifyFinding:
 def verify_directory(
     fs: FileSystem, directory: str, bucket: BucketAccess, *, now_ms: int
 ) -> list[VerifyFinding]:
-    """What is wrong with a log directory, and between it and the cold tier."""
+    """Verifies a log directory, and that it and the cold tier have all offsets."""
     try:
         with hold_lock(fs, directory):
             context = PartitionContext(now_ms=now_ms, deep=True)
@@ -383,14 +384,14 @@ def _check_join(
     cluster: str | None,
     bucket: BucketAccess,
 ) -> Iterator[VerifyFinding]:
-    """Whether every offset from the log start on is in one of the tiers."""
+    """Finds offsets from the log start on that are in neither tier."""
     if facts.topic_id is None or cluster is None:
         return
     try:
         manifests = bucket.manifests(get_remote_path(partition, facts.topic_id, cluster))
         manifest = manifests.load()
     except StoreError:
-        return  # Reported with the cold part of it.
+        return  # Reported with the partition of the cold tier.
     if manifest.version == 0:
         return
     local = LocalPart(
