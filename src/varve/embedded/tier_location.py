@@ -219,7 +219,7 @@ def _decode(data: bytes, path: str) -> TierLocation:
         texts = [document.get(name) for name in names]
     if not texts or not all(isinstance(text, str) and text for text in texts):
         raise Corrupt(
-            f"{path} does not name the location of the tier: write "
+            f"{path} does not say where the remote tier is: write "
             f'{{"format": {_FORMAT}, "url": "...", "metadata": "{DEFAULT_METADATA}"}} with the URL '
             "of its object store"
         )
@@ -238,7 +238,7 @@ def _decode_url(url: str, path: str) -> str:
             raise InvalidRequest(f"{url} is not an absolute path: write file:/path")
         return normal_url(url)
     except InvalidRequest as error:
-        raise Corrupt(f"{path} does not name the location of the tier: {error}") from error
+        raise Corrupt(f"{path} does not say where the remote tier is: {error}") from error
 
 
 def check_cluster_id_known(fs: FileSystem, directories: Sequence[str]) -> None:

@@ -353,7 +353,7 @@ class MirroredObjectStore(ObjectStoreWrapper):
             call()
         except StoreError as error:
             logger.warning(
-                "write to the second object store failed, it is pending",
+                "the second object store failed and is behind the first",
                 extra={"store": self.second_name, "error": str(error)},
             )
             self._last_error = str(error)

@@ -157,7 +157,7 @@ def test_an_empty_bucket_is_told_of_and_nothing_is_copied_into_it(orders: Tiered
     assert orders.object_keys() == []
     told = orders.kit.store.health().tier[PARTITION]
     assert "starts at offset 0" in told
-    assert "the cold tier has no segment" in told
+    assert "the remote tier has no segment" in told
     assert "delete-records --before 2" in told
     orders.topic.delete_records(2)
     orders.kit.advance(minutes=20)
@@ -171,7 +171,7 @@ def test_a_tier_that_ends_before_the_local_part_is_told_of(orders: TieredTopic) 
     orders.lose(4)
     orders.tier.expire_once(orders.kit.now_ms + 20 * MINUTE)
     told = orders.kit.store.health().tier[PARTITION]
-    assert "its local part at 6, but the cold tier ends with offset 3" in told
+    assert "its local part at 6, but the remote tier ends with offset 3" in told
 
 
 # Leaving and entering

@@ -159,7 +159,7 @@ def test_a_file_that_does_not_tell_is_corrupt(fs: Unreadable, document: bytes) -
     logs = directories(fs, "/a")
     with fs.open_writable(f"/a/{TIER_FILE}") as file:
         file.write_at(0, document)
-    with pytest.raises(Corrupt, match="does not name the location of the tier: write"):
+    with pytest.raises(Corrupt, match="does not say where the remote tier is: write"):
         find(fs, logs, "s3://b")
 
 
@@ -224,7 +224,7 @@ def test_a_remembered_url_that_names_no_one_place_is_corrupt(fs: Unreadable, url
         file.truncate(0)
         file.write_at(0, document)
     with pytest.raises(
-        Corrupt, match=f"/a/{TIER_FILE} does not name the location of the tier: .*write|takes"
+        Corrupt, match=f"/a/{TIER_FILE} does not say where the remote tier is: .*write|takes"
     ):
         find(fs, logs)
 

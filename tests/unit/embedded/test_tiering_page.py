@@ -138,7 +138,7 @@ def test_a_store_opens_and_serves_its_disk_while_the_bucket_is_away(
     visits.append(value="still here")
     local_start = visits.offsets().local_start
     assert [one.offset for one in visits.read(start=local_start)] == list(range(local_start, 21))
-    with pytest.raises(errors.StoreUnavailable, match="offset 0 lies in the cold tier"):
+    with pytest.raises(errors.StoreUnavailable, match="offset 0 is in the remote tier"):
         next(visits.read())
     bucket.come_up()
     assert _read(kit) == list(range(21))
