@@ -50,7 +50,7 @@ _SEGMENTS_MAX: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class RemoteExpiry:
-    """What one pass expired of a partition, and of how many segments it deleted the objects."""
+    """The segments that a pass expired, and the number of segments whose objects it deleted."""
 
     expired: tuple[Due[RemoteSegmentInfo], ...] = ()
     removed_count: int = 0
@@ -61,7 +61,7 @@ class RemoteExpiry:
 
     @property
     def end_offset(self) -> int | None:
-        """Where the log begins when these are gone; None where none are."""
+        """Where the log begins afterwards; None when nothing expired."""
         return self.expired[-1].segment.next_offset if self.expired else None
 
 
@@ -104,23 +104,23 @@ def _expire_batch(
     segments = [due.segment for due in dues]
     start, end = segments[0].base_offset, segments[-1].next_offset
     log = tiered.log
-    # The reason comes first: once the log start is raised it is the only one that is left.
+    # Record first: once the log start is raised, the record is the only trace of the reason.
     _record(tiered, dues, now_ms)
     if dues[0].reason is not Reason.BELOW_LOG_START:
         log.raise_log_start(end)
     ids = {segment.id for segment in segments}
 
     def change(manifest: Manifest) -> Manifest:
-        near = tiered.manifests.unfold(manifest, start_offset=start, end_offset=end)
-        listed = [segment.id for segment in near.segments if segment.id in ids]
-        changed = near.start_delete(
+        inlined = tiered.manifests.unfold(manifest, start_offset=start, end_offset=end)
+        listed = [segment.id for segment in inlined.segments if segment.id in ids]
+        changed = inlined.start_delete(
             listed, at_ms=now_ms, replaced_until_ms=now_ms + tiered.replaced_ms
         )
         return changed.raise_log_start(log.log_start_offset)
 
     manifest = tiered.commit(change, now_ms)
     logger.info(
-        "cold segments expired",
+        "remote segments expired",
         extra={
             "partition": str(log.topic_partition),
             "segments": len(segments),
@@ -135,7 +135,7 @@ def _expire_batch(
 def _record(tiered: TieredPartition, dues: Sequence[Due[RemoteSegmentInfo]], now_ms: int) -> None:
     """Writes the balance of the removal beside the segments, before anything else changes.
 
-    A pass that repeats another after a failure finds the first record, which has the reason.
+    A pass that repeats a failed one finds the first record, which has the original reason.
     """
     balance = _balance(tiered.log, dues, now_ms)
     key = tiered.path.evidence_key(f"expiry-{balance.end_offset:020}-{dues[0].segment.id}")
@@ -145,9 +145,9 @@ def _record(tiered: TieredPartition, dues: Sequence[Due[RemoteSegmentInfo]], now
 
 
 def _remove_due(tiered: TieredPartition, manifest: Manifest, now_ms: int) -> int:
-    """Takes away the objects of segments that went long enough ago.
+    """Deletes the objects of segments whose grace period has ended.
 
-    Where nothing is copied any more, also those of copies that were never finished.
+    If the topic is no longer copied, also those of abandoned copies.
     """
     pending = tiered.manifests.pending(manifest)
     due = iter([segment for segment in pending if _is_due(tiered, segment, now_ms)])
@@ -166,13 +166,13 @@ def _find_due(
 
 
 def _take_batch(expired: Iterator[Due[RemoteSegmentInfo]]) -> list[Due[RemoteSegmentInfo]]:
-    """The segments of one commit; those below the log start come first and by themselves.
+    """The segments of one commit; segments below the log start get a commit of their own.
 
-    So a pass that was interrupted behind its record is repeated over the same segments.
+    So a pass that was interrupted after its record repeats the same segments.
     """
-    chosen = list(islice(expired, _SEGMENTS_MAX))
-    is_below = bool(chosen) and chosen[0].reason is Reason.BELOW_LOG_START
-    return list(takewhile(lambda due: (due.reason is Reason.BELOW_LOG_START) is is_below, chosen))
+    batch = list(islice(expired, _SEGMENTS_MAX))
+    is_below = bool(batch) and batch[0].reason is Reason.BELOW_LOG_START
+    return list(takewhile(lambda due: (due.reason is Reason.BELOW_LOG_START) is is_below, batch))
 
 
 def _is_due(tiered: TieredPartition, segment: RemoteSegment, now_ms: int) -> bool:
@@ -231,7 +231,7 @@ def readable_segments(tiered: TieredPartition, manifest: Manifest) -> Iterator[R
 
 
 def total_retention_scope(tiered: TieredPartition, manifest: Manifest) -> RetentionScope:
-    """Both tiers of a log by its `retention.*`: each record counts once."""
+    """The retention scope of both tiers by `retention.*`: each record counts once."""
     log, copied = tiered.log, tiered.copied_offset or 0
     local_bytes = sum(segment.size for segment in log.view if segment.base_offset >= copied)
     remote_bytes = manifest.log_bytes - _other_history_bytes(tiered, manifest, copied)
@@ -242,12 +242,12 @@ def total_retention_scope(tiered: TieredPartition, manifest: Manifest) -> Retent
 def _other_history_bytes(tiered: TieredPartition, manifest: Manifest, copied_offset: int) -> int:
     """Bytes of readable segments after the copied offset: the log was truncated before them.
 
-    They count for no limit, as nothing else must be removed in their stead.
+    They count for no limit: no other segment must be removed because of them.
     """
     if manifest.highest_offset < copied_offset:
         return 0
-    behind = tiered.manifests.readable(manifest, from_offset=copied_offset)
-    return sum(segment.size for segment in behind)
+    diverged = tiered.manifests.readable(manifest, from_offset=copied_offset)
+    return sum(segment.size for segment in diverged)
 
 
 def describe_segment(segment: RemoteSegment, log: Log) -> RemoteSegmentInfo:
@@ -285,7 +285,7 @@ class RemoteRemoval:
 
 
 def read_remote_removals(objects: ObjectStore, manifests: ManifestStore) -> list[RemoteRemoval]:
-    """The removals from a partition's cold part, oldest first.
+    """The removals from a partition in the remote tier, oldest first.
 
     Raises Corrupt for evidence that cannot be read or does not add up.
     """

@@ -1,9 +1,9 @@
-"""Accounts for every object of a cluster in the cold tier, and sweeps what nobody needs.
+"""Checks every object of a cluster in the remote tier, and sweeps orphans.
 
-Invariant  reads only, unless it sweeps. A sweep removes orphans, and objects of deleted segments
-           whose time has come; before each removal the newest manifest is asked again. Where a
-           manifest is missing or cannot be read nothing of its partition is removed.
-Crash      a sweep may be cut anywhere: the next one finds the rest.
+Invariant  read-only, unless it sweeps. A sweep removes orphans, and objects of deleted segments
+           past their grace period; the newest manifest is loaded again before each removal. Without
+           a readable manifest nothing of its partition is removed.
+Crash      a sweep may stop anywhere: the next one continues.
 Threads    any, beside writers of the same partitions and other sweeps.
 """
 
@@ -42,7 +42,7 @@ from varve.tiering.manifest.versions import NamedObjects, collect_named
 
 CHUNK_BYTES: Final = 8 << 20
 SETTLE_MS: Final = 3_600_000
-"""How long a page or a part that nothing names may belong to a commit that is under way."""
+"""How long an unreferenced page or part may belong to a commit in progress."""
 
 Progress = Callable[[RemotePath, int, int], None]
 """Called with a partition, its bytes done so far, and all its bytes."""
@@ -50,7 +50,7 @@ Progress = Callable[[RemotePath, int, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FsckOptions:
-    """`deep` reads all live objects; `retention_ms`, if given, lets a sweep retire versions."""
+    """`deep` reads all live objects; a sweep retires versions older than `retention_ms`, if set."""
 
     deep: bool = False
     sweep: bool = False
@@ -69,7 +69,7 @@ def fsck(
     prices: PriceTable | None = None,
     progress: Progress = lambda path, done_bytes, total_bytes: None,
 ) -> FsckReport:
-    """Looks at everything below a cluster's prefix; `wait` sleeps for a number of milliseconds."""
+    """Checks all objects of a cluster; `wait` sleeps for milliseconds."""
     report = FsckReport(
         store=objects.name, cluster=cluster, prices=prices or default_prices(objects.name)
     )
@@ -77,7 +77,7 @@ def fsck(
         objects.list(f"{cluster}/"), lambda entry: find_remote_path(entry.key)
     ):
         if path is None:
-            _note_outside(report, entries)
+            _add_outside(report, entries)
             continue
         manifests = ObjectManifestStore(objects, path, random=random, wait=wait)
         check = _PartitionCheck(manifests, now_ms=now_ms, options=options)
@@ -98,7 +98,7 @@ def fsck_partition(
     deep: bool,
     progress: Progress = lambda path, done_bytes, total_bytes: None,
 ) -> PartitionAccount:
-    """Looks at what is below one partition's prefix; nothing changes."""
+    """Checks the objects of one partition; changes nothing."""
     check = _PartitionCheck(manifests, now_ms=now_ms, options=FsckOptions(deep=deep))
     check.run(list(manifests.objects.list(manifests.path.prefix)))
     if deep:
@@ -106,7 +106,7 @@ def fsck_partition(
     return check.result
 
 
-def _note_outside(report: FsckReport, entries: Iterable[ObjectInfo]) -> None:
+def _add_outside(report: FsckReport, entries: Iterable[ObjectInfo]) -> None:
     for entry in entries:
         if is_of_topic(entry.key):
             report.of_topics.add(ObjectClass.LIVE, entry.size)
@@ -130,13 +130,13 @@ class _PartitionCheck:
         self.result = PartitionAccount(path=self._path)
 
     def run(self, entries: list[ObjectInfo]) -> None:
-        """Sorts what was listed, by manifests that are loaded after the listing."""
+        """Classifies listed objects by manifests that are loaded after the listing."""
         self._named = self._read_named()
-        self._distrust_end(entries)
+        self._check_lost_versions(entries)
         for entry in entries:
             kind, reason = self._classify(entry)
-            if kind is ObjectClass.ORPHAN and not self._is_there(entry.key):
-                continue  # A deletion finished since it was listed.
+            if kind is ObjectClass.ORPHAN and not self._exists(entry.key):
+                continue  # Deleted since the listing.
             self.result.account.add(kind, entry.size)
             listed = Listed(entry.key, entry.size, kind, reason)
             if kind in (ObjectClass.ORPHAN, ObjectClass.FOREIGN):
@@ -151,7 +151,7 @@ class _PartitionCheck:
 
     def _read_named(self) -> NamedObjects | None:
         try:
-            # The hint is older than the list that then finds the newest.
+            # Read the hint before the listing that finds the newest version.
             hinted = self._manifests.find_hinted()
             newest = self._manifests.load()
             if newest.version == 0:
@@ -173,28 +173,29 @@ class _PartitionCheck:
             self.result.damage.append(Damage(self._path.manifest_folder, str(error)))
             return None
 
-    def _distrust_end(self, entries: list[ObjectInfo]) -> None:
-        """Whole segments after the end that no version names show that versions are lost.
+    def _check_lost_versions(self, entries: list[ObjectInfo]) -> None:
+        """Reports lost versions when complete segments after the end have no reference.
 
-        A copy is announced before its objects are put, and what is left of one that was given up
-        is never whole.
+        A copy is announced before its objects are written, and the leftovers of an abandoned copy
+        are never complete.
         """
         named = self._named
         if named is None:
             return
-        known = named.segments.keys() | named.older_segments
+        referenced = named.segments.keys() | named.older_segments
         beyond: dict[tuple[int, str], dict[str, str]] = {}
         for entry in entries:
             part = find_part(self._path, entry.key)
             is_beyond = part is not None and part.base_offset > named.newest.highest_offset
-            if part is not None and is_beyond and part.id not in known:
+            if part is not None and is_beyond and part.id not in referenced:
                 beyond.setdefault((part.base_offset, part.id), {})[part.part] = entry.key
-        whole = [
+        complete_offsets = [
             base_offset
             for (base_offset, id), keys in beyond.items()
-            if keys.keys() >= _WHOLE and self._is_unnamed(base_offset, id, keys[LOG_PART])
+            if keys.keys() >= _REQUIRED_PARTS
+            and self._is_unreferenced(base_offset, id, keys[LOG_PART])
         ]
-        if not whole:
+        if not complete_offsets:
             return
         self._named = None
         self.result.is_readable = False
@@ -202,18 +203,19 @@ class _PartitionCheck:
             Damage(
                 self._path.manifest_folder,
                 f"version {named.newest.version} is the newest and ends at offset "
-                f"{named.newest.highest_offset}, but whole segments from offset {min(whole)} on "
-                "are there that no version names: newer versions were lost, and nothing is swept. "
-                "Put them back, or remove the segments if they are of no use",
+                f"{named.newest.highest_offset}, but whole segments from offset "
+                f"{min(complete_offsets)} on are there that no version names: newer versions were "
+                "lost, and nothing is swept. Put them back, or remove the segments if they are "
+                "of no use",
             )
         )
 
-    def _is_unnamed(self, base_offset: int, id: str, key: str) -> bool:
-        """Looks again: it may have been announced or removed since the listing."""
-        now = self._manifests.find_listed(base_offset=base_offset, id=id)
-        return now is None and self._is_there(key)
+    def _is_unreferenced(self, base_offset: int, id: str, key: str) -> bool:
+        """Checks again: it may have been announced or removed since the listing."""
+        listed = self._manifests.find_listed(base_offset=base_offset, id=id)
+        return listed is None and self._exists(key)
 
-    def _is_there(self, key: str) -> bool:
+    def _exists(self, key: str) -> bool:
         try:
             self._objects.head(key)
         except ObjectNotFound:
@@ -229,7 +231,7 @@ class _PartitionCheck:
         is_single = key in (path.hint_key, path.lease_key)
         is_work = key.startswith(path.work_folder)
         if key == path.removal_probe_key:
-            return self._unnamed(entry, _PROBE)
+            return self._classify_unreferenced(entry, _PROBE)
         if not (version or part or is_evidence or is_page or is_single or is_work):
             return ObjectClass.FOREIGN, "not a name of varve's"
         if named is None:
@@ -249,7 +251,7 @@ class _PartitionCheck:
             return ObjectClass.LIVE, ""
         if entry.key in named.older_pages:
             return ObjectClass.RETAINED, "named by an older version"
-        return self._unnamed(entry, "a page that no version names")
+        return self._classify_unreferenced(entry, "a page that no version names")
 
     def _classify_part(
         self, entry: ObjectInfo, part: PartKey, named: NamedObjects
@@ -266,10 +268,10 @@ class _PartitionCheck:
         if segment.state is SegmentState.DELETE_STARTED:
             return ObjectClass.RETAINED, _OVERDUE if self._is_overdue(segment) else "goes"
         if segment.find_part(part.part) is None:
-            return self._unnamed(entry, "a part that its segment does not list")
+            return self._classify_unreferenced(entry, "a part that its segment does not list")
         return ObjectClass.LIVE, ""
 
-    def _unnamed(self, entry: ObjectInfo, reason: str) -> tuple[ObjectClass, str]:
+    def _classify_unreferenced(self, entry: ObjectInfo, reason: str) -> tuple[ObjectClass, str]:
         if entry.modified_ms > self._now_ms - self._options.settle_ms:
             return ObjectClass.PENDING, "perhaps of a commit under way"
         return ObjectClass.ORPHAN, reason
@@ -284,26 +286,26 @@ class _PartitionCheck:
             if sizes.get(key) != part.size:
                 self._confirm_damage(segment, key, part.size)
 
-    def _confirm_damage(self, segment: RemoteSegment, key: str, wanted: int) -> None:
-        """Looks again: the listing may be older than the copy, or the segment gone by now."""
+    def _confirm_damage(self, segment: RemoteSegment, key: str, expected_size: int) -> None:
+        """Checks again: the listing may be older than the copy, or the segment deleted by now."""
         try:
             size: int | None = self._objects.head(key).size
         except ObjectNotFound:
             size = None
-        if size == wanted or not self._is_still_live(segment):
+        if size == expected_size or not self._is_still_live(segment):
             return
         fault = "is missing" if size is None else f"has {size} bytes"
-        message = f"{fault}, the manifest says {wanted}: put it back from a mirror or a copy"
-        self.result.damage.append(Damage(key, message, wanted, size))
+        message = f"{fault}, the manifest says {expected_size}: put it back from a mirror or a copy"
+        self.result.damage.append(Damage(key, message, expected_size, size))
 
     def _is_still_live(self, segment: RemoteSegment) -> bool:
-        now = self._manifests.find_listed(base_offset=segment.base_offset, id=segment.id)
-        return now is not None and now.is_readable
+        listed = self._manifests.find_listed(base_offset=segment.base_offset, id=segment.id)
+        return listed is not None and listed.is_readable
 
     # Reading everything again
 
     def verify(self, progress: Progress) -> int:
-        """Reads all live parts and compares their checksums; the bytes that matched."""
+        """Reads all live parts and compares their checksums; returns the bytes that matched."""
         if self._named is None:
             return 0
         damaged = {damage.key for damage in self.result.damage}
@@ -345,13 +347,13 @@ class _PartitionCheck:
     # Sweeping
 
     def sweep(self) -> None:
-        """Removes orphans and what is overdue; versions past their retention, if one is given."""
+        """Removes orphans and overdue objects, and versions past their retention, if one is set."""
         if self._named is None:
             return
         orphans = [listed for listed in self.result.listed if listed.kind is ObjectClass.ORPHAN]
         for listed in [*orphans, *self._overdue]:
             part = find_part(self._path, listed.key)
-            if listed.reason == _PROBE or (part is not None and self._may_go(part)):
+            if listed.reason == _PROBE or (part is not None and self._may_delete(part)):
                 self._objects.delete([listed.key])
                 self.result.swept.append(listed)
         if any(self._path.find_page_id(listed.key) is not None for listed in orphans):
@@ -360,34 +362,34 @@ class _PartitionCheck:
         if versions or self._options.retention_ms is not None:
             self._retire(versions)
 
-    def _may_go(self, part: PartKey) -> bool:
-        now = self._manifests.find_listed(base_offset=part.base_offset, id=part.id)
-        if now is None:
+    def _may_delete(self, part: PartKey) -> bool:
+        listed = self._manifests.find_listed(base_offset=part.base_offset, id=part.id)
+        if listed is None:
             return True
-        if now.state is SegmentState.DELETE_STARTED:
-            return self._is_overdue(now)
-        # A part beside those of a live segment may be one that is about to be listed.
+        if listed.state is SegmentState.DELETE_STARTED:
+            return self._is_overdue(listed)
+        # An unlisted part of a live segment may be about to be listed.
         return False
 
     def _sweep_pages(self) -> None:
-        """Pages go by the manifest store, which first makes sure that no commit will name them."""
+        """Removes orphan pages; the manifest store first fences commits that might use them."""
         for entry in self._manifests.sweep_orphan_pages(writer="fsck", now_ms=self._now_ms):
             reason = "a page that no version names"
             self.result.swept.append(Listed(entry.key, entry.size, ObjectClass.ORPHAN, reason))
 
-    def _retire(self, left_over: list[Listed]) -> None:
+    def _retire(self, leftovers: list[Listed]) -> None:
         retention_ms = self._options.retention_ms
         before = self._list_retirable()
         self._manifests.retire_versions(
             now_ms=self._now_ms, retention_ms=_FOREVER_MS if retention_ms is None else retention_ms
         )
         after = {entry.key for entry in self._list_retirable()}
-        known = {listed.key: listed for listed in left_over}
+        leftover_by_key = {listed.key: listed for listed in leftovers}
         for entry in before:
             if entry.key not in after:
                 reason = "past its retention"
                 listed = Listed(entry.key, entry.size, ObjectClass.RETAINED, reason)
-                self.result.swept.append(known.get(entry.key, listed))
+                self.result.swept.append(leftover_by_key.get(entry.key, listed))
 
     def _list_retirable(self) -> list[ObjectInfo]:
         folders = (self._path.manifest_folder, self._path.page_folder)
@@ -396,7 +398,7 @@ class _PartitionCheck:
 
 _OVERDUE: Final = "its deletion is overdue"
 _PROBE: Final = "left by the removal of a partition that was interrupted"
-_WHOLE: Final = {LOG_PART, "index", "timeindex", SNAPSHOT_PART, EPOCHS_PART}
+_REQUIRED_PARTS: Final = {LOG_PART, "index", "timeindex", SNAPSHOT_PART, EPOCHS_PART}
 """Parts that every segment has."""
 _FOREVER_MS: Final = 1 << 62
 
@@ -404,6 +406,6 @@ _FOREVER_MS: Final = 1 << 62
 def _classify_version(version: int, named: NamedObjects) -> tuple[ObjectClass, str]:
     if version >= named.newest.version:
         return ObjectClass.LIVE, ""
-    if version in named.left_over:
+    if version in named.leftovers:
         return ObjectClass.ORPHAN, "a version below a hole in the chain"
     return ObjectClass.RETAINED, "an older version"

@@ -1,4 +1,4 @@
-"""What an account of the cold tier found: every object in one class, in bytes and money."""
+"""The report of fsck on the remote tier: every object in one class, with bytes and cost."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -9,18 +9,18 @@ from varve.tiering.manifest.paths import RemotePath
 
 
 class ObjectClass(StrEnum):
-    """What an object is there for."""
+    """Why an object exists."""
 
     LIVE = "live"
-    """The newest manifest, what it names as readable, evidence, notes of outputs and receipts."""
+    """The newest manifest, its readable segments, evidence, records of outputs, receipts."""
     PENDING = "pending"
-    """Of a copy that was announced, or of a commit that may be under way."""
+    """Belongs to an announced copy, or to a commit that may be in progress."""
     RETAINED = "retained"
-    """Named by older versions that are kept, or of a segment whose deletion has started."""
+    """Referenced by retained older versions, or part of a segment whose deletion has started."""
     ORPHAN = "orphan"
-    """Varve's by its name, but nothing names it: left over by a crash."""
+    """Has a key of varve's layout, but no manifest refers to it: left by a crash."""
     FOREIGN = "foreign"
-    """Not varve's by its name; never touched."""
+    """Has a key outside of varve's layout; never touched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """An object that deserves a line of its own, and why."""
+    """An object that is reported individually, with the reason."""
 
     key: str
     size: int
@@ -51,9 +51,9 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Something that the newest manifest names and the store does not have as it says.
+    """An object that is missing or differs from what the newest manifest says.
 
-    For an object of another size than `expected_size`, `found_size` is its own, None without one.
+    For a wrong size, `found_size` is the actual size, None if the object is missing.
     """
 
     key: str
@@ -64,7 +64,7 @@ class Damage:
 
 @dataclass(slots=True, kw_only=True)
 class PartitionAccount:
-    """One partition: its account, what is wrong with it, and what was removed."""
+    """One partition: its account, its damage, and the removed objects."""
 
     path: RemotePath
     manifest_version: int = 0
@@ -73,12 +73,12 @@ class PartitionAccount:
     damage: list[Damage] = field(default_factory=list)
     swept: list[Listed] = field(default_factory=list)
     is_readable: bool = True
-    """Whether the manifest could be read: where it cannot, nothing is called an orphan."""
+    """Whether the manifest could be read; without it no object counts as an orphan."""
 
 
 @dataclass(slots=True, kw_only=True)
 class FsckReport:
-    """The whole of a cluster; `verified_bytes` were read again and matched their checksums."""
+    """The report of a cluster; `verified_bytes` were read and matched their checksums."""
 
     store: str
     cluster: str
@@ -86,7 +86,7 @@ class FsckReport:
     partitions: list[PartitionAccount] = field(default_factory=list)
     foreign: list[ObjectInfo] = field(default_factory=list)
     of_topics: Account = field(default_factory=Account)
-    """What topics have besides their partitions."""
+    """Objects of topics outside of their partitions."""
     verified_bytes: int = 0
 
     @property
@@ -109,7 +109,7 @@ class FsckReport:
 
     @property
     def orphans(self) -> list[Listed]:
-        """Those that were found and are still there."""
+        """The orphans that were not swept."""
         gone = {listed.key for listed in self.swept}
         return [
             listed

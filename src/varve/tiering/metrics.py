@@ -1,11 +1,11 @@
-"""What the cold tier measures, under names of its own and with Kafka's beside them.
+"""The metrics of the remote tier, with the names of Kafka's equivalents.
 
-Counters go by topic, as Kafka has them; what a partition has or lacks goes by partition. Times are
-in seconds, as Prometheus has them.
+Counters are per topic as in Kafka; lags and sizes are per partition. Times are in seconds, as usual
+in Prometheus.
 
 Invariant  requests count those that failed, too; lags and sizes are the last known, and
            a forgotten partition shows none.
-Threads    any; `_lock` guards what is known of partitions, and what is set by its former value.
+Threads    any; `_lock` guards the gauges of partitions, and updates that depend on the old value.
 """
 
 import sys
@@ -213,7 +213,7 @@ FETCH_THROTTLE_MAX = gauge(
 
 
 class TierOperation(NamedTuple):
-    """The counters of what is done with object storage."""
+    """The counters of one kind of operation on object storage."""
 
     requests: Metric
     bytes: Metric
@@ -249,7 +249,7 @@ _PARTITION_GAUGES: Final = (
 class TierMetrics:
     """The metrics of one store's tier; a collector for a registry.
 
-    `caches` are looked at when metrics are collected; None where nothing is read. `stores` are the
+    `caches` are read when metrics are collected; None without remote reads. `stores` are the
     metrics of the object stores that the tier was opened with.
     """
 
@@ -265,7 +265,7 @@ class TierMetrics:
             metric: {} for metric in _PARTITION_GAUGES
         }  # guarded by _lock
 
-    # What was done
+    # Counters
 
     def observe(self, operation: TierOperation, partition: TopicPartition, bytes: int) -> None:
         """A segment was copied or deleted, or a read from object storage succeeded."""
@@ -273,7 +273,7 @@ class TierMetrics:
         self.table.add(operation.bytes, bytes, partition.topic)
 
     def observe_error(self, operation: TierOperation, partition: TopicPartition) -> None:
-        """The same was tried and failed; a read out of range is not counted."""
+        """A copy, deletion or read failed; an out-of-range read is not counted."""
         self.table.add(operation.requests, 1, partition.topic)
         self.table.add(operation.errors, 1, partition.topic)
 
@@ -285,18 +285,18 @@ class TierMetrics:
             longest = max(self.table.value(quota.longest), wait_ms / 1000)
             self.table.set(quota.longest, longest)
 
-    # How partitions stand
+    # Gauges of partitions
 
     def set_lag(self, partition: TopicPartition, *, bytes: int, segments: int) -> None:
-        """What waits to be copied; 0 where copying is disabled."""
+        """Segments that wait to be copied; 0 where copying is disabled."""
         self._set(partition, {COPY_LAG_BYTES: bytes, COPY_LAG_SEGMENTS: segments})
 
     def set_delete_lag(self, partition: TopicPartition, *, bytes: int, segments: int) -> None:
-        """What is to be deleted and is still there."""
+        """Segments whose deletion has started, and whose objects still exist."""
         self._set(partition, {DELETE_LAG_BYTES: bytes, DELETE_LAG_SEGMENTS: segments})
 
     def set_remote(self, partition: TopicPartition, *, bytes: int, segments: int) -> None:
-        """What the cold tier holds."""
+        """The size of a partition in the remote tier."""
         self._set(partition, {SIZE: bytes, SEGMENTS: segments})
 
     def _set(self, partition: TopicPartition, values: dict[Metric, int]) -> None:
@@ -307,17 +307,17 @@ class TierMetrics:
                 self.table.set(metric, value, *labels)
 
     def forget(self, partition: TopicPartition) -> None:
-        """The partition was deleted or left the cold tier; counters of its topic stay."""
+        """Drops the gauges of a partition that left the tier; counters of its topic stay."""
         labels = _labels(partition)
         with self._lock:
             for metric, cells in self._gauges.items():
                 if cells.pop(labels, None) is not None:
                     self.table.replace(metric, cells)
 
-    # What somebody collects
+    # Collection
 
     def collect(self) -> "Iterator[Family]":
-        """What prometheus_client asks a collector for."""
+        """Called by prometheus_client."""
         if self._caches is not None:
             self._set_pool(self._caches.pool)
             self._set_cache("index", self._caches.indexes.usage())

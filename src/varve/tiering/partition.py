@@ -1,12 +1,12 @@
-"""A partition in the remote tier: its log, its manifest, who writes to both, and how it leaves.
+"""A tiered partition: its log and its manifests, and the removal of both from the remote tier.
 
-Invariant  there is one per open log; what it remembers the manifest knows too.
-Invariant  what lies before the copied offset is in readable segments of the log's own history,
-           except what was below the log start when it was due.
-Crash      a partition that leaves: its segments first become unreadable, then its objects are
-           deleted, the newest manifest last: while that is there a repeated removal finds the rest.
-Threads    any; `TieredPartitions` hands out the same one to all. No copy or expiry of a partition
-           may run while it is removed.
+Invariant  there is one instance per open log; its state can be rebuilt from the manifest.
+Invariant  offsets before the copied offset are in readable segments of the log's own history,
+           except those that were below the log start when their copy was due.
+Crash      a removal makes the segments unreadable first, then deletes the objects, the newest
+           manifest last: while that exists a repeated removal finds the rest.
+Threads    any; `TieredPartitions` returns the same instance to all threads. No copy or expiry of a
+           partition may run while it is removed.
 """
 
 import logging
@@ -41,9 +41,10 @@ from varve.tiering.read.remote_log import RemoteLog
 logger = logging.getLogger(__name__)
 
 RECENT_MS: Final = 600_000
-"""How long a manifest counts as recent: what other processes commit is seen by then."""
+"""How long a cached manifest is used: the delay until commits of other processes are seen."""
 
 _RETIRE_INTERVAL_MS: Final = 3_600_000
+"""Time between two retirements of old versions, which list all of them."""
 _SEGMENTS_MAX: Final = 256
 """Segments removed in one commit."""
 
@@ -52,10 +53,10 @@ _SEGMENTS_MAX: Final = 256
 class TieredPartition:
     """One partition in both tiers.
 
-    `manifest` and `copied_offset` are the last ones known, None before that. Who changes something
-    in the cold tier holds `work`. `replaced_ms` is how long the objects of a segment stay after
-    another has taken its place. `may_be_new` says whether one without a manifest may be one that
-    was never copied. `remote` reads it, once somebody has.
+    `manifest` and `copied_offset` are the last known ones, None before the first load. A thread
+    that changes the remote tier holds `work`. `replaced_ms` is how long the objects of a replaced
+    segment stay. Without `may_be_new` a missing manifest is an error, as segments were copied
+    before. `remote` is the reader, None before the first read.
     """
 
     log: Log
@@ -79,14 +80,14 @@ class TieredPartition:
 
     @property
     def next_copy_offset(self) -> int:
-        """Where the next copy begins, once the manifest was looked at."""
+        """Where the next copy begins; the log start offset before the first load."""
         offset = self.copied_offset
         return self.log.log_start_offset if offset is None else offset
 
     def recent(self, now_ms: int) -> Manifest:
-        """The last manifest known; loaded where there is none, or only an old one.
+        """The cached manifest, loaded if it is missing or too old.
 
-        For decisions that an older one makes late, not wrong: it saves a request every time.
+        For decisions that an older manifest only delays; saves a request.
         """
         if self.manifest is None or not 0 <= now_ms - self.loaded_ms < RECENT_MS:
             self.load()
@@ -95,7 +96,7 @@ class TieredPartition:
         return self.manifest
 
     def load(self) -> Manifest:
-        """The newest manifest; sets the log start and the copied offset."""
+        """Loads the newest manifest; sets the log start and the copied offset."""
         manifest = self.manifests.load()
         if not self.log.is_start_known and (manifest.version or self.may_be_new):
             self.log.raise_log_start(self._find_log_start(manifest))
@@ -114,16 +115,16 @@ class TieredPartition:
         return max(min(first.base_offset, local_start), manifest.log_start_offset)
 
     def _check_start(self, manifest: Manifest) -> None:
-        """Raises Corrupt when the cold tier does not reach to the local part of the log."""
+        """Raises Corrupt when the remote tier ends before the local log start."""
         start, local_start = self.log.log_start_offset, self.log.local_start_offset
         if start >= local_start or manifest.highest_offset + 1 >= local_start:
             return
-        where = f"the cold tier has no segment of {self.path.prefix}"
+        where = f"the remote tier has no segment of {self.path.prefix}"
         checks = "check varve.tier.url"
         if not self.log.is_start_known:
             checks = f"{checks} and the checkpoint of log starts"
         if manifest.readable_count:
-            where = f"the cold tier ends with offset {manifest.highest_offset}"
+            where = f"the remote tier ends with offset {manifest.highest_offset}"
             checks = "run `varve tier fsck`"
         raise Corrupt(
             f"{self.log.topic_partition}: the log starts at offset {start} and its local part at "
@@ -147,15 +148,15 @@ class TieredPartition:
         return max(self._find_shared_end(manifest), log.log_start_offset)
 
     def _find_shared_end(self, manifest: Manifest) -> int:
-        """Where the log and what is copied part, as Kafka decides it: by the latest common epoch.
+        """Where the log and the copied segments diverge: by the latest common epoch, as in Kafka.
 
-        Reads every page: it is asked only after the log was cut.
+        Reads every page, but is called only after a truncation of the log.
         """
         highest_by_epoch: dict[int, int] = {}
         for segment in self.manifests.readable(manifest):
             for epoch, _ in segment.epochs:
-                known = highest_by_epoch.get(epoch, -1)
-                highest_by_epoch[epoch] = max(known, segment.end_offset)
+                previous = highest_by_epoch.get(epoch, -1)
+                highest_by_epoch[epoch] = max(previous, segment.end_offset)
         epoch_end, is_latest = self.log.end_offset, True
         for epoch, start in reversed(self.log.epochs):
             highest = highest_by_epoch.get(epoch)
@@ -173,7 +174,7 @@ class TieredPartition:
         return 0
 
     def commit(self, change: ManifestEdit, now_ms: int) -> Manifest:
-        """Commits a change in the name of the log's latest leader epoch."""
+        """Commits a change with the log's latest leader epoch."""
         self.manifest = self.manifests.commit(
             change, leader_epoch=self._latest_epoch, writer=self.writer, now_ms=now_ms
         )
@@ -182,7 +183,7 @@ class TieredPartition:
     def remove(
         self, segments: Sequence[RemoteSegment], now_ms: int, *, only_unreadable: bool = True
     ) -> list[RemoteSegment]:
-        """See ManifestStore.remove; commits in the name of the log's latest leader epoch."""
+        """See ManifestStore.remove; commits with the log's latest leader epoch."""
         partition = self.log.topic_partition
         try:
             removed = self.manifests.remove(
@@ -207,7 +208,7 @@ class TieredPartition:
         return self.log.epochs[-1].epoch if self.log.epochs else None
 
     def is_abandoned(self, segment: RemoteSegment, now_ms: int) -> bool:
-        """Whether nobody writes an announced segment any more; may read the lease of a job."""
+        """Whether the writer of an announced segment has given up; may read the lease of a job."""
         if not segment.is_abandoned(now_ms):
             return False
         lease = find_lease(self.objects, self.path)
@@ -215,10 +216,10 @@ class TieredPartition:
 
     @contextmanager
     def guard(self, doing: str) -> Iterator[None]:
-        """Turns I/O errors into ours while files of the log are read or removed.
+        """Translates I/O errors while files of the log are read or removed.
 
-        A missing file says that the log changed meanwhile. An error of a derived file (a key index)
-        fails this partition alone, other errors take the log directory offline.
+        A missing file means that the log changed meanwhile. An error of a derived file (a key
+        index) fails only this partition, other errors take the log directory offline.
         """
         at = f"{doing} of {self.log.topic_partition}"
         with self.directory.health.io(at):
@@ -226,8 +227,8 @@ class TieredPartition:
                 yield
             except FileNotFoundError as error:
                 raise Unavailable(
-                    f"{at}: {error.filename} left the log meanwhile; the next round sees what is "
-                    "there"
+                    f"{at}: {error.filename} left the log meanwhile; the next round uses the "
+                    "current segments"
                 ) from error
             except OSError as error:
                 if not is_partition_failure(error):
@@ -235,26 +236,26 @@ class TieredPartition:
                 raise partition_failure(error, at) from error
 
     def retire_versions(self, now_ms: int) -> None:
-        """Lets old versions of the manifest go, once in a while: it has to list them all."""
+        """Removes old manifest versions, at most once per `_RETIRE_INTERVAL_MS`."""
         if not 0 <= now_ms - self.retired_ms < _RETIRE_INTERVAL_MS:
             self.manifests.retire_versions(now_ms=now_ms, retention_ms=self.manifest_retention_ms)
             self.retired_ms = now_ms
 
-    # Figures
+    # Metrics
 
     def record_copy_lag(self) -> None:
-        """Sets the metrics of what waits to be copied: nothing where nothing is copied."""
+        """Sets the copy lag metrics; 0 for a topic that is not copied."""
         log = self.log
-        waiting = find_closed(log, self.next_copy_offset) if log.settings.copies_to_tier else []
-        size = sum(segment.size for segment, _ in waiting)
-        self.metrics.set_lag(log.topic_partition, bytes=size, segments=len(waiting))
+        uncopied = find_closed(log, self.next_copy_offset) if log.settings.copies_to_tier else []
+        size = sum(segment.size for segment, _ in uncopied)
+        self.metrics.set_lag(log.topic_partition, bytes=size, segments=len(uncopied))
 
     def record_remote_size(self) -> None:
-        """Sets the metrics of what the last known manifest lists, and what of it is to go."""
+        """Sets the metrics of remote size and delete lag, by the last known manifest."""
         manifest, partition = self.manifest, self.log.topic_partition
         if manifest is None:
             return
-        going = [
+        deleting = [
             segment
             for segment in self.manifests.pending(manifest)
             if segment.state is SegmentState.DELETE_STARTED
@@ -263,16 +264,15 @@ class TieredPartition:
             partition, bytes=manifest.log_bytes, segments=manifest.segment_count
         )
         self.metrics.set_delete_lag(
-            partition, bytes=sum(segment.size for segment in going), segments=len(going)
+            partition, bytes=sum(segment.size for segment in deleting), segments=len(deleting)
         )
 
     # Leaving the tier
 
     def check_removable(self) -> None:
-        """Raises StoreError where the store could not be asked to remove the partition.
+        """Raises StoreError when the objects of the partition cannot be deleted.
 
-        Where there is something to remove, an object is written and deleted: a store may well be
-        read and not be written to.
+        Writes and deletes a probe object if there are objects: read access alone is not enough.
         """
         if self.manifests.load().version:
             probe = self.path.removal_probe_key
@@ -280,15 +280,15 @@ class TieredPartition:
             self.objects.delete([probe])
 
     def remove_all(self, now_ms: int) -> int:
-        """Removes every object of the partition; gives how many segments it had."""
+        """Removes every object of the partition; returns how many segments it had."""
         removed = self._remove_segments(now_ms)
         versions = self.path.manifest_folder
         keys = [info.key for info in self.objects.list(self.path.prefix)]
         self.objects.delete([key for key in keys if not key.startswith(versions)])
-        # In their order, the oldest version first: the newest stays to the end.
+        # In key order, so the newest version is deleted last.
         self.objects.delete([info.key for info in self.objects.list(versions)])
         logger.info(
-            "partition left the cold tier",
+            "partition removed from the remote tier",
             extra={"partition": str(self.log.topic_partition), "segments": removed},
         )
         return removed
@@ -314,9 +314,9 @@ def find_closed(log: Log, from_offset: int) -> list[tuple[Segment, int]]:
 
 
 class TieredPartitions:
-    """The partitions of one store, created when first asked for.
+    """The tiered partitions of one store, created on first use.
 
-    Unless the tier `may_be_new`, something was copied to it before: an empty one is then an error.
+    Without `may_be_new` something was copied before, so an empty tier is an error.
     """
 
     def __init__(
@@ -338,7 +338,7 @@ class TieredPartitions:
         self._writer = writer
         self._manifests = manifests
         self._lock = threading.Lock()
-        self._known: dict[TopicPartition, TieredPartition] = {}  # guarded by _lock
+        self._tiered: dict[TopicPartition, TieredPartition] = {}  # guarded by _lock
         self._leaving: dict[TopicPartition, Log] = {}  # guarded by _lock
 
     def get(self, partition: TopicPartition) -> TieredPartition:
@@ -348,23 +348,23 @@ class TieredPartitions:
         if directory is None:
             raise Unavailable(f"{partition} is no longer in the store")
         with self._lock:
-            known = self._known.get(partition)
-            if known is None or known.log is not log:
-                known = self._make(partition, log, directory)
-                self._known[partition] = known
-            return known
+            tiered = self._tiered.get(partition)
+            if tiered is None or tiered.log is not log:
+                tiered = self._create(partition, log, directory)
+                self._tiered[partition] = tiered
+            return tiered
 
     def begin_leaving(self, log: Log) -> None:
-        """From now on nothing is copied of a log, and none of it expires: it leaves the tier."""
+        """Stops copies and expiry of a log that leaves the tier."""
         served = {partition: log for partition, log, _ in self.store.logs()}
         with self._lock:
-            gone = [name for name, left in self._leaving.items() if served.get(name) is not left]
-            for partition in gone:
+            closed = [name for name, left in self._leaving.items() if served.get(name) is not left]
+            for partition in closed:
                 del self._leaving[partition]
             self._leaving[log.topic_partition] = log
 
     def end_leaving(self, log: Log) -> None:
-        """For when a log stays in the tier after all, or comes back to it."""
+        """Resumes copies and expiry of a log that stays in the tier or returns to it."""
         with self._lock:
             self._leaving.pop(log.topic_partition, None)
 
@@ -373,23 +373,23 @@ class TieredPartitions:
             return self._leaving.get(log.topic_partition) is log
 
     def is_current(self, tiered: TieredPartition) -> bool:
-        """Whether a partition is in the tier as it was handed out, and stays there."""
+        """Whether an instance is the current one of its partition, and does not leave the tier."""
         partition = tiered.log.topic_partition
         with self._lock:
             is_leaving = self._leaving.get(partition) is tiered.log
-            return self._known.get(partition) is tiered and not is_leaving
+            return self._tiered.get(partition) is tiered and not is_leaving
 
     def forget(self, partition: TopicPartition) -> None:
-        """Its remote part is gone, and may begin again."""
+        """Drops the state of a partition whose objects were removed."""
         with self._lock:
-            self._known.pop(partition, None)
+            self._tiered.pop(partition, None)
         self.metrics.forget(partition)
 
     def bounds(self, partition: TopicPartition) -> RemoteBounds | None:
-        """What local cleaning keeps to, by a recent manifest; None for a topic that is not tiered.
+        """The bounds of local cleaning by a recent manifest; None for a topic that is not tiered.
 
-        An older manifest gives bounds that are safe, only further behind. Where nothing is copied
-        any more nothing waits for it. Raises StoreError when the store does not answer.
+        Bounds of an older manifest are lower, thus safe. Without copies to the tier, local cleaning
+        waits for none. Raises StoreError when the store does not answer.
         """
         log = self.store.get(partition)
         if not log.settings.remote_storage_enable:
@@ -401,7 +401,7 @@ class TieredPartitions:
             copied_offset = tiered.next_copy_offset
         return RemoteBounds(copied_offset=copied_offset, cleaned_up_to=manifest.cleaned_up_to)
 
-    def _make(
+    def _create(
         self, partition: TopicPartition, log: Log, directory: LogDirectory
     ) -> TieredPartition:
         path = self._path(partition, directory)
@@ -428,7 +428,7 @@ class TieredPartitions:
 def get_remote_path(
     partition: TopicPartition, topic_id: UUID | None, cluster: str | None
 ) -> RemotePath:
-    """Where a partition's objects are; raises InvalidRequest when its ids are not known."""
+    """The path of a partition's objects; raises InvalidRequest without topic or cluster id."""
     if topic_id is None or cluster is None:
         missing = "topic id" if topic_id is None else "cluster id"
         raise InvalidRequest(

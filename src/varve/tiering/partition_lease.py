@@ -1,14 +1,14 @@
-"""Which job is at work on a partition's cold tier: one that rewrites segments at a time.
+"""The lease of a partition in the remote tier: one job at a time rewrites its segments.
 
-Two that rewrite at once would take each other's unfinished outputs for leftovers. No record would
-be lost by it, for a commit asks whether its outputs are still announced; but work would be in vain.
-For the same reason the copier leaves announced segments alone while a lease is renewed.
+Two concurrent jobs would remove each other's announced outputs as leftovers. No record would be
+lost, because a commit requires that its outputs are still announced, but work would be. For the
+same reason the copier does not touch announced segments while a lease is renewed.
 
 Layout     `lease.json` below the partition's prefix: job, host, pid, began_ms, at_ms.
-Invariant  taken by create-if-absent. A lease is left behind by a job that was killed: another takes
-           it over when the holder's process on this host is gone, when it was not renewed for a
-           day, or on request. Two that take over at the same moment may both continue.
-Crash      a lease that is left keeps no reader and no copier from anything.
+Invariant  acquired by create-if-absent. The lease of a killed job is taken over when its process on
+           this host has ended, when it was not renewed for a day, or on request. Two jobs that take
+           over at the same moment may both continue.
+Crash      a stale lease blocks neither readers nor the copier.
 Threads    any; `_lock` guards the jobs of this process. Each lease has a thread that renews it.
 """
 
@@ -29,19 +29,20 @@ from varve.tiering.manifest.paths import RemotePath
 from varve.tiering.manifest.segment import ANNOUNCEMENT_TIMEOUT_MS
 
 RENEW_MS: Final = 600_000
+"""Time between renewals, far below the day after which a lease is stale."""
 HEARTBEAT_S: Final = RENEW_MS / 1000
-_TRIES: Final = 3
+_ATTEMPTS_MAX: Final = 3
 _PID_MAX: Final = 2**31 - 1
-_MOMENT_MAX_MS: Final = 253_402_300_799_999
+_TIME_MAX_MS: Final = 253_402_300_799_999
 """The last millisecond of the year 9999."""
 
 _lock = threading.Lock()
-_at_work: set[tuple[str, str]] = set()  # guarded by _lock; lease keys and jobs of this process
+_running_jobs: set[tuple[str, str]] = set()  # guarded by _lock; lease keys and jobs of this process
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """Who is at work since when; `at_ms` is when that was last said."""
+    """The job, host and process that hold a lease; `at_ms` is the time of the last renewal."""
 
     job: str
     host: str
@@ -54,7 +55,7 @@ class Lease:
 
 
 class HeldLease:
-    """The lease of a job that is at work; renewed by the job and by a thread of `hold_lease`."""
+    """A lease held by a running job, renewed by the job and by a thread of `hold_lease`."""
 
     def __init__(self, objects: ObjectStore, path: RemotePath, lease: Lease, clock: Clock) -> None:
         self._objects = objects
@@ -85,35 +86,35 @@ class HeldLease:
     def renew_until(self, is_done: threading.Event) -> None:
         """Renews the lease every few minutes; one stage of a job may take longer than a day.
 
-        A failure is left to the job, which renews the lease itself before it commits.
+        Failures are ignored here: the job renews the lease itself before it commits.
         """
         while not is_done.wait(HEARTBEAT_S):
             with suppress(StoreError):
                 self.renew()
 
     def end(self) -> None:
-        """Takes the lease away, if it is still this job's."""
+        """Deletes the lease, if this job still holds it."""
         lease = find_lease(self._objects, self._path)
         if lease is not None and lease.job == self._lease.job:
             self._objects.delete([self._path.lease_key])
 
 
 def find_lease(objects: ObjectStore, path: RemotePath) -> Lease | None:
-    """Who is at work on a partition; None without one, or if the object is not a lease."""
+    """The lease of a partition; None without one, or if the object cannot be decoded."""
     try:
         document = json.loads(objects.get(path.lease_key))
         return Lease(
             job=str(document["job"]),
             host=str(document["host"]),
-            pid=_number(document, "pid", _PID_MAX, least=1),
-            began_ms=_number(document, "began_ms", _MOMENT_MAX_MS),
-            at_ms=_number(document, "at_ms", _MOMENT_MAX_MS),
+            pid=_check_number(document, "pid", _PID_MAX, least=1),
+            began_ms=_check_number(document, "began_ms", _TIME_MAX_MS),
+            at_ms=_check_number(document, "at_ms", _TIME_MAX_MS),
         )
     except (ObjectNotFound, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 
-def _number(document: Any, name: str, limit: int, *, least: int = 0) -> int:
+def _check_number(document: Any, name: str, limit: int, *, least: int = 0) -> int:
     value = document[name]
     if type(value) is not int or not least <= value <= limit:
         raise ValueError(f"{name} is {value!r:.80}")
@@ -124,17 +125,17 @@ def _number(document: Any, name: str, limit: int, *, least: int = 0) -> int:
 def hold_lease(
     objects: ObjectStore, path: RemotePath, job: str, *, clock: Clock, takes_over: bool
 ) -> Iterator[HeldLease]:
-    """The lease of a partition for the time of the work in it.
+    """Holds the lease of a partition for the duration of the block.
 
-    Raises Unavailable naming the job that has it, unless that is gone or `takes_over` is true.
+    Raises Unavailable with the job that holds it, unless it has ended or `takes_over` is true.
     """
     now_ms = clock.now_ms()
     lease = Lease(job, socket.gethostname(), os.getpid(), now_ms, now_ms)
-    working = (path.lease_key, job)
+    running_job = (path.lease_key, job)
     with _lock:
-        _at_work.add(working)
+        _running_jobs.add(running_job)
     try:
-        _take(objects, path, lease, takes_over=takes_over)
+        _acquire(objects, path, lease, takes_over=takes_over)
         held = HeldLease(objects, path, lease, clock)
         is_done = threading.Event()
         heartbeat = threading.Thread(
@@ -146,26 +147,26 @@ def hold_lease(
         finally:
             is_done.set()
             heartbeat.join()
-            # Whoever finds a lease that was left behind takes it over.
+            # Another job takes over a lease that could not be deleted.
             with suppress(StoreError):
                 held.end()
     finally:
         with _lock:
-            _at_work.discard(working)
+            _running_jobs.discard(running_job)
 
 
-def _take(objects: ObjectStore, path: RemotePath, lease: Lease, *, takes_over: bool) -> None:
-    for _ in range(_TRIES):
+def _acquire(objects: ObjectStore, path: RemotePath, lease: Lease, *, takes_over: bool) -> None:
+    for _ in range(_ATTEMPTS_MAX):
         try:
             objects.create(path.lease_key, lease.encode())
             return
         except ObjectExists:
             holder = find_lease(objects, path)
         if holder is not None and holder.job == lease.job:
-            return  # The answer to a create was lost.
-        if holder is not None and not takes_over and not _is_gone(path, holder, lease):
-            raise Unavailable(_busy(path, holder))
-        # What cannot be read is nobody's.
+            return  # The create succeeded, and its response was lost.
+        if holder is not None and not takes_over and not _has_ended(path, holder, lease):
+            raise Unavailable(_describe_holder(path, holder))
+        # An unreadable lease belongs to no job.
         objects.put(path.lease_key, lease.encode())
         holder = find_lease(objects, path)
         if holder == lease:
@@ -173,14 +174,14 @@ def _take(objects: ObjectStore, path: RemotePath, lease: Lease, *, takes_over: b
     raise Unavailable(f"{path}: its lease changes all the time; run the job again")
 
 
-def _is_gone(path: RemotePath, lease: Lease, own: Lease) -> bool:
+def _has_ended(path: RemotePath, lease: Lease, own: Lease) -> bool:
     if lease.at_ms <= own.at_ms - ANNOUNCEMENT_TIMEOUT_MS:
         return True
     if lease.host != own.host:
         return False
     if lease.pid == own.pid:
         with _lock:
-            return (path.lease_key, lease.job) not in _at_work
+            return (path.lease_key, lease.job) not in _running_jobs
     return not _has_process(lease.pid)
 
 
@@ -194,7 +195,7 @@ def _has_process(pid: int) -> bool:
     return True
 
 
-def _busy(path: RemotePath, lease: Lease) -> str:
+def _describe_holder(path: RemotePath, lease: Lease) -> str:
     began = datetime.fromtimestamp(lease.began_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     return (
         f"{path}: another job rewrites it, {lease.job}, which began at {began} on {lease.host} "

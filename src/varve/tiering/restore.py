@@ -3,12 +3,12 @@
 Layout     built as `<topic>-<partition>.restore-future` in the log directory, which an open passes
            over, and renamed when all of it is on disk; `varve-restored.json` in it records cluster,
            manifest version, commit and the offset that was requested. docs/tiering-restore.md
-Invariant  every file has the size and CRC-32C of the manifest; a partition that is there is never
-           touched. Behind the last segment an empty one begins, so that appends leave the restored
-           files as they are.
-Crash      at any step: a second run keeps the files that are whole, fetches the others and
-           continues. Checkpoints are written before the rename: what they say of a partition that
-           is not there yet does no harm, what they said of a lost one could.
+Invariant  every file has the size and CRC-32C of the manifest; an existing partition is never
+           changed. An empty active segment follows the last one, so that appends do not change the
+           restored files.
+Crash      a second run keeps the files that are complete, fetches the others and continues.
+           Checkpoints are written before the rename: entries of a partition that does not exist yet
+           are harmless, old entries of a lost one are not.
 Threads    the caller holds the lock of the log directory (`hold_log_directory`); `fetch_all` has
            threads of its own.
 """
@@ -76,12 +76,12 @@ from varve.tiering.manifest.store import ManifestStore
 CHUNK_BYTES: Final = 8 << 20
 
 Advance = Callable[[int], None]
-"""Takes how many bytes more are done."""
+"""Called with the number of bytes processed since the last call."""
 
 
 @dataclass(frozen=True, slots=True)
 class WantedFile:
-    """A file to be made of an object."""
+    """A file to be fetched from an object."""
 
     name: str
     key: str
@@ -90,7 +90,7 @@ class WantedFile:
 
 
 class Fetcher:
-    """Makes the files of a directory; `workers` of them at a time."""
+    """Fetches the files of a directory, `workers` at a time."""
 
     def __init__(
         self, objects: ObjectStore, fs: FileSystem, *, workers: int, advance: Advance
@@ -108,33 +108,33 @@ class Fetcher:
         what the manifest says.
         """
 
-        def bring(file: WantedFile) -> tuple[int, int]:
-            if self._is_there(directory, file):
+        def reuse_or_fetch(file: WantedFile) -> tuple[int, int]:
+            if self._is_complete(directory, file):
                 self._advance(file.size)
                 return 0, file.size
             self._fetch(directory, file)
             return file.size, 0
 
         if self._workers == 1:
-            counts = [bring(file) for file in files]
+            counts = [reuse_or_fetch(file) for file in files]
         else:
             with ThreadPoolExecutor(self._workers, thread_name_prefix="varve-restore") as pool:
                 try:
-                    counts = list(pool.map(bring, files))
+                    counts = list(pool.map(reuse_or_fetch, files))
                 except BaseException:
                     self._is_stopped.set()
                     pool.shutdown(cancel_futures=True)
                     raise
         return sum(count for count, _ in counts), sum(count for _, count in counts)
 
-    def _is_there(self, directory: str, wanted: WantedFile) -> bool:
+    def _is_complete(self, directory: str, wanted: WantedFile) -> bool:
         path = f"{directory}/{wanted.name}"
         if not self._fs.exists(path) or self._fs.info(path).size != wanted.size:
             return False
         with self._fs.open(path) as file:
             if crc32c_of_file(file, wanted.size) != wanted.crc32c:
                 return False
-            # It may have been written by a run that did not come to its sync.
+            # A run that was interrupted before its sync may have written it.
             file.sync()
         return True
 
@@ -155,7 +155,7 @@ class Fetcher:
 
     def _copy(self, wanted: WantedFile, file: File) -> tuple[int, int]:
         position = crc = 0
-        # One byte more is asked for, to notice an object that continues where it should end.
+        # Request one extra byte to detect an object that is too long.
         while position <= wanted.size and not self._is_stopped.is_set():
             end = min(position + CHUNK_BYTES, wanted.size + 1)
             chunk = self._objects.get_range(wanted.key, position, end)
@@ -180,10 +180,10 @@ RESTORED_FILE: Final = f"{OWN_PREFIX}restored.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreReport:
-    """What a restore made.
+    """The result of a restore.
 
-    `end_offset` is exclusive. `reused_bytes` were there from an attempt that was cut short;
-    `was_there` says that an earlier run had finished and nothing was done.
+    `end_offset` is exclusive. `reused_bytes` were fetched by an interrupted run; with `was_there`
+    an earlier run had completed, and nothing was done.
     """
 
     path: RemotePath
@@ -210,7 +210,7 @@ _KINDS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestorePlan:
-    """The segments that make a partition, without a hole; `until_offset` cuts within the last."""
+    """The segments to restore, without a gap; `until_offset` may lie within the last one."""
 
     path: RemotePath
     manifest: Manifest
@@ -237,35 +237,35 @@ class RestorePlan:
 def plan_restore(
     manifests: ManifestStore, manifest: Manifest, *, until_offset: int | None = None
 ) -> RestorePlan:
-    """What a restore of this version takes; with an offset, only what comes before it.
+    """Plans the restore of a manifest version, with `until_offset` only of earlier records.
 
-    Raises NotFound when that is nothing, and Corrupt when offsets in between are missing.
+    Raises NotFound when there is nothing to restore, and Corrupt for a gap.
     """
-    chosen: list[RemoteSegment] = []
+    segments: list[RemoteSegment] = []
     for segment in manifests.readable(manifest, from_offset=manifest.log_start_offset):
         if until_offset is not None and segment.base_offset >= until_offset:
             break
-        if chosen and segment.base_offset != chosen[-1].end_offset + 1:
+        if segments and segment.base_offset != segments[-1].end_offset + 1:
             raise Corrupt(
                 f"{manifest.path}: manifest version {manifest.version} has no readable segment for "
-                f"the offsets {chosen[-1].end_offset + 1} to {segment.base_offset - 1}: restore "
-                f"with --until-offset {chosen[-1].end_offset + 1}, or an older version"
+                f"the offsets {segments[-1].end_offset + 1} to {segment.base_offset - 1}: restore "
+                f"with --until-offset {segments[-1].end_offset + 1}, or an older version"
             )
-        chosen.append(segment)
-    if not chosen or (until_offset is not None and until_offset <= manifest.log_start_offset):
+        segments.append(segment)
+    if not segments or (until_offset is not None and until_offset <= manifest.log_start_offset):
         before = "" if until_offset is None else f" before offset {until_offset}"
         raise NotFound(
             f"{manifest.path}: manifest version {manifest.version} has no record{before} to "
             f"restore; its log starts at {manifest.log_start_offset}"
         )
     return RestorePlan(
-        path=manifest.path, manifest=manifest, segments=tuple(chosen), until_offset=until_offset
+        path=manifest.path, manifest=manifest, segments=tuple(segments), until_offset=until_offset
     )
 
 
 @contextlib.contextmanager
 def hold_log_directory(fs: FileSystem, path: str, *, cluster: str) -> Iterator[None]:
-    """Holds a log directory's lock; a directory that is new is made, and of this cluster.
+    """Holds the lock of a log directory; creates a missing one with this cluster id.
 
     Raises Locked when a process has it open.
     """
@@ -285,7 +285,7 @@ def hold_log_directory(fs: FileSystem, path: str, *, cluster: str) -> Iterator[N
 
 
 def read_cluster(fs: FileSystem, path: str) -> str | None:
-    """The cluster that a log directory says it is of."""
+    """The cluster id of a log directory; None without one."""
     file = f"{path}/{META_PROPERTIES_FILE}"
     if not fs.exists(file):
         return None
@@ -302,7 +302,7 @@ def restore_partition(
     workers: int = 1,
     advance: Advance = lambda size: None,
 ) -> RestoreReport:
-    """Makes the partition's directory in a log directory whose lock the caller holds.
+    """Restores a partition's directory into a log directory whose lock the caller holds.
 
     Raises InvalidRequest when the partition is there already, unless an earlier restore of the same
     state made it, and Corrupt when an object is not what the manifest says.
@@ -313,7 +313,7 @@ def restore_partition(
 
 
 def _encode_mark(plan: RestorePlan) -> bytes:
-    """Which state of the cold tier a directory is made from; equal marks give equal bytes."""
+    """Identifies the restored state of the remote tier; equal marks mean equal files."""
     mark = {
         "cluster": plan.manifest.cluster,
         "topic_id": plan.manifest.topic_id,
@@ -341,7 +341,7 @@ class _Restore:
         topic_id = decode_topic_id(self._plan.path.topic_id, f"{self._plan.path}")
         files = wanted_files(self._plan)
         if self._is_done():
-            # The run that made it may have ended before its name was on disk.
+            # The run that restored it may have ended before it synced the rename.
             self._fs.sync_directory(self._log_directory)
             return replace(self._report(self._read_end()), was_there=True)
         self._fs.make_directory(self._aside)
@@ -350,7 +350,7 @@ class _Restore:
         fetched, reused = fetcher.fetch_all(self._aside, files)
         self._write(PARTITION_METADATA_FILE, encode_partition_metadata(topic_id))
         self._write_append_times()
-        end_offset = self._cut() if self._plan.is_cut else self._begin_next()
+        end_offset = self._truncate() if self._plan.is_cut else self._create_active_segment()
         self._write(RESTORED_FILE, self._mark)
         self._fs.sync_directory(self._aside)
         self._write_checkpoints(end_offset)
@@ -376,11 +376,11 @@ class _Restore:
 
     def _read_end(self) -> int:
         path = f"{self._log_directory}/{RECOVERY_POINT_FILE}"
-        known = decode_offsets(self._fs.read(path), where=path) if self._fs.exists(path) else {}
-        return known.get(self._partition, self._plan.end_offset)
+        offsets = decode_offsets(self._fs.read(path), where=path) if self._fs.exists(path) else {}
+        return offsets.get(self._partition, self._plan.end_offset)
 
     def _remove_others(self, wanted: set[str]) -> None:
-        """Removes what an attempt left that this one does not build on."""
+        """Removes leftovers of an earlier run that are not part of this plan."""
         for name in self._fs.names(self._aside):
             if name not in wanted:
                 self._fs.remove(f"{self._aside}/{name}")
@@ -397,14 +397,14 @@ class _Restore:
             times.write(segment.base_offset, AppendSpan(*segment.append_ms))
         times.sync()
 
-    def _begin_next(self) -> int:
-        """Makes the empty segment that the next append goes to."""
+    def _create_active_segment(self) -> int:
+        """Creates the empty active segment for the next append."""
         for kind in (LOG, INDEX, TIME_INDEX):
             self._write(log_name(self._plan.end_offset, kind), b"")
         return self._plan.end_offset
 
-    def _cut(self) -> int:
-        """Cuts the last segment as a truncation does: at the last batch that ends before."""
+    def _truncate(self) -> int:
+        """Truncates the last segment after the last batch that ends before `until_offset`."""
         assert self._plan.until_offset is not None
         log = Log.open(
             LoadRequest(
@@ -421,7 +421,7 @@ class _Restore:
         )
         try:
             log.truncate_to(self._plan.until_offset)
-            # Within a batch or a gap the log ends at the requested offset; its records do not.
+            # If the offset lies within a batch or a gap, end the log at the end of its records.
             last = list(log.view)[-1]
             log.truncate_to(find_end(last, size=last.size)[0])
             log.delete_expired_files(self._clock.now_ms() + log.settings.file_delete_delay_ms)
@@ -433,7 +433,7 @@ class _Restore:
         return end_offset
 
     def _write_checkpoints(self, end_offset: int) -> None:
-        """What the log directory says of the partition; what it said of a lost one goes."""
+        """Replaces the partition's entries in the checkpoints of the log directory."""
         start = self._plan.log_start_offset
         is_within = start > self._plan.segments[0].base_offset
         self._write_offset(RECOVERY_POINT_FILE, end_offset)
@@ -443,10 +443,10 @@ class _Restore:
 
     def _write_offset(self, name: str, offset: int | None) -> None:
         path = f"{self._log_directory}/{name}"
-        known = decode_offsets(self._fs.read(path), where=path) if self._fs.exists(path) else {}
-        rest = {name: at for name, at in known.items() if name != self._partition}
-        changed = rest if offset is None else {**rest, self._partition: offset}
-        if changed != known:
+        offsets = decode_offsets(self._fs.read(path), where=path) if self._fs.exists(path) else {}
+        others = {name: at for name, at in offsets.items() if name != self._partition}
+        changed = others if offset is None else {**others, self._partition: offset}
+        if changed != offsets:
             write_atomically(self._fs, path, encode_offsets(changed))
 
     def _report(self, end_offset: int) -> RestoreReport:
@@ -462,7 +462,7 @@ class _Restore:
 
 
 def wanted_files(plan: RestorePlan) -> list[WantedFile]:
-    """The files that objects are made into; of the histories of epochs the newest counts."""
+    """The files to fetch; of the leader epoch histories only the newest."""
     files = []
     for segment in plan.segments:
         _check_parts(plan.path, segment)

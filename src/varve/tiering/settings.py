@@ -1,4 +1,4 @@
-"""Settings of copies to object storage and of their metadata: Kafka's names where it has them."""
+"""Settings of the remote tier and of its metadata, with Kafka's names where they exist."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -12,7 +12,7 @@ DAY_MS: Final = 86_400_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierSettings:
-    """The settings of the cold tier that hold for a whole store."""
+    """The settings of the remote tier of a store."""
 
     varve_tier_url: str = setting(
         "",

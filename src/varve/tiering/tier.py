@@ -1,11 +1,11 @@
-"""The cold tier of an open store: copies, expiry, local retention and reads, over one object store.
+"""The remote tier of an open store: copies, expiry, local retention and reads.
 
-Invariant  the log works without it: a store that is down fails copies, expiry and remote reads,
-           each with an error that may pass, and nothing else.
+Invariant  the log works without it: an object store that is down fails only copies, expiry and
+           remote reads, each with a retriable error.
 Invariant  an eviction drops whole segments from the oldest on that end before the copied offset of
            the newest manifest, and whose copies were compared (`history_check`); the log start
-           offset stays, so every record is still read. An active segment that is due is rolled, so
-           that the next round copies it. An eviction is recorded before the first file is dropped.
+           offset stays, so every record remains readable. An active segment that is due is rolled,
+           so that the next round copies it. An eviction is recorded before a file is dropped.
 Threads    any; copy, expiry and removal of one partition exclude each other.
 """
 
@@ -49,12 +49,12 @@ from varve.tiering.tier_status import TierStatus, observe_tiers
 logger = logging.getLogger(__name__)
 
 LOCK_TIMEOUT_S: Final = 10.0
-"""How long a pass waits for a copy of one partition; the next pass comes soon."""
+"""How long a pass waits for the copy of a partition to end; the next pass tries again."""
 
 
 @dataclass(frozen=True, slots=True)
 class TierPass:
-    """What a pass over one partition removed: from the local disk, and from both tiers."""
+    """The result of a pass over one partition: local evictions, and expiry in both tiers."""
 
     partition: TopicPartition
     moved: RetentionPlan
@@ -80,11 +80,11 @@ class _PartitionFetchMeter(FetchMeter):
 
 
 class Tier:
-    """The cold tier of one store. `close` it before the object store.
+    """The remote tier of one store. `close` it before the object store.
 
-    `cache_directory` is for indexes of cold segments, on the local disk. `backend` names who keeps
-    the manifests, in `metadata_topic` if it is the topic. `may_be_new` unless something was copied
-    before. `store_metrics` has the figures of the object store, where that is metered.
+    `cache_directory` holds indexes of remote segments on the local disk. `backend` is the manifest
+    backend, with `metadata_topic` for `topic`. `may_be_new` is False if segments were copied
+    before. `store_metrics` are the metrics of a metered object store.
     """
 
     def __init__(
@@ -140,19 +140,19 @@ class Tier:
             settings.remote_log_manager_fetch_max_bytes_per_second, clock, self._wait_for_fetch_rate
         )
         self.failures: dict[TopicPartition, str] = {}
-        """What went wrong in the last pass over a partition, for those it went wrong with."""
+        """The error of the last pass over a partition, for partitions where it failed."""
 
     def _wait_for_fetch_rate(self, wait_ms: float) -> None:
         self.metrics.observe_throttle(FETCH_QUOTA, wait_ms)
         self._stop.wait_ms(wait_ms)
 
     def remote_log(self, partition: TopicPartition) -> RemoteLog:
-        """The remote part of a partition; raises StoreError where its start must be asked for."""
+        """The remote log of a partition; raises StoreError if its log start cannot be loaded."""
         tiered = self.partitions.get(partition)
         if not tiered.log.is_start_known:
             tiered.load()  # nothing before the log start is requested from the tier
         if tiered.remote is None:
-            # Two threads may each make one: either reads right, and the later one stays.
+            # Two threads may each create one: both are valid, and the later one stays.
             tiered.remote = RemoteLog(
                 tiered.path,
                 tiered.manifests,
@@ -171,36 +171,36 @@ class Tier:
         ]
 
     def copy_once(self, now_ms: int) -> list[CopyReport]:
-        """Copies what there is of every topic that is to be copied; those that failed wait."""
+        """Copies closed segments of every tiered topic; partitions that failed wait."""
         return self.copier.run_once(now_ms)
 
     def copy(
         self, partition: TopicPartition, now_ms: int, *, progress: Progress | None = None
     ) -> CopyReport:
-        """Copies what there is of one partition now; a failure is in the report."""
+        """Copies closed segments of one partition now; a failure is in the report."""
         return self.copier.copy(partition, now_ms, progress=progress)
 
     def expire_once(self, now_ms: int) -> list[TierPass]:
-        """One pass over every partition in the tier; one that fails is noted, the others continue.
+        """One pass over every tiered partition; a failure is noted, and the others continue.
 
-        Those that failed come last, and a store that is down is not asked for all of them. One
-        that is being copied is tried again after the others.
+        Partitions that failed before come last, and the pass ends when the store is down. A
+        partition that is being copied is tried again after the others.
         """
         passes = []
         refusals = 0
         tiered = [partition for partition, _ in self._tiered_logs()]
         self._forget_failures(tiered)
-        waiting = deque(sorted(tiered, key=self.failures.__contains__))
+        queue = deque(sorted(tiered, key=self.failures.__contains__))
         busy: set[TopicPartition] = set()
-        while waiting and not self._stop.is_set and refusals < UNAVAILABLE_MAX:
-            partition = waiting.popleft()
+        while queue and not self._stop.is_set and refusals < UNAVAILABLE_MAX:
+            partition = queue.popleft()
             try:
-                with self._patiently(partition, is_last_try=partition in busy) as is_free:
+                with self._try_work_lock(partition, is_last_try=partition in busy) as is_free:
                     if is_free:
                         passes.append(self.expire(partition, now_ms))
                     elif partition not in busy:
                         busy.add(partition)
-                        waiting.append(partition)
+                        queue.append(partition)
                         continue
                 self.failures.pop(partition, None)
                 refusals = 0
@@ -208,14 +208,14 @@ class Tier:
                 refusals += isinstance(error, StoreUnavailable)
                 self.failures[partition] = str(error)
                 logger.warning(
-                    "expiry of the cold tier failed, will be tried again",
+                    "expiry in the remote tier failed, will be retried",
                     extra={"partition": str(partition), "error": str(error)},
                 )
         return passes
 
     @contextmanager
-    def _patiently(self, partition: TopicPartition, *, is_last_try: bool) -> Iterator[bool]:
-        """Whether nobody works on a partition, who then waits; a copy of it may take long."""
+    def _try_work_lock(self, partition: TopicPartition, *, is_last_try: bool) -> Iterator[bool]:
+        """Takes the work lock of a partition; yields False while another thread has it."""
         work = self.partitions.get(partition).work
         is_free = work.acquire(timeout=LOCK_TIMEOUT_S if is_last_try else 0)
         try:
@@ -243,7 +243,7 @@ class Tier:
             return TierPass(partition, moved, expiry)
 
     def _evict(self, tiered: TieredPartition, now_ms: int) -> RetentionPlan:
-        """Evicts local segments step by step; rolls the active one where it is due as well."""
+        """Evicts local segments step by step; rolls the active segment if it is due."""
         retention = self._retention_of(tiered)
         evicted = RetentionPlan(tiered.log.topic_partition)
         while not self._stop.is_set:
@@ -267,14 +267,14 @@ class Tier:
         return TierPass(partition, evicted, expiry)
 
     def check_removable(self, partition: TopicPartition) -> None:
-        """Raises StoreError where `remove` would fail by what the store says now."""
+        """Raises StoreError when `remove` would fail now."""
         self.partitions.get(partition).check_removable()
 
     def remove(self, partition: TopicPartition, now_ms: int) -> int:
-        """Takes a partition out of the tier, all its objects; gives how many segments it had.
+        """Removes a partition and all its objects from the tier; returns its segment count.
 
-        From now on nothing of its log is copied, also if this raises: what is gone stays gone, and
-        it may be called again. `partitions.end_leaving` lets the log come back.
+        From now on its log is not copied, even if this raises; call it again to finish.
+        `partitions.end_leaving` makes the log tiered again.
         """
         tiered = self.partitions.get(partition)
         self.partitions.begin_leaving(tiered.log)
@@ -282,7 +282,7 @@ class Tier:
             try:
                 removed = tiered.remove_all(now_ms)
             finally:
-                # A manifest that was there and is gone would be a loss to who remembers it.
+                # A cached manifest whose objects are removed would be reported as lost.
                 self.partitions.forget(partition)
         self.failures.pop(partition, None)
         return removed
@@ -293,13 +293,13 @@ class Tier:
         return read_remote_segments(self.partitions.get(partition), delete_delay_ms=delay_ms)
 
     def status(self, partition: TopicPartition) -> TierStatus:
-        """How the tiers of a partition stand; raises Unavailable when the store is."""
+        """The status of a partition in both tiers; raises Unavailable when the store is down."""
         return observe_tiers(self.partitions.get(partition))
 
     def measure(self, now_ms: int) -> None:
-        """Brings the figures of partitions up to now, by recent manifests.
+        """Updates the metrics of partitions, by recent manifests.
 
-        A partition that cannot be asked for is noted; a store that is down is asked no second time.
+        A failure is noted for its partition; when the store is down the update ends.
         """
         for partition, _ in self._tiered_logs():
             try:
@@ -313,23 +313,23 @@ class Tier:
                     return
 
     def stop(self) -> None:
-        """Ends a round in flight before its next chunk."""
+        """Ends a round in progress before its next chunk."""
         self._stop.set()
 
     def close(self) -> None:
-        """Ends what is under way; the object store stays open."""
+        """Stops work in progress; the object store stays open."""
         self.stop()
         self.caches.close()
 
 
 STEP_BYTES: Final = 1 << 30
-"""What is read, compared and evicted between two looks at whether to stop."""
+"""Bytes read, compared and evicted between two checks of the stop signal."""
 
 
 def evict_copied_segments(
     tiered: TieredPartition, retention: LogRetention, now_ms: int
 ) -> RetentionPlan:
-    """Evicts what is due, at most one step of it; returns what was evicted.
+    """Evicts due segments, at most one step; returns those that were evicted.
 
     Raises StoreError when object storage does not answer or does not hold a segment, OSError when
     the removal cannot be recorded; nothing is evicted then.

@@ -1,6 +1,6 @@
-"""How the two tiers of a partition stand: bytes, segments, what waits, where each begins.
+"""The status of a partition in both tiers: bytes, segments, copy lag, offsets.
 
-Invariant  nothing changes. The local side needs no request to the object store.
+Invariant  read-only. The local side needs no request to the object store.
 """
 
 from dataclasses import dataclass, replace
@@ -12,11 +12,11 @@ from varve.tiering.partition import TieredPartition, find_closed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierStatus:
-    """How the tiers of one partition stand.
+    """The status of one partition in both tiers.
 
-    `lag_*` are closed segments that are not copied. `pending_*` are segments in the store that
-    cannot be read: announced, or about to go. `oldest_*` are when the oldest record of a tier was
-    appended, None without any. Fields that need a request to the store are None without one.
+    `lag_*` count closed segments that are not copied. `pending_*` count unreadable segments in the
+    store: announced ones, and those being deleted. `oldest_*` is when the oldest record of a tier
+    was appended, None without any. Fields that need a request to the store are None without one.
     """
 
     partition: TopicPartition
@@ -40,7 +40,7 @@ class TierStatus:
 
 
 def observe_local(log: Log) -> TierStatus:
-    """The local side alone; of a topic that is not in the cold tier that is all there is."""
+    """The status of the local tier only, as for a topic that is not tiered."""
     return read_consistently(log, lambda: _observe_local(log))
 
 
@@ -61,20 +61,20 @@ def _observe_local(log: Log) -> TierStatus:
 
 
 def observe_tiers(tiered: TieredPartition) -> TierStatus:
-    """Both sides, by the newest manifest; raises Unavailable when the store does not answer."""
+    """The status of both tiers by the newest manifest; raises Unavailable."""
     manifest = tiered.load()
-    log, copied = tiered.log, tiered.next_copy_offset
-    waiting = find_closed(log, copied)
+    log, copied_offset = tiered.log, tiered.next_copy_offset
+    uncopied = find_closed(log, copied_offset)
     oldest = next(tiered.manifests.readable(manifest, from_offset=log.log_start_offset), None)
     return replace(
         observe_local(log),
-        copied_offset=copied,
+        copied_offset=copied_offset,
         cold_bytes=manifest.log_bytes,
         cold_segments=manifest.readable_count,
         oldest_cold_ms=None if oldest is None else oldest.append_ms[0],
         stored_bytes=manifest.stored_bytes,
         pending_segments=manifest.segment_count - manifest.readable_count,
-        lag_bytes=sum(segment.size for segment, _ in waiting),
-        lag_segments=len(waiting),
+        lag_bytes=sum(segment.size for segment, _ in uncopied),
+        lag_segments=len(uncopied),
         manifest_version=manifest.version,
     )

@@ -95,7 +95,7 @@ def test_a_hole_in_the_tier_keeps_the_local_segments(orders: TieredTopic) -> Non
     orders.expire()
     orders.lose(2)
     orders.kit.advance(days=1)
-    with pytest.raises(Corrupt, match="offsets 2 to 3 are in no segment of the cold tier"):
+    with pytest.raises(Corrupt, match="offsets 2 to 3 are in no segment of the remote tier"):
         orders.expire()
     assert orders.bases() == [0, 2, 4, 6]
 
@@ -123,7 +123,7 @@ def test_a_local_segment_that_differs_from_its_copy_stays(orders: TieredTopic) -
 
     orders.tiered.commit(change, orders.kit.now_ms)
     orders.kit.advance(days=1)
-    with pytest.raises(Corrupt, match=r"local segment 0 of \d+ bytes is not what the cold tier"):
+    with pytest.raises(Corrupt, match=r"local segment 0 of \d+ bytes differs from segment"):
         orders.expire()
     assert orders.bases() == [0, 2, 4, 6]
     assert PARTITION not in orders.tier.failures

@@ -87,7 +87,7 @@ def test_nothing_is_copied_or_expired_of_what_leaves(orders: TieredTopic) -> Non
     assert orders.tier.copy_once(orders.kit.now_ms) == []
     report = orders.tier.copy(PARTITION, orders.kit.now_ms)
     assert report.error is not None
-    assert "leaving the cold tier" in report.error
+    assert "leaving the remote tier" in report.error
     assert orders.expire().expiry.expired == ()
     orders.tier.partitions.end_leaving(orders.log)
     orders.copy()
@@ -101,7 +101,7 @@ def test_a_copy_under_way_ends_at_its_next_chunk(orders: TieredTopic) -> None:
         PARTITION, orders.kit.now_ms, progress=lambda _: partitions.begin_leaving(orders.log)
     )
     assert report.error is not None
-    assert "leaving the cold tier" in report.error
+    assert "leaving the remote tier" in report.error
     assert report.segments == ()
 
 
@@ -129,7 +129,7 @@ def test_who_waited_while_it_left_and_came_back_begins_again(
         patched.setattr(orders.tier.partitions, "get", lambda partition: stale)
         report = orders.tier.copy(PARTITION, orders.kit.now_ms)
         assert report.error is not None
-        assert "leaving the cold tier" in report.error
+        assert "leaving the remote tier" in report.error
         assert orders.expire().expiry.expired == ()
     assert orders.tier.copier.failures() == {}
     orders.tier.copy_once(orders.kit.now_ms)

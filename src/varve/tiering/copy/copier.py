@@ -4,7 +4,7 @@ Invariant  segments of a partition are copied strictly in order, from the offset
            gives, and only when they are durable on the local disk and all their transactions are
            decided. A failure stays with its partition and is retried after a time that doubles.
 Crash      no state is kept here: the manifest lists started copies, and the next round continues.
-Threads    one calls `run_once` and `copy`; `failures` is for any.
+Threads    one thread calls `run_once` and `copy`; any thread may call `failures`.
 """
 
 import logging
@@ -50,10 +50,10 @@ class CopyProgress:
 class CopyReport:
     """What was copied of one partition.
 
-    `copied_offset` is where the next copy begins, None where an error kept that from being known.
-    `resumed_count` of the segments had been uploaded
-    before and were only finished. `removed_count` announced, replaced or unfinished ones have gone
-    with their objects. `error` ended the round early; what was copied before it stays.
+    `copied_offset` is where the next copy begins, None if an error left it unknown. Of `segments`,
+    `resumed_count` were uploaded by an earlier round and only finished now. `removed_count` counts
+    replaced or abandoned remote segments that were removed. `error` ended the round early; segments
+    copied before it stay.
     """
 
     partition: TopicPartition
@@ -77,20 +77,20 @@ logger = logging.getLogger(__name__)
 
 RETRIES: Final = Backoff(first_ms=1_000, max_ms=600_000)
 ROUND_BYTES_MAX: Final = 256 << 20
-"""What a round copies of one partition before others have their turn, its expiry among them."""
+"""Bytes that a round copies of one partition before others, and its expiry, have their turn."""
 UNAVAILABLE_MAX: Final = 3
-"""Partitions in a row whose store is unavailable, after which a round ends."""
+"""Consecutive partitions with an unavailable store after which a round ends."""
 
 Progress = Callable[[CopyProgress], None]
 
 
 class CopyStopped(Unavailable):
-    """Copying was stopped; the next round finishes or takes back what was begun."""
+    """Copying was stopped; the next round finishes or removes the started copy."""
 
 
 @dataclass(slots=True)
 class _Retry:
-    """How often copying one log failed in a row, and when it is tried again."""
+    """Consecutive failures of copying one log, and the time of the next attempt."""
 
     log: Log
     failures: int = 0
@@ -122,7 +122,7 @@ class TierCopier:
         self._stop = stop
         self._lock = threading.Lock()
         self._retries: dict[TopicPartition, _Retry] = {}  # guarded by _lock
-        self._refusals = 0
+        self._unavailable_count = 0
         self.throttle = Throttle(
             self._settings.remote_log_manager_copy_max_bytes_per_second, clock, self._wait_for_rate
         )
@@ -132,32 +132,32 @@ class TierCopier:
         self._stop.wait_ms(wait_ms)
 
     def run_once(self, now_ms: int) -> list[CopyReport]:
-        """Copies what there is of every topic that is to be copied; those that failed wait."""
+        """Copies closed segments of every tiered topic; partitions that failed wait."""
         reports = []
-        self._refusals = 0
-        waiting = deque(
+        self._unavailable_count = 0
+        queue = deque(
             partition
             for partition, log, _ in self._store.logs()
             if log.settings.copies_to_tier
             and not self._partitions.is_leaving(log)
             and self._is_due(partition, log, now_ms)
         )
-        while waiting and not self._stop.is_set and self._refusals < UNAVAILABLE_MAX:
-            partition = waiting.popleft()
-            # A topic that is deleted or altered in between is none of this round.
+        while queue and not self._stop.is_set and self._unavailable_count < UNAVAILABLE_MAX:
+            partition = queue.popleft()
+            # The topic may have been deleted or altered since; skip it.
             with suppress(InvalidRequest):
                 report = self.copy(partition, now_ms, limit_bytes=ROUND_BYTES_MAX)
                 reports.append(report)
                 if report.error is None and report.log_bytes >= ROUND_BYTES_MAX:
-                    waiting.append(partition)
+                    queue.append(partition)
         return reports
 
     def _is_due(self, partition: TopicPartition, log: Log, now_ms: int) -> bool:
-        """Whether there may be something to copy, without a request to the store."""
+        """Whether there may be a segment to copy, without a request to the store."""
         with self._lock:
-            known = self._retries.get(partition)
-            if known is not None and known.log is log:
-                return now_ms >= known.retry_ms
+            retry = self._retries.get(partition)
+            if retry is not None and retry.log is log:
+                return now_ms >= retry.retry_ms
         try:
             offset = self._partitions.get(partition).copied_offset
         except StoreError:
@@ -172,10 +172,10 @@ class TierCopier:
         progress: Progress | None = None,
         limit_bytes: int | None = None,
     ) -> CopyReport:
-        """Copies what there is of one partition now; a failure is in the report.
+        """Copies closed segments of one partition now; a failure is in the report.
 
         With a limit it stops after the segment that reaches it. Raises InvalidRequest for a topic
-        that is not to be copied.
+        that is not copied.
         """
         log = self._store.get(partition)
         if not log.settings.copies_to_tier:
@@ -195,14 +195,14 @@ class TierCopier:
                     tiered.record_remote_size()
                 finally:
                     tiered.record_copy_lag()
-            self._refusals = 0
+            self._unavailable_count = 0
             with self._lock:
                 self._retries.pop(partition, None)
         except CopyStopped as stopped:
             error = stopped
         except StoreError as failure:
             error = failure
-            self._refusals += isinstance(failure, StoreUnavailable)
+            self._unavailable_count += isinstance(failure, StoreUnavailable)
             self._note_failure(partition, log, failure, now_ms)
         text = None if error is None else str(error)
         if this_round is None:
@@ -213,19 +213,19 @@ class TierCopier:
         self, partition: TopicPartition, log: Log, error: StoreError, now_ms: int
     ) -> None:
         with self._lock:
-            known = self._retries.get(partition)
-            if known is None or known.log is not log:
-                known = self._retries[partition] = _Retry(log)
-            known.failures += 1
-            known.retry_ms = now_ms + RETRIES.wait_ms(known.failures)
-            known.error = str(error)
+            retry = self._retries.get(partition)
+            if retry is None or retry.log is not log:
+                retry = self._retries[partition] = _Retry(log)
+            retry.failures += 1
+            retry.retry_ms = now_ms + RETRIES.wait_ms(retry.failures)
+            retry.error = str(error)
         logger.warning(
-            "copying failed, will be tried again",
+            "copying failed, will be retried",
             extra={"partition": str(partition), "error": str(error)},
         )
 
     def failures(self) -> dict[TopicPartition, str]:
-        """Why the last copying of a partition failed, for those where it did and is to continue."""
+        """The error of the last copy, for partitions that failed and are still copied."""
         copied = {
             partition: log
             for partition, log, _ in self._store.logs()
@@ -233,13 +233,13 @@ class TierCopier:
         }
         with self._lock:
             return {
-                partition: known.error
-                for partition, known in self._retries.items()
-                if copied.get(partition) is known.log
+                partition: retry.error
+                for partition, retry in self._retries.items()
+                if copied.get(partition) is retry.log
             }
 
     def prepare_first(self) -> None:
-        """To be called before each copy; only the first of them has something to prepare."""
+        """Calls `before_first` before the first copy."""
         if self._before_first is not None:
             self._before_first()
             self._before_first = None
@@ -262,7 +262,7 @@ class TierCopier:
     def check_continues(self, tiered: TieredPartition) -> None:
         """Raises CopyStopped when the partition leaves the tier, or copying stops."""
         if not self._partitions.is_current(tiered):
-            raise CopyStopped(f"{tiered.log.topic_partition}: it is leaving the cold tier")
+            raise CopyStopped(f"{tiered.log.topic_partition}: it is leaving the remote tier")
         if self._stop.is_set:
             raise CopyStopped(
                 f"{tiered.log.topic_partition}: copying was stopped; the next round continues"
@@ -270,7 +270,7 @@ class TierCopier:
 
 
 class _CopyRound(WorkBudget):
-    """One round over one partition; also paces the copies and reports how far they are."""
+    """One round over one partition; throttles the copies and reports their progress."""
 
     def __init__(
         self, copier: TierCopier, tiered: TieredPartition, now_ms: int, progress: Progress | None
@@ -297,7 +297,7 @@ class _CopyRound(WorkBudget):
         )
 
     def run(self, limit_bytes: int) -> None:
-        """Copies until nothing waits, or up to the segment that reaches the limit."""
+        """Copies all waiting segments, or up to the one that reaches the limit."""
         tiered, log = self._tiered, self._tiered.log
         self._copier.check_continues(tiered)
         manifest = tiered.load()
@@ -321,18 +321,18 @@ class _CopyRound(WorkBudget):
         log = self._tiered.log
         waiting = find_closed(log, self._tiered.next_copy_offset)
         if waiting:
-            # What the next start would not find must not be in the store.
+            # Do not copy what a crash could still remove from the local log.
             log.flush()
         limit = min(log.last_stable_offset, log.recovery_point)
         return [(segment, end) for segment, end in waiting if end <= limit]
 
     def _is_stale(self, segment: RemoteSegment, waiting: list[tuple[Segment, int]]) -> bool:
-        """Whether it was replaced long ago, or begun and will not be finished."""
+        """Whether its grace period has ended, or its copy was started and will not be finished."""
         if segment.state is not SegmentState.COPY_STARTED:
             return segment.may_be_deleted(self._now_ms)
         if any(_is_copy_of(segment, local, end) for local, end in waiting):
             return False
-        # Below the copied offset it may be the output of a job that is still at work.
+        # Below the copied offset it may be the output of a running job.
         is_of_job = segment.end_offset < self._tiered.next_copy_offset
         return not is_of_job or self._tiered.is_abandoned(segment, self._now_ms)
 

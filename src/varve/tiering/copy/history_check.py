@@ -1,19 +1,19 @@
-"""Whether the remote tier holds the history of this very log, without gaps.
+"""Checks that the remote tier holds the history of this log, without gaps.
 
 A log and its remote tier may diverge: two copies of a log directory write to one bucket, a
-directory was restored from an old backup, segments of the bucket were lost. Then copying or
-evicting would destroy the better half, so both check first:
+directory was restored from an old backup, segments in the bucket were lost. Then a copy or an
+eviction could destroy the only good copy, so both check first:
 
 - before a copy continues, `check_same_history` compares the newest remote segment with the local
   segment of the same offsets;
 - before local segments are evicted, `check_copied` makes sure that remote segments cover them and
   hold the same bytes.
 
-Where the two tiers were compacted or erased separately their bytes differ for a good reason.
-Segments below the cleaned offset of either tier are not compared; elsewhere an erasure on record
-has to explain the difference.
+Separate compaction or erasure of the tiers makes their bytes differ legitimately. Segments below
+the cleaned offset of either tier are not compared; elsewhere a recorded erasure must explain a
+difference.
 
-Invariant  reads only.
+Invariant  read-only.
 Threads    any; the caller lets no copy or expiry of the partition run meanwhile.
 """
 
@@ -35,12 +35,12 @@ from varve.tiering.partition import TieredPartition, find_closed
 ERASURE_PREFIX = "erase-"
 """How the keys of an erasure's removal records in the bucket begin."""
 
-# Gaps and lost ends, for those who have no open log
+# Gaps and lost ends, without an open log
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalPart:
-    """What the local disk has of a partition; a log start of None is not known."""
+    """The local part of a partition; a log start of None is unknown."""
 
     log_start_offset: int | None
     local_start_offset: int
@@ -65,12 +65,12 @@ def find_holes(
 ) -> list[tuple[int, int]]:
     """Ranges [start, end) from the log start on that are in neither tier."""
     start = max(local.log_start_offset or 0, manifest.log_start_offset)
-    # What lies before the local start belongs to the log, however its end was cut.
+    # Offsets before the local start belong to the log, even if its end was truncated.
     end_offset = max(local.end_offset, local.local_start_offset)
     segments = _find_own(manifests, manifest, local.epochs, start, log_end_offset=end_offset)
     gaps = list(find_gaps(segments, start, local.local_start_offset))
     if local.log_start_offset is None and gaps and gaps[0][0] == start:
-        # The log starts with what there is.
+        # The log starts at its first segment.
         del gaps[0]
     return gaps
 
@@ -78,7 +78,7 @@ def find_holes(
 def find_lost(
     manifests: ManifestStore, manifest: Manifest, local: LocalPart
 ) -> tuple[int, int] | None:
-    """The range [start, end) that was copied of the latest epoch and the local log has lost."""
+    """The range [start, end) of the latest epoch that was copied and the local log has lost."""
     if manifest.highest_offset < local.end_offset or not local.epochs:
         return None
     newest = manifests.find(manifest, manifest.highest_offset)
@@ -88,7 +88,7 @@ def find_lost(
 
 
 def is_same_history(manifests: ManifestStore, manifest: Manifest, log: Log) -> bool:
-    """Whether all that is copied is of this log, and none of it lies before its start."""
+    """Whether all remote segments belong to this log, and none lies before its start."""
     return all(
         segment.end_offset >= log.log_start_offset
         and is_in_lineage(segment, log.epochs, log_end_offset=log.end_offset)
@@ -116,7 +116,7 @@ def _find_own(
 def check_same_history(tiered: TieredPartition, manifest: Manifest) -> None:
     """Raises Corrupt if the newest remote segment differs from the local log at its offsets.
 
-    Reads the local segment only where its size and times leave a doubt.
+    Reads the local segment only if its size and timestamp do not decide.
     """
     log = tiered.log
     newest = tiered.manifests.find(manifest, manifest.highest_offset)
@@ -132,10 +132,10 @@ def check_same_history(tiered: TieredPartition, manifest: Manifest) -> None:
         ):
             raise Corrupt(
                 f"{log.topic_partition}: local segment {segment.base_offset} of {segment.size} "
-                f"bytes is not what the cold tier holds as {newest} of {newest.size} bytes: most "
+                f"bytes differs from {newest} of {newest.size} bytes in the remote tier: most "
                 "likely a copy of this log directory writes to the same object store. Nothing is "
-                "copied, and what is local stays: let only one of them go on, the other with a "
-                "store of its own after `varve tier restore`"
+                "copied, and what is local stays: let only one of them continue, the other with "
+                "its own store after `varve tier restore`"
             )
 
 
@@ -147,7 +147,7 @@ def _may_continue(segment: Segment, next_offset: int, remote: RemoteSegment) -> 
         if segment.size != remote.size:
             return False
         if segment.max_timestamp == remote.max_timestamp:
-            return True  # offsets, size and time agree: it is not worth reading
+            return True  # offsets, size and time agree: no need to read it
     return _has_bytes_of(segment, remote)
 
 
@@ -155,9 +155,9 @@ def _may_continue(segment: Segment, next_offset: int, remote: RemoteSegment) -> 
 
 
 def check_copied(tiered: TieredPartition, manifest: Manifest, before_offset: int) -> None:
-    """Raises Corrupt unless the cold tier holds the local segments before an offset.
+    """Raises Corrupt unless the remote tier holds the local segments before an offset.
 
-    Reads those whose bytes must be alike.
+    Reads the segments whose bytes must be equal.
     """
     log = tiered.log
     evicted = [pair for pair in find_closed(log, 0) if pair[0].base_offset < before_offset]
@@ -169,7 +169,7 @@ def check_copied(tiered: TieredPartition, manifest: Manifest, before_offset: int
     for gap_start, gap_end in find_gaps(remote, start, before_offset):
         raise Corrupt(
             f"{log.topic_partition}: offsets {gap_start} to {gap_end - 1} are in no segment of the "
-            "cold tier that belongs to this log, though later ones were copied; their local "
+            "remote tier that belongs to this log, though later ones were copied; their local "
             "segments stay: run `varve tier fsck`"
         )
     by_range = {(segment.base_offset, segment.end_offset + 1): segment for segment in remote}
@@ -185,17 +185,17 @@ def _check_bytes(tiered: TieredPartition, segment: Segment, copy: RemoteSegment)
     if not is_same and not _is_erased(tiered, segment, copy):
         raise Corrupt(
             f"{tiered.log.topic_partition}: local segment {segment.base_offset} of {segment.size} "
-            f"bytes is not what the cold tier holds as {copy} of {copy.size} bytes: one of them is "
-            "of another history or damaged. The local segment stays; run `varve check` and "
+            f"bytes differs from {copy} of {copy.size} bytes in the remote tier: one of them is of "
+            "another history or damaged. The local segment stays; run `varve check` and "
             "`varve tier fsck --deep`"
         )
 
 
-# What both compare
+# Comparison
 
 
 def _get_cleaned_offset(tiered: TieredPartition, manifest: Manifest) -> int:
-    """Below it compaction may have rewritten segments of either tier."""
+    """The offset below which compaction may have rewritten segments of either tier."""
     local = tiered.directory.cleaner_offset(tiered.log.topic_partition) or 0
     return max(local, manifest.cleaned_up_to)
 
@@ -207,7 +207,7 @@ def _has_bytes_of(segment: Segment, remote: RemoteSegment) -> bool:
 
 
 def _is_erased(tiered: TieredPartition, segment: Segment, remote: RemoteSegment) -> bool:
-    """Whether an erasure on record has written the local segment or the remote one."""
+    """Whether a recorded erasure wrote the local segment or the remote one."""
     entries = read_removal_log(tiered.fs, tiered.log.directory).entries
     local = [entry.removal for entry in entries if entry.is_intact]
     return any(_is_output(removal, segment.base_offset, segment.size) for removal in local) or any(

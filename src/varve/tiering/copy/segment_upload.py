@@ -64,13 +64,13 @@ class ReadableFile(Protocol):
 
 
 class PartContent(Protocol):
-    """What one object will hold; may be walked several times."""
+    """The content of one object; may be iterated several times."""
 
     @property
     def part(self) -> ObjectPart: ...
 
     def chunks(self, budget: WorkBudget) -> Iterator[Buffer]:
-        """Raises Unavailable at the end when it was not what `part` says."""
+        """The bytes in chunks; raises Unavailable at the end unless they match `part`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +85,12 @@ class FileContent:
         crc = 0
         with self.fs.open(self.path) as file:
             for position in range(0, self.part.size, CHUNK_BYTES):
-                wanted = min(CHUNK_BYTES, self.part.size - position)
-                budget.spend(wanted)
-                data = file.read_at(position, wanted)
+                chunk_bytes = min(CHUNK_BYTES, self.part.size - position)
+                budget.spend(chunk_bytes)
+                data = file.read_at(position, chunk_bytes)
                 crc = crc32c_of(data, crc)
-                is_last = position + wanted == self.part.size
-                if len(data) < wanted or (is_last and crc != self.part.crc32c):
+                is_last = position + chunk_bytes == self.part.size
+                if len(data) < chunk_bytes or (is_last and crc != self.part.crc32c):
                     raise Unavailable(
                         f"{self.path} changed while it was copied; the copy is made again from "
                         "what is there"
@@ -100,7 +100,7 @@ class FileContent:
 
 @dataclass(frozen=True, slots=True)
 class BytesContent:
-    """A few bytes in memory."""
+    """Content in memory."""
 
     data: bytes
     part: ObjectPart
@@ -137,8 +137,8 @@ def _measure_bytes(name: str, data: bytes) -> BytesContent:
 class CopyRequest:
     """A closed segment to copy; `next_offset` is where the next one begins.
 
-    `keys` is its key index, where its topic is compacted. `announced` are copies of it that were
-    begun before.
+    `keys` is its key index, if its topic is compacted. `announced` are copies of it that were
+    started before.
     """
 
     log: Log
@@ -149,10 +149,10 @@ class CopyRequest:
 
 
 class _SegmentWalk:
-    """One pass over a data file: its checksum and records, and whether the indexes are true.
+    """One pass over a data file: its checksum and record count, and whether its indexes are valid.
 
-    Raises Corrupt for a damaged data file: a copy must not outlive what it should have been. As
-    for a local reader, an index entry counts only if its batch confirms it.
+    Raises Corrupt for a damaged data file, which must not be copied. As for a local reader, an
+    index entry is valid only if its batch confirms it.
     """
 
     def __init__(self, segment: Segment, next_offset: int) -> None:
@@ -162,9 +162,9 @@ class _SegmentWalk:
         self._position_entries = segment.offset_index().entries()
         self._time_entries = segment.time_index().entries()
         self.crc = self.record_count = 0
-        self.has_true_indexes = True
+        self.has_valid_indexes = True
         self._walk(segment)
-        self.has_true_indexes &= not (len(self._position_entries) or len(self._time_entries))
+        self.has_valid_indexes &= not (len(self._position_entries) or len(self._time_entries))
 
     def _walk(self, segment: Segment) -> None:
         walk = BatchWalk(segment.file(), start=0, end=segment.size, verify_crc=True)
@@ -201,21 +201,21 @@ class _SegmentWalk:
         self._expected_offset = int(lasts[-1]) + 1
 
     def _check_indexes(self, table: BatchTable) -> None:
-        """Checks the entries for these batches, and leaves those after them."""
+        """Checks and consumes the index entries of these batches."""
         rows = table.rows
         positions, lasts = rows[:, BatchColumn.POSITION], rows[:, BatchColumn.LAST_OFFSET]
         count = np.searchsorted(self._position_entries[:, 1], positions[-1], side="right")
         offsets, starts = self._position_entries[:count].T
         batch = np.searchsorted(positions, starts)
-        is_true = (positions[batch] == starts) & (rows[batch, BatchColumn.BASE_OFFSET] <= offsets)
+        is_valid = (positions[batch] == starts) & (rows[batch, BatchColumn.BASE_OFFSET] <= offsets)
         self._position_entries = self._position_entries[count:]
         count = np.searchsorted(self._time_entries[:, 1], lasts[-1], side="right")
         timestamps, offsets = self._time_entries[:count].T
         batch = np.searchsorted(lasts, offsets)
-        is_true_time = rows[batch, BatchColumn.MAX_TIMESTAMP] == timestamps
-        is_true_time &= rows[batch, BatchColumn.BASE_OFFSET] <= offsets
+        is_valid_time = rows[batch, BatchColumn.MAX_TIMESTAMP] == timestamps
+        is_valid_time &= rows[batch, BatchColumn.BASE_OFFSET] <= offsets
         self._time_entries = self._time_entries[count:]
-        self.has_true_indexes &= bool(is_true.all() and is_true_time.all())
+        self.has_valid_indexes &= bool(is_valid.all() and is_valid_time.all())
 
 
 def _gather_contents(
@@ -224,7 +224,7 @@ def _gather_contents(
     """The contents of a segment's objects, and how many records it has."""
     segment = request.segment
     walk = _SegmentWalk(segment, request.next_offset)
-    if not walk.has_true_indexes:
+    if not walk.has_valid_indexes:
         segment.rebuild_indexes()
     log_part = ObjectPart(LOG_PART, segment.size, walk.crc)
     contents: list[PartContent] = [
@@ -242,7 +242,7 @@ def _gather_contents(
 
 
 def _encode_epochs(log: Log, next_offset: int) -> bytes:
-    """The leader epochs up to the end of the segment, as their file would hold them then."""
+    """The leader-epoch-checkpoint file as of the end of the segment."""
     epochs = LeaderEpochs()
     for epoch, start_offset in log.epochs:
         if start_offset < next_offset:
@@ -251,7 +251,7 @@ def _encode_epochs(log: Log, next_offset: int) -> bytes:
 
 
 def _find_undecided(snapshot: bytes) -> int | None:
-    """Where the oldest transaction begins that was open when the snapshot was taken."""
+    """The first offset of the oldest transaction that was open at the snapshot."""
     open_from = [
         entry.transaction_first_offset
         for entry in decode_producer_snapshot(snapshot)
@@ -276,7 +276,7 @@ def upload_parts(
     contents: Sequence[PartContent],
     budget: WorkBudget = UNLIMITED,
 ) -> None:
-    """Writes the objects of an announced segment; raises Unavailable unless all are there then."""
+    """Writes the objects of an announced segment; raises Unavailable unless all are stored."""
     for content in contents:
         key, size = path.part_key(segment, content.part.name), content.part.size
         if size <= CHUNK_BYTES:
@@ -291,7 +291,7 @@ def upload_parts(
 
 
 def _is_uploaded(objects: ObjectStore, path: RemotePath, segment: RemoteSegment) -> bool:
-    """Whether all objects of a segment are there at their sizes."""
+    """Whether all objects of a segment exist with their sizes."""
     try:
         return all(
             objects.head(path.part_key(segment, part.name)).size == part.size
@@ -303,7 +303,7 @@ def _is_uploaded(objects: ObjectStore, path: RemotePath, segment: RemoteSegment)
 
 @dataclass(frozen=True, slots=True)
 class _Chunks(Iterable[Buffer]):
-    """The content of a part, from its beginning each time it is walked."""
+    """The chunks of a part; each iteration starts at the beginning."""
 
     content: PartContent
     budget: WorkBudget
@@ -317,7 +317,7 @@ class _Chunks(Iterable[Buffer]):
 
 @dataclass(frozen=True, slots=True)
 class CopiedSegment:
-    """A segment that can be read now; `is_resumed` if its objects were there already."""
+    """A copied segment; `is_resumed` if its objects were uploaded by an earlier round."""
 
     segment: RemoteSegment
     is_resumed: bool
@@ -326,7 +326,7 @@ class CopiedSegment:
 def copy_segment(
     tiered: TieredPartition, request: CopyRequest, *, now_ms: int, budget: WorkBudget
 ) -> CopiedSegment:
-    """Copies a segment, or finishes a copy that was begun before.
+    """Copies a segment, or finishes a copy that was started before.
 
     Raises Unavailable when the store fails or the segment leaves the log meanwhile, and Corrupt
     for a damaged one; the manifest then lists what must be deleted.
@@ -335,7 +335,7 @@ def copy_segment(
     snapshot = request.log.producer_snapshot(request.next_offset)
     contents, record_count = _gather_contents(tiered.fs, request, snapshot)
     horizon = NO_HORIZON if keys is None else keys.header.earliest_horizon
-    wanted = RemoteSegment(
+    planned = RemoteSegment(
         id=new_id(tiered.random),
         state=SegmentState.COPY_STARTED,
         at_ms=now_ms,
@@ -353,13 +353,13 @@ def copy_segment(
         stale_bytes=None if keys is None else _count_stale(keys),
         delete_horizon_ms=None if horizon == NO_HORIZON else horizon,
     )
-    resumed = _resume(tiered, request.announced, wanted, now_ms)
-    started = resumed or wanted
+    resumed = _resume(tiered, request.announced, planned, now_ms)
+    started = resumed or planned
     if resumed is None:
-        _check_held(request)
+        _check_in_log(request)
         tiered.commit(lambda manifest: manifest.announce(started), now_ms)
         upload_parts(tiered.objects, tiered.path, started, contents, budget)
-    _check_held(request)
+    _check_in_log(request)
     finished = _finish(tiered, started, now_ms)
     logger.info(
         "segment copied",
@@ -387,27 +387,27 @@ def _get_epochs(request: CopyRequest) -> tuple[tuple[int, int], ...]:
 def _resume(
     tiered: TieredPartition,
     announced: Sequence[RemoteSegment],
-    wanted: RemoteSegment,
+    planned: RemoteSegment,
     now_ms: int,
 ) -> RemoteSegment | None:
-    """A copy that was begun before and only has to be finished; takes the others back.
+    """An earlier copy that only has to be finished; removes the other earlier copies.
 
-    Raises Unavailable when one cannot be taken back any more.
+    Raises Unavailable when one can no longer be removed.
     """
     resumed: RemoteSegment | None = None
     for segment in announced:
-        is_same = segment == replace(wanted, id=segment.id, at_ms=segment.at_ms)
+        is_same = segment == replace(planned, id=segment.id, at_ms=segment.at_ms)
         if resumed is None and is_same and _is_uploaded(tiered.objects, tiered.path, segment):
             resumed = segment
         elif not tiered.remove([segment], now_ms):
             raise Unavailable(
                 f"{tiered.path}: {segment} was finished or removed by another writer meanwhile; "
-                "the next round goes on from there"
+                "the next round continues from there"
             )
     return resumed
 
 
-def _check_held(request: CopyRequest) -> None:
+def _check_in_log(request: CopyRequest) -> None:
     if not request.log.holds(request.segment):
         raise Unavailable(
             f"{request.log.topic_partition}: segment {request.segment.base_offset} was "
@@ -416,35 +416,35 @@ def _check_held(request: CopyRequest) -> None:
 
 
 def _finish(tiered: TieredPartition, started: RemoteSegment, now_ms: int) -> RemoteSegment:
-    """Makes the segment readable; those whose offsets it holds too go in the same commit."""
+    """Makes the segment readable; the same commit replaces segments with the same offsets."""
     log = tiered.log
     finished = replace(started, state=SegmentState.COPY_FINISHED, at_ms=now_ms)
     start, end = started.base_offset, started.end_offset + 1
 
     def change(manifest: Manifest) -> Manifest:
-        near = tiered.manifests.unfold(manifest, start_offset=start, end_offset=end)
+        inlined = tiered.manifests.unfold(manifest, start_offset=start, end_offset=end)
         replaced = [
             segment
-            for segment in near.segments
+            for segment in inlined.segments
             if segment.is_readable
             and segment.id != started.id
             and segment.base_offset < end
             and segment.end_offset >= start
         ]
         for segment in replaced:
-            # What it holds before this one is not read any more once the log starts after it.
+            # Its earlier offsets may be dropped only if the log starts after them.
             if segment.base_offset < start and log.log_start_offset < start:
                 raise InvalidRequest(
                     f"{tiered.path}: {started} begins within {segment}, which was copied before: "
                     "the borders of local segments have moved. Restore the partition with "
                     "`varve tier restore`, or copy it to another store"
                 )
-        near = near.start_delete(
+        inlined = inlined.start_delete(
             [segment.id for segment in replaced],
             at_ms=now_ms,
             replaced_until_ms=now_ms + tiered.replaced_ms,
         )
-        return near.finish(finished).raise_log_start(log.log_start_offset)
+        return inlined.finish(finished).raise_log_start(log.log_start_offset)
 
     tiered.commit(change, now_ms)
     return finished

@@ -2,8 +2,7 @@
 
 Layout     one object; `format` first, `crc32c` last: eight hex digits, the CRC-32C of all bytes
            before `,"crc32c":`. docs/formats/manifest.md
-Invariant  what is encoded decodes to the same. A field that is not declared here is refused, as is
-           a value out of its range.
+Invariant  decoding reverses encoding. An undeclared field and a value out of its range are refused.
 """
 
 import re
@@ -41,7 +40,7 @@ class _Document(BaseModel):
 
 
 class ManifestDocument(_Document):
-    """A manifest; each field but the format, kind and CRC is an attribute of `Manifest`."""
+    """A manifest; every field except format, kind and CRC is an attribute of `Manifest`."""
 
     format: Literal[1]
     kind: Literal["manifest"]
@@ -95,7 +94,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
 def decode_manifest(data: bytes, *, where: str) -> Manifest:
     """The manifest in an object's bytes; `where` names the object in messages.
 
-    Raises UnsupportedFormat for one of a later varve, Corrupt for anything else that is wrong.
+    Raises UnsupportedFormat for a later format, Corrupt for any other fault.
     """
     document = _open(ManifestDocument, data, where)
     try:
@@ -126,7 +125,7 @@ def encode_page(page: Page, path: RemotePath) -> bytes:
 
 
 def decode_page(data: bytes, ref: PageRef, path: RemotePath, *, where: str) -> Page:
-    """The page in an object's bytes, held against what was said of it one level up."""
+    """The page in an object's bytes; raises Corrupt unless it matches its reference."""
     document = _open(PageDocument, data, where)
     page = Page(document.id, document.level, document.segments, document.pages)
     if (document.topic_id, document.partition) != (path.topic_id, path.partition):
@@ -145,7 +144,7 @@ def decode_page(data: bytes, ref: PageRef, path: RemotePath, *, where: str) -> P
 def _refer(page: Page) -> PageRef | None:
     if page.segments and not page.pages and page.level == 0:
         return refer_to_segments(page.id, page.segments)
-    levels = {below.level for below in page.pages}
+    levels = {child.level for child in page.pages}
     if levels == {page.level - 1} and not page.segments:
         return refer_to_pages(page.id, page.pages)
     return None

@@ -1,13 +1,13 @@
 """Commits the next version of a manifest: apply the edit, spill into pages, create if absent.
 
-A writer that comes second loads what the first has written and applies its edit to that.
+A writer that loses the race loads the new version and applies its edit to that.
 
-Invariant  a commit that returned is in the chain exactly once, under an id of its own; one that
-           raised anything but Unavailable is not there.
-Invariant  of an edit: every segment of the base is still there, or its deletion had started; a new
-           one is announced first; pages are only removed by being inlined; readable segments do not
-           overlap. Anything else would lose what another writer committed.
-Crash      pages first, then the version: before its creation nothing has changed, after it all has.
+Invariant  a commit that returned is in the chain exactly once, under a unique id; a commit that
+           raised anything but Unavailable is not in the chain.
+Invariant  an edit keeps every segment whose deletion has not started, announces new segments first,
+           removes pages only by inlining them, and leaves no overlap of readable segments.
+           Otherwise it would lose what another writer committed.
+Crash      pages are written first, then the version, whose creation commits the edit atomically.
            Pages of a commit that failed are orphans (`ObjectManifestStore.sweep_orphan_pages`).
 Threads    any; several commits at once contend like those of several processes.
 """
@@ -67,7 +67,7 @@ def apply_edit(
 
 
 def check_edit(base: Manifest, changed: Manifest, pages: PageStore) -> bool:
-    """Whether `changed` lists anything else than `base`; no page of it may cover a segment.
+    """Whether `changed` differs from `base`; no page of it may cover an inline segment.
 
     Raises InvalidRequest when it cannot follow `base`, naming what is wrong.
     """
@@ -93,21 +93,21 @@ def _check_not_lowered(base: Manifest, what: str, before: int, after: int) -> No
 
 
 def _expand(base: Manifest, changed: Manifest, pages: PageStore) -> list[RemoteSegment]:
-    """The base's segments outside of the pages that `changed` kept; checks what it kept."""
+    """The segments of the base outside of pages that `changed` kept; checks the kept pages."""
     if not changed.retired and changed.pages == base.pages:
         return list(base.segments)
     retired = {f"{base.path.prefix}{entry.key}" for entry in changed.retired}
     segments = list(base.segments)
     kept: list[PageRef] = []
-    waiting = list(base.pages)
-    while waiting:
-        ref = waiting.pop()
+    unvisited = list(base.pages)
+    while unvisited:
+        ref = unvisited.pop()
         if pages.key(ref) not in retired:
             kept.append(ref)
             continue
         page = pages.read(ref)
         segments += page.segments
-        waiting += page.pages
+        unvisited += page.pages
     if len(changed.pages) != len(kept) or set(changed.pages) != set(kept):
         raise InvalidRequest(
             f"{base.path}: a change of manifest version {base.version} must leave the pages as "
@@ -118,16 +118,16 @@ def _expand(base: Manifest, changed: Manifest, pages: PageStore) -> list[RemoteS
 
 def _check_segments(base: Manifest, before: tuple[RemoteSegment, ...], changed: Manifest) -> bool:
     after = changed.segments
-    left = {segment.id: segment for segment in after}
-    if len(left) != len(after):
+    remaining = {segment.id: segment for segment in after}
+    if len(remaining) != len(after):
         raise InvalidRequest(f"{base.path}: a change lists a segment twice")
     for segment in before:
-        following = left.pop(segment.id, None)
-        if following is not segment:
-            check_transition(segment, following)
-            if following is not None:
-                check_segment(following)
-    for segment in left.values():
+        successor = remaining.pop(segment.id, None)
+        if successor is not segment:
+            check_transition(segment, successor)
+            if successor is not None:
+                check_segment(successor)
+    for segment in remaining.values():
         check_transition(None, segment)
         check_segment(segment)
     return (
@@ -140,7 +140,7 @@ def _check_segments(base: Manifest, before: tuple[RemoteSegment, ...], changed: 
 def check_overlaps(manifest: Manifest) -> None:
     """Raises InvalidRequest when two readable segments hold the same offset.
 
-    No page may cover a segment outside of it, as is so once all such pages are unfolded.
+    No page may cover an inline segment (see `inline_overlapping`).
     """
     if not manifest.pages and not _have_overlap(manifest.segments):
         return
@@ -163,7 +163,7 @@ def check_overlaps(manifest: Manifest) -> None:
 
 
 def _have_overlap(segments: tuple[RemoteSegment, ...]) -> bool:
-    """Whether readable segments of a list in order overlap; a list may be long, so quick."""
+    """Whether readable segments of an ordered list overlap; a fast path for long lists."""
     end = -1
     for segment in segments:
         if segment.state is SegmentState.COPY_FINISHED:
@@ -180,12 +180,12 @@ def _name(entry: RemoteSegment | PageRef) -> str:
 logger = logging.getLogger(__name__)
 
 ManifestEdit = Callable[[Manifest], Manifest]
-"""What a commit does: from the newest manifest to the wanted one. May be called several times."""
+"""Maps the newest manifest to the next one. May be called several times."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryLimits:
-    """How often a commit tries, and how long it waits before it tries again, at most."""
+    """The bounds of a commit: its attempts, and the waits between them, which double."""
 
     attempts: int = 20
     first_wait_ms: float = 10.0
@@ -197,10 +197,10 @@ DEFAULT_RETRY: Final = RetryLimits()
 
 @dataclass(slots=True, kw_only=True)
 class Commit:
-    """A change on its way into the chain.
+    """A commit in progress.
 
-    Without a leader epoch it keeps the stored one, as work does that no leader is needed for.
-    `pending` is a version that was sent and may have arrived.
+    A leader epoch of None keeps the stored one, for writers that are not leaders. `pending` is a
+    version that was sent and may have been stored.
     """
 
     id: str
@@ -237,7 +237,7 @@ class Committer:
         self._random = random
 
     def run(self, commit: Commit) -> Manifest:
-        """The version that holds the change, or the newest when it changes nothing."""
+        """The version with the change, or the newest version when it changes nothing."""
         failure: Unavailable | None = None
         for attempt in range(self._retry.attempts):
             if attempt:
@@ -250,13 +250,13 @@ class Committer:
                 continue
             if manifest is not None:
                 return manifest
-        raise self._give_up(commit, failure) from failure
+        raise self._exhausted(commit, failure) from failure
 
     def _wait_ms(self, attempt: int) -> float:
         longest = min(self._retry.longest_wait_ms, self._retry.first_wait_ms * 2 ** (attempt - 1))
         return self._random.uniform(0, longest)
 
-    def _give_up(self, commit: Commit, failure: Unavailable | None) -> Unavailable:
+    def _exhausted(self, commit: Commit, failure: Unavailable | None) -> Unavailable:
         cause = f"the last failure was: {failure}" if failure else "others were always first"
         outcome = (
             f"version {commit.pending[0].version} may still hold it, so load before you repeat it"
@@ -270,7 +270,7 @@ class Committer:
 
     def _attempt(self, commit: Commit, *, is_first: bool) -> Manifest | None:
         """The version with the change; None when another writer was first."""
-        base, changed = self._plan(commit, may_use_kept=is_first)
+        base, changed = self._plan(commit, may_use_cached=is_first)
         if changed is None:
             return base
         writer = PageWriter(self._pages, self._random)
@@ -283,23 +283,24 @@ class Committer:
             self._discard(writer)
             if not is_first:
                 raise
-            return None  # a page of an older manifest, which its retention has removed
+            return None  # a page of the cached manifest was removed after its retention
         commit.pending = (self._sign(commit, base, folded), writer)
         return self._create(commit)
 
-    def _plan(self, commit: Commit, *, may_use_kept: bool) -> tuple[Manifest, Manifest | None]:
-        """The base and the change of it, None when there is nothing to change.
+    def _plan(self, commit: Commit, *, may_use_cached: bool) -> tuple[Manifest, Manifest | None]:
+        """The base and the changed manifest, None when there is nothing to change.
 
-        What is kept may be old: only a change of it is tried, a refusal is decided on the newest.
+        The cached manifest may be old: it is used only if the change applies, and the newest one
+        decides whether there is nothing to change or the change is refused.
         """
-        kept = self._newest.find_kept() if may_use_kept else None
-        if kept is not None:
+        cached = self._newest.find_kept() if may_use_cached else None
+        if cached is not None:
             try:
-                changed = self._apply(commit, kept)
+                changed = self._apply(commit, cached)
             except InvalidRequest:
                 changed = None
             if changed is not None:
-                return kept, changed
+                return cached, changed
         base = self._newest.load()
         return base, self._apply(commit, base)
 
@@ -339,9 +340,9 @@ class Committer:
         return self._verify_tail(commit, manifest, writer)
 
     def _resolve_pending(self, commit: Commit, *, was_refused: bool = False) -> Manifest | None:
-        """Finds out what became of a version that was sent: ours, another's, or not arrived.
+        """Finds out whether a version that was sent is stored, lost, or taken by another writer.
 
-        One that was just refused because it exists, and is not there, is asked for again later.
+        A version that was refused as existing and is missing raises Unavailable, for a retry.
         """
         assert commit.pending is not None
         manifest, writer = commit.pending
@@ -366,10 +367,10 @@ class Committer:
     def _verify_tail(
         self, commit: Commit, manifest: Manifest, writer: PageWriter
     ) -> Manifest | None:
-        """Makes sure that the version was created at the end of the chain.
+        """Checks that the version was created at the end of the chain; else removes it.
 
-        A writer that slept past the retention of versions may have created one where an older one
-        had been removed: the chain continues elsewhere, and the version is taken back.
+        A writer that slept longer than the retention of versions may create a version whose number
+        was used and removed before.
         """
         later = self._versions.list_after(manifest.version)
         if later:
@@ -387,13 +388,13 @@ class Committer:
         self._discard(writer)
 
     def _discard(self, writer: PageWriter) -> None:
-        """Removes pages that no version will ever name; those that stay are orphans."""
+        """Removes pages that no version refers to; pages that remain are orphans."""
         if not writer.written:
             return
         try:
             self._pages.remove(writer.written)
         except Unavailable as error:
             logger.debug(
-                "pages of a lost commit stay until swept",
+                "pages of a failed commit remain until they are swept",
                 extra={"partition": str(self._versions.path), "error": str(error)},
             )

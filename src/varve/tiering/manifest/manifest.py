@@ -1,4 +1,4 @@
-"""One version of what the remote tier holds for a partition, and the edits that lead to the next.
+"""A manifest: the remote segments of a partition at one version, and the edits to the next.
 
 Older entries spill into pages: immutable lists of segments, or of references to pages.
 
@@ -33,16 +33,16 @@ from varve.tiering.manifest.segment import (
 
 Level = Annotated[int, Field(ge=0, le=16)]
 NOTHING = -1
-"""Stands for an offset or a timestamp where a page has no readable segment."""
+"""The offsets and timestamp of a page without a readable segment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageRef:
-    """A page as seen from above: enough to know whether it must be read.
+    """A reference to a page, with what is needed to decide whether to read it.
 
     `first_offset` and `last_offset` are the base offsets of its first and last segment,
-    `end_offset` is the largest end offset (inclusive). What begins with `readable` counts only
-    segments whose copy is finished; so do `log_bytes` and `max_timestamp`.
+    `end_offset` is the largest end offset (inclusive). Fields that begin with `readable`,
+    `log_bytes`, `record_count` and `max_timestamp` count only segments whose copy is finished.
     """
 
     __pydantic_config__ = STRICT
@@ -62,7 +62,7 @@ class PageRef:
     max_timestamp: Long
 
     def covers(self, base_offset: int) -> bool:
-        """Whether a segment of this base offset would stand among those of the page."""
+        """Whether the base offset lies in the range of the page's base offsets."""
         return self.first_offset <= base_offset <= self.last_offset
 
     def reads(self, offset: int) -> bool:
@@ -121,14 +121,14 @@ def refer_to_pages(id: str, pages: Sequence[PageRef]) -> PageRef:
 
 
 NO_EPOCH = -1
-"""The leader epoch of a manifest that nobody has committed."""
+"""The leader epoch of a manifest before the first commit."""
 
 
 class RetiredObject(NamedTuple):
-    """An object that a version no longer names and older ones do; the key is below the prefix.
+    """An object that only older versions refer to; the key is relative to the prefix.
 
-    It is deleted with the last version that names it, and not before `removable_ms`; 0 in a change
-    that is not committed yet.
+    It is deleted with the last version that refers to it, and not before `removable_ms`, which is
+    0 in a change that is not committed yet.
     """
 
     key: Annotated[str, Field(pattern=r"^(page|segment)/[A-Za-z0-9._/-]{1,200}$")]
@@ -137,10 +137,10 @@ class RetiredObject(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """What the cold tier holds for a partition, as of one commit; version 0 is before the first.
+    """The remote segments of a partition as of one commit; version 0 is before the first.
 
-    `segments` are those that no page holds: the recent ones, and in a change also those whose pages
-    were unfolded. `retired` are the objects that this version retired.
+    `segments` are the inline ones, which are in no page: recent segments, and in a change also
+    those of inlined pages. `retired` are the objects that this version retired.
     """
 
     path: RemotePath
@@ -212,7 +212,7 @@ class Manifest:
         return max(ends, default=-1)
 
     def find_segment(self, id: str) -> RemoteSegment | None:
-        """The segment of this id among `segments`; one in a page must be unfolded first."""
+        """The inline segment with this id; a segment in a page must be inlined first."""
         return next((segment for segment in self.segments if segment.id == id), None)
 
     def get_segment(self, id: str) -> RemoteSegment:
@@ -231,15 +231,15 @@ class Manifest:
         return self if self.find_segment(segment.id) == segment else self.update(segment)
 
     def finish(self, segment: RemoteSegment) -> "Manifest":
-        """Makes an announced segment readable: all its objects are there."""
+        """Makes an announced segment readable: all its objects exist."""
         if segment.state is not SegmentState.COPY_FINISHED:
             raise InvalidRequest(f"{segment}: finish it in the state {SegmentState.COPY_FINISHED}")
         return self.update(segment)
 
     def update(self, segment: RemoteSegment) -> "Manifest":
-        """Puts what is known of a segment in the place of what was, within the rules of states.
+        """Replaces or adds a segment; raises InvalidRequest for a transition that is not allowed.
 
-        What was may stand in a page: then the commit finds it there and checks the rules.
+        If the old state is in a page, the commit checks the transition.
         """
         check_segment(segment)
         old = self.find_segment(segment.id)
@@ -255,7 +255,7 @@ class Manifest:
     def start_delete(
         self, ids: Collection[str], *, at_ms: int, replaced_until_ms: int | None = None
     ) -> "Manifest":
-        """Takes segments out of reading; their objects stay while others may rely on them."""
+        """Makes segments unreadable; their objects stay for readers of older manifests."""
         changed = self
         for id in ids:
             segment = self.get_segment(id)
@@ -271,22 +271,22 @@ class Manifest:
         return changed
 
     def forget(self, ids: Collection[str]) -> "Manifest":
-        """Takes segments off the list: their objects are gone. Those not listed are fine."""
+        """Removes segments whose objects were deleted; unknown ids are ignored."""
         for segment in self.segments:
             if segment.id in ids:
                 check_transition(segment, None)
-        left = tuple(segment for segment in self.segments if segment.id not in ids)
-        return self if len(left) == len(self.segments) else replace(self, segments=left)
+        remaining = tuple(segment for segment in self.segments if segment.id not in ids)
+        return self if len(remaining) == len(self.segments) else replace(self, segments=remaining)
 
     def raise_log_start(self, offset: int) -> "Manifest":
-        """Moves the log start offset up; a lower one changes nothing."""
+        """Raises the log start offset; a lower one changes nothing."""
         return self if offset <= self.log_start_offset else replace(self, log_start_offset=offset)
 
     def raise_cleaned_up_to(self, offset: int) -> "Manifest":
-        """Moves the offset below which the cold part is compacted up."""
+        """Raises the offset below which the remote segments are compacted."""
         return self if offset <= self.cleaned_up_to else replace(self, cleaned_up_to=offset)
 
 
 def in_order(segments: Iterable[RemoteSegment]) -> tuple[RemoteSegment, ...]:
-    """By base offset, as a manifest and its pages list them."""
+    """Sorts segments as a manifest and its pages list them: by base offset."""
     return tuple(sorted(segments, key=lambda segment: segment.sort_key))

@@ -1,11 +1,11 @@
 """Keeps a manifest small: older segments spill into pages, and pages that change are inlined.
 
-Invariant  a page is written once, under an id of its own, and never changed: the cache is right.
+Invariant  a page is written once, under a unique id, and never changed: cached pages are valid.
 Invariant  after `spill` a manifest has at most `inline_max` segments and `ref_max` references per
-           level, whatever the history; levels descend from left to right, so an offset is found by
-           one page per level; no segment stands among those of a page it is not in.
-Crash      writes only new pages, which nobody sees before a manifest names them.
-Threads    any: the cache has a lock, which is not held during I/O.
+           level, whatever the history; levels descend from left to right, so a look-up reads one
+           page per level; no inline segment lies in the offset range of a page.
+Crash      writes only new pages, which are invisible until a manifest refers to them.
+Threads    any; the cache has a lock, which is not held during I/O.
 """
 
 import random
@@ -34,7 +34,7 @@ from varve.tiering.manifest.segment import RemoteSegment
 
 
 class PageCache:
-    """The pages used last, at most `page_count_max`; may be shared by all partitions."""
+    """The most recently used pages, at most `page_count_max`; may be shared by all partitions."""
 
     def __init__(self, page_count_max: int = 64) -> None:
         self._page_count_max = page_count_max
@@ -70,7 +70,7 @@ class PageStore:
     def read(self, ref: PageRef) -> Page:
         """The page; raises Corrupt when it is damaged or not what `ref` says.
 
-        Raises ObjectNotFound when it is gone, as it may be when its manifest version is.
+        Raises ObjectNotFound when it was deleted with its manifest version.
         """
         key = self.key(ref)
         page = self._cache.find(key)
@@ -87,18 +87,18 @@ class PageStore:
         return page
 
     def write(self, page: Page, ref: PageRef) -> None:
-        """Stores a page, durably; before a manifest names it nobody sees it."""
+        """Stores a page durably; it is invisible until a manifest refers to it."""
         key = self.key(ref)
         self._objects.put(key, encode_page(page, self.path))
         self._cache.put(key, page)
 
     def remove(self, refs: Sequence[PageRef]) -> None:
-        """Removes pages that no manifest names."""
+        """Removes pages that no manifest refers to."""
         self._objects.delete([self.key(ref) for ref in refs])
 
 
 class PageWriter:
-    """Writes the pages of one attempt at a commit and remembers them."""
+    """Writes the pages of one commit attempt, and lists them in `written`."""
 
     def __init__(self, pages: PageStore, random: random.Random) -> None:
         self.pages = pages
@@ -129,9 +129,9 @@ _Item = TypeVar("_Item")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManifestLayout:
-    """How much stands in a manifest and in a page.
+    """The bounds of a manifest and of a page.
 
-    What exceeds `inline_max` is spilled by `page_segments` at a time, oldest first, so that the
+    Segments above `inline_max` are spilled, `page_segments` at a time and oldest first, so that
     segments that still change their state stay outside of pages; references likewise, `page_refs`
     at a time.
     """
@@ -152,11 +152,11 @@ DEFAULT_LAYOUT: Final = ManifestLayout()
 def inline_range(manifest: Manifest, pages: PageStore, *, start: int, end: int) -> Manifest:
     """The manifest with all segments that touch the offsets [start, end) outside of pages.
 
-    The pages that held them are noted as retired; the next commit folds what is too much. A segment
-    that stands in the manifest already, under the same id, is newer than the one in a page.
+    Their former pages are listed as retired; the next commit spills what exceeds the bounds. An
+    inline segment is newer than one with the same id in a page.
     """
     kept: list[PageRef] = []
-    own = {segment.id for segment in manifest.segments}
+    inline_ids = {segment.id for segment in manifest.segments}
     segments = list(manifest.segments)
     retired = list(manifest.retired)
 
@@ -166,9 +166,9 @@ def inline_range(manifest: Manifest, pages: PageStore, *, start: int, end: int) 
             return
         page = pages.read(ref)
         retired.append(_retire(ref, pages))
-        segments.extend(segment for segment in page.segments if segment.id not in own)
-        for below in page.pages:
-            visit(below)
+        segments.extend(segment for segment in page.segments if segment.id not in inline_ids)
+        for child in page.pages:
+            visit(child)
 
     for ref in manifest.pages:
         visit(ref)
@@ -178,9 +178,9 @@ def inline_range(manifest: Manifest, pages: PageStore, *, start: int, end: int) 
 
 
 def spill(manifest: Manifest, writer: PageWriter, layout: ManifestLayout) -> Manifest:
-    """The manifest within its bounds again; writes the pages that this takes.
+    """Writes pages until the manifest is within its bounds.
 
-    No page may cover a segment outside of it (`open_covering`).
+    No page may cover an inline segment (`inline_overlapping`).
     """
     manifest = _merge_small(manifest, writer.pages, layout)
     groups = _group(manifest)
@@ -200,10 +200,10 @@ def _retire(ref: PageRef, pages: PageStore) -> RetiredObject:
 
 
 def inline_overlapping(manifest: Manifest, pages: PageStore) -> Manifest:
-    """Unfolds the pages among whose segments one of the manifest's own would have to stand.
+    """Inlines the pages whose offset range covers an inline segment.
 
-    That may bring out segments for which another page must be unfolded: segments of one base
-    offset, such as a copy and its repetition, may stand in two pages.
+    An inlined segment may be covered by another page, which is then inlined too: segments with the
+    same base offset, such as a copy and its retry, may be in two pages.
     """
     while (offset := _find_covered(manifest)) is not None:
         manifest = inline_range(manifest, pages, start=offset, end=offset + 1)
@@ -220,7 +220,7 @@ def _find_covered(manifest: Manifest) -> int | None:
 
 
 def _group(manifest: Manifest) -> list[list[RemoteSegment]]:
-    """The manifest's segments by place: before the first page, the second, ..., after the last."""
+    """The inline segments before the first page, before the second, ..., and after the last."""
     groups: list[list[RemoteSegment]] = [[] for _ in range(len(manifest.pages) + 1)]
     firsts = [ref.first_offset for ref in manifest.pages]
     for segment in manifest.segments:
@@ -229,7 +229,7 @@ def _group(manifest: Manifest) -> list[list[RemoteSegment]]:
 
 
 def _merge_small(manifest: Manifest, pages: PageStore, layout: ManifestLayout) -> Manifest:
-    """Unfolds small pages beside small groups, so that shrunken pages become fewer."""
+    """Inlines small pages beside small groups, so that they are written as one page."""
     while (ref := _find_small_neighbour(manifest, layout)) is not None:
         page = pages.read(ref)
         joined = replace(
@@ -266,7 +266,7 @@ def _fold_levels(refs: list[PageRef], writer: PageWriter, layout: ManifestLayout
 def _fold_level(
     refs: list[PageRef], level: int, writer: PageWriter, layout: ManifestLayout
 ) -> list[PageRef]:
-    """Puts references of a level that stand before a higher one, and those too many, a level up."""
+    """Moves references of a level to the next if a higher one follows, or if there are too many."""
     higher = max((index for index, ref in enumerate(refs) if ref.level > level), default=-1)
     folded: list[PageRef] = []
     run: list[PageRef] = []
@@ -286,7 +286,7 @@ def _fold_level(
 
 
 def _split(items: Sequence[_Item], size_max: int) -> Iterator[Sequence[_Item]]:
-    """As few parts of at most this size as it takes, of about equal size."""
+    """Splits items into the fewest parts of at most `size_max`, of about equal size."""
     count = -(-len(items) // size_max)
     for part in range(count):
         yield items[part * len(items) // count : (part + 1) * len(items) // count]

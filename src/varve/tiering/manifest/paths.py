@@ -29,15 +29,15 @@ def check_topic_fits(topic: str) -> None:
     """Raises InvalidRequest for a topic whose name is too long for the keys of its objects."""
     if len(topic) > TOPIC_SIZE_MAX:
         raise InvalidRequest(
-            f"topic {topic[:40]}... cannot be in the cold tier: its name has {len(topic)} "
-            f"characters, and the keys of its objects have room for {TOPIC_SIZE_MAX}; leave out "
-            "remote.storage.enable, or take a shorter name"
+            f"topic {topic[:40]}... cannot be tiered: its name has {len(topic)} characters, and "
+            f"the keys of its objects have room for {TOPIC_SIZE_MAX}; leave out "
+            "remote.storage.enable, or choose a shorter name"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class RemotePath:
-    """A partition's path in the cold tier; the topic id is written as Kafka writes it."""
+    """A partition's path in the remote tier; the topic id is written as Kafka writes it."""
 
     cluster: str
     topic: str
@@ -60,7 +60,7 @@ class RemotePath:
 
     @property
     def prefix(self) -> str:
-        """What all its keys begin with; ends with a slash."""
+        """The prefix of all its keys; ends with a slash."""
         return f"{self.cluster}/{self.topic}.{self.topic_id}/{self.partition}/"
 
     @property
@@ -77,7 +77,7 @@ class RemotePath:
 
     @property
     def hint_key(self) -> str:
-        """Holds a recent version's number; sorts after all versions."""
+        """The key of the hint, which holds a recent version number; sorts after all versions."""
         return f"{self.manifest_folder}hint"
 
     def manifest_key(self, version: int) -> str:
@@ -95,12 +95,12 @@ class RemotePath:
 
     @property
     def work_folder(self) -> str:
-        """What jobs put aside for their own tasks; ends with a slash."""
+        """The prefix of temporary objects of jobs; ends with a slash."""
         return f"{self.prefix}work/"
 
     @property
     def lease_key(self) -> str:
-        """Says which job is at work on the partition."""
+        """The key of the lease of the job that rewrites the partition."""
         return f"{self.prefix}lease.json"
 
     @property
@@ -109,12 +109,12 @@ class RemotePath:
         return f"{self.prefix}removal"
 
     def find_version(self, key: str) -> int | None:
-        """The version a key below `manifest/` stands for; None for the hint and foreign ones."""
+        """The version in a key below `manifest/`; None for the hint and foreign keys."""
         match = _VERSION.fullmatch(key.removeprefix(self.manifest_folder))
         return None if match is None else int(match[1])
 
     def find_page_id(self, key: str) -> str | None:
-        """The id of the page under a key below `page/`; None for foreign ones."""
+        """The page id in a key below `page/`; None for foreign keys."""
         match = _PAGE.fullmatch(key.removeprefix(self.page_folder))
         return None if match is None else match[1]
 
@@ -127,9 +127,7 @@ _NUMBER: Final = re.compile(r"0|[1-9][0-9]{0,9}")
 _SEGMENT: Final = re.compile(rf"segment/([0-9]{{{DIGITS}}})-([A-Za-z0-9_-]{{1,64}})/([^/]+)")
 
 _TOPIC_FOLDERS: Final = ("erasure", "output", "receipt")
-"""Beside the partitions of a topic: erasures under way, what jobs made of it, receipts."""
-
-"""The objects that a segment may have."""
+"""Folders beside the partitions of a topic: erasures in progress, outputs of jobs, receipts."""
 
 
 class PartKey(NamedTuple):
@@ -141,7 +139,7 @@ class PartKey(NamedTuple):
 
 
 def find_remote_path(key: str) -> RemotePath | None:
-    """The partition a key lies below; None for a key that is none of ours."""
+    """The partition that a key belongs to; None for a foreign key."""
     cluster, _, rest = key.partition("/")
     topic, _, rest = rest.partition("/")
     number, slash, _ = rest.partition("/")
@@ -155,7 +153,7 @@ def find_remote_path(key: str) -> RemotePath | None:
 
 
 def is_of_topic(key: str) -> bool:
-    """Whether a key is of an object that a topic has besides its partitions."""
+    """Whether a key belongs to a topic, but to none of its partitions."""
     cluster, _, rest = key.partition("/")
     topic, _, rest = rest.partition("/")
     folder, _, name = rest.partition("/")
@@ -172,19 +170,19 @@ def find_part(path: RemotePath, key: str) -> PartKey | None:
     return PartKey(int(match[1]), match[2], match[3])
 
 
-def choose_cluster(objects: ObjectStore, wanted: str | None) -> str:
-    """The wanted cluster, or the only one there is; raises NotFound naming those there are."""
+def choose_cluster(objects: ObjectStore, cluster: str | None) -> str:
+    """The given cluster, or the only one in the store; raises NotFound with the existing ones."""
     directories = objects.list_directories("")
-    if wanted is None and len(directories) == 1:
+    if cluster is None and len(directories) == 1:
         return directories[0]
-    if wanted in directories:
-        assert wanted is not None
-        return wanted
-    known = ", ".join(directories) or "none"
-    if wanted is None and directories:
-        raise InvalidRequest(f"{objects.name} holds several clusters: name one of {known}")
-    what = "any cluster" if wanted is None else f"cluster {wanted!r}"
-    raise NotFound(f"{objects.name} does not hold {what}; clusters there: {known}")
+    if cluster in directories:
+        assert cluster is not None
+        return cluster
+    existing = ", ".join(directories) or "none"
+    if cluster is None and directories:
+        raise InvalidRequest(f"{objects.name} holds several clusters: name one of {existing}")
+    what = "any cluster" if cluster is None else f"cluster {cluster!r}"
+    raise NotFound(f"{objects.name} does not hold {what}; clusters there: {existing}")
 
 
 def list_partitions(objects: ObjectStore, cluster: str) -> list[RemotePath]:
@@ -203,17 +201,19 @@ def choose_partitions(
 ) -> list[RemotePath]:
     """The partitions of one topic, or one of them.
 
-    Raises NotFound when there is none, and InvalidRequest when several topics had the name.
+    Raises NotFound without one, and InvalidRequest when several topic ids have the name.
     """
-    of_topic = [path for path in paths if path.topic == topic and topic_id in (None, path.topic_id)]
-    ids = sorted({path.topic_id for path in of_topic})
+    topic_paths = [
+        path for path in paths if path.topic == topic and topic_id in (None, path.topic_id)
+    ]
+    ids = sorted({path.topic_id for path in topic_paths})
     if len(ids) > 1:
         raise InvalidRequest(
             f"topic {topic} was there under several ids, {', '.join(ids)}: choose one"
         )
-    chosen = [path for path in of_topic if partition in (None, path.partition)]
-    if not chosen:
-        known = ", ".join(sorted({f"{path.topic}:{path.partition}" for path in paths})) or "none"
+    selected = [path for path in topic_paths if partition in (None, path.partition)]
+    if not selected:
+        existing = ", ".join(sorted({f"{path.topic}:{path.partition}" for path in paths})) or "none"
         what = topic if partition is None else f"{topic}:{partition}"
-        raise NotFound(f"the cold tier does not hold {what}; partitions there: {known:.400}")
-    return chosen
+        raise NotFound(f"the remote tier does not hold {what}; partitions there: {existing:.400}")
+    return selected

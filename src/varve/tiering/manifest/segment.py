@@ -16,7 +16,7 @@ from varve.foundation.errors import InvalidRequest
 
 LONG_MAX: Final = (1 << 63) - 1
 
-# What a manifest may hold: checked when it is read from JSON, under the name of its alias.
+# Types of manifest fields, validated when a manifest is read from JSON, by alias.
 Count = Annotated[int, Field(ge=0, le=LONG_MAX)]
 Long = Annotated[int, Field(ge=-LONG_MAX - 1, le=LONG_MAX)]
 Epoch = Annotated[int, Field(ge=-1, le=(1 << 31) - 1)]
@@ -118,7 +118,7 @@ class RemoteSegment:
         return self.state is SegmentState.COPY_FINISHED
 
     def is_decided(self, offset: int) -> bool:
-        """Whether no transaction that began before an offset is open where the segment ends."""
+        """Whether no transaction that began before the offset is open at the end of the segment."""
         return self.undecided_from is None or self.undecided_from >= offset
 
     def is_abandoned(self, now_ms: int, *, renewed_ms: int = 0) -> bool:
@@ -178,16 +178,16 @@ def check_segment(segment: RemoteSegment) -> None:
 
 
 def check_transition(old: RemoteSegment | None, new: RemoteSegment | None) -> None:
-    """Raises InvalidRequest when a segment cannot become `new`; None is one not listed."""
+    """Raises InvalidRequest for a transition that Kafka does not allow; None is not listed."""
     if old is not None and new is not None:
         _check_same(old, new)
-    state = None if old is None else old.state
-    following = None if new is None else new.state
-    if following not in _NEXT_STATES[state]:
-        allowed = ", ".join(sorted(str(to or "gone") for to in _NEXT_STATES[state]))
+    old_state = None if old is None else old.state
+    next_state = None if new is None else new.state
+    if next_state not in _NEXT_STATES[old_state]:
+        allowed = ", ".join(sorted(str(to or "gone") for to in _NEXT_STATES[old_state]))
         raise InvalidRequest(
-            f"{old or new}: state {state or 'none'} cannot be followed by {following or 'gone'}, "
-            f"only by {allowed}"
+            f"{old or new}: state {old_state or 'none'} cannot be followed by "
+            f"{next_state or 'gone'}, only by {allowed}"
         )
 
 
@@ -206,9 +206,9 @@ Epochs = Sequence[tuple[int, int]]
 def restrict_epochs(
     history: Epochs, *, base_offset: int, end_offset: int
 ) -> tuple[tuple[int, int], ...]:
-    """The part of a history that the offsets of a segment lie in; `end_offset` is inclusive.
+    """The part of a history that covers the offsets of a segment; `end_offset` is inclusive.
 
-    The epoch that was on at the base offset begins there.
+    The epoch that was current at the base offset begins there.
     """
     within = [(epoch, start) for epoch, start in history if start <= end_offset]
     before = [epoch for epoch, start in within if start <= base_offset]
@@ -241,7 +241,7 @@ def is_in_lineage(segment: RemoteSegment, history: Epochs, *, log_end_offset: in
 
 
 def _with_data(epochs: Epochs) -> list[tuple[int, int]]:
-    """Without the epochs in which nothing was written: the next begins at the same offset."""
+    """The epochs with records: an epoch without any ends where it begins."""
     return [
         (epoch, start)
         for index, (epoch, start) in enumerate(epochs)

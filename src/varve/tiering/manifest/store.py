@@ -1,10 +1,10 @@
-"""Manifests as others use them: load, commit, look back in time, find segments.
+"""The manifest store of a partition: load, commit, read old versions, find segments.
 
-A commit applies a change to the newest manifest and creates the next version if it is absent. Who
-comes second loads what the first has written, applies its change to that and tries again, so no
-update is lost. A writer of a lower leader epoch is fenced.
+A commit applies a change to the newest manifest and creates the next version if it is absent. A
+writer that loses the race loads the new version and applies its change to that, so no update is
+lost. A writer with a lower leader epoch is fenced.
 
-Threads    any: a store may be shared; a manifest is a value, and holding one needs no lock.
+Threads    any; a store may be shared, and a manifest is an immutable value.
 """
 
 import heapq
@@ -51,7 +51,7 @@ DAY_MS = 86_400_000
 
 
 class ManifestStore(ABC):
-    """The manifest of one partition, wherever it is kept; segments and pages are in `objects`."""
+    """The manifests of one partition, in any backend; segments and pages are in `objects`."""
 
     def __init__(
         self, objects: ObjectStore, path: RemotePath, *, cache: PageCache | None = None
@@ -62,7 +62,7 @@ class ManifestStore(ABC):
 
     @abstractmethod
     def load(self) -> Manifest:
-        """The newest version; an empty one when nothing was ever committed."""
+        """The newest version; an empty manifest before the first commit."""
 
     @abstractmethod
     def find_known(self) -> Manifest | None:
@@ -72,12 +72,12 @@ class ManifestStore(ABC):
     def commit(
         self, change: ManifestEdit, *, leader_epoch: int | None, writer: str, now_ms: int
     ) -> Manifest:
-        """Makes `change` of the newest manifest the next version, which is returned.
+        """Commits the result of `change` on the newest manifest as the next version; returns it.
 
         The change may be applied several times, each time to a newer manifest. When it changes
         nothing, nothing is written. None for a leader epoch keeps the stored one.
         Raises Fenced for a leader epoch below the stored one, InvalidRequest for a change that
-        breaks a rule, and Unavailable when the store fails or others are always first.
+        breaks a rule, and Unavailable when the store fails or all attempts lose the race.
         """
 
     def at(self, *, version: int | None = None, time_ms: int | None = None) -> Manifest:
@@ -99,7 +99,7 @@ class ManifestStore(ABC):
 
     @abstractmethod
     def retire_versions(self, *, now_ms: int, retention_ms: int) -> ExpiredVersions:
-        """Removes versions past their retention and the pages that only they named."""
+        """Removes versions past their retention, and the pages that only they refer to."""
 
     def segments(self, manifest: Manifest, *, from_offset: int = 0) -> Iterator[RemoteSegment]:
         """All segments, in any state, that end at or after an offset, in order; pages lazily."""
@@ -113,7 +113,7 @@ class ManifestStore(ABC):
         return (segment for segment in segments if segment.is_readable)
 
     def pending(self, manifest: Manifest) -> Iterator[RemoteSegment]:
-        """The segments that are not readable: announced ones and those being deleted."""
+        """The unreadable segments: announced ones and those being deleted."""
         paged = self._walk(manifest.pages, lambda ref: ref.readable_count < ref.segment_count)
         merged = heapq.merge(paged, manifest.segments, key=lambda segment: segment.sort_key)
         return (segment for segment in merged if not segment.is_readable)
@@ -121,7 +121,7 @@ class ManifestStore(ABC):
     def find(self, manifest: Manifest, offset: int) -> RemoteSegment | None:
         """The readable segment that holds an offset."""
         end = bisect_right(manifest.segments, offset, key=lambda segment: segment.base_offset)
-        # Readable segments do not overlap, so only the last that begins up to there can hold it.
+        # Readable segments do not overlap, so only the last one that begins up to it can hold it.
         for index in range(end - 1, -1, -1):
             segment = manifest.segments[index]
             if segment.is_readable:
@@ -134,7 +134,7 @@ class ManifestStore(ABC):
         return None
 
     def find_listed(self, *, base_offset: int, id: str) -> RemoteSegment | None:
-        """A segment as the newest manifest lists it at this moment; None when it does not."""
+        """A segment as the newest manifest lists it now; None when it does not."""
         for segment in self.segments(self.load(), from_offset=base_offset):
             if segment.base_offset > base_offset:
                 return None
@@ -158,19 +158,19 @@ class ManifestStore(ABC):
     def unfold(self, manifest: Manifest, *, start_offset: int, end_offset: int) -> Manifest:
         """The manifest with the segments that touch [start, end) outside of its pages.
 
-        To be used within a change: a segment that has moved into a page is not found otherwise.
+        Changes use it: a segment that was spilled into a page is not found otherwise.
         """
         return inline_range(manifest, self._pages, start=start_offset, end=end_offset)
 
     def _walk(
-        self, refs: Iterable[PageRef], is_wanted: Callable[[PageRef], bool]
+        self, refs: Iterable[PageRef], matches: Callable[[PageRef], bool]
     ) -> Iterator[RemoteSegment]:
-        """The segments of wanted pages, in order; each page is read when it is reached."""
+        """The segments of matching pages, in order; each page is read when it is reached."""
         for ref in refs:
-            if is_wanted(ref):
+            if matches(ref):
                 page = self._pages.read(ref)
                 yield from page.segments
-                yield from self._walk(page.pages, is_wanted)
+                yield from self._walk(page.pages, matches)
 
     def remove(
         self,
@@ -183,52 +183,52 @@ class ManifestStore(ABC):
     ) -> list[RemoteSegment]:
         """Deletes the objects of segments, then takes the segments off the manifest.
 
-        Gives the segments that it removed. Segments that are no longer listed are passed over, and
-        with `only_unreadable` also those that became readable since the caller looked: that is
-        decided on the very version that the deletion follows. Objects are deleted only after the
-        manifest says so, thus a crash at any point leaves work that can be repeated.
+        Returns the removed segments. Segments that are no longer listed are skipped, and with
+        `only_unreadable` also those that became readable since: the version to which the deletion
+        is committed decides. Objects are deleted after that commit, so the removal can be repeated
+        after a crash at any point.
         """
         if not segments:
             return []
         start = min(segment.base_offset for segment in segments)
         end = max(segment.end_offset for segment in segments) + 1
-        going = {segment.id: segment for segment in segments}
+        removable = {segment.id: segment for segment in segments}
 
         def start_delete(manifest: Manifest) -> Manifest:
-            near = self.unfold(manifest, start_offset=start, end_offset=end)
-            going.clear()
+            inlined = self.unfold(manifest, start_offset=start, end_offset=end)
+            removable.clear()
             for segment in segments:
-                listed = near.find_segment(segment.id)
+                listed = inlined.find_segment(segment.id)
                 if listed is not None and not (only_unreadable and listed.is_readable):
-                    going[segment.id] = segment
-            return near.start_delete(list(going), at_ms=now_ms) if going else manifest
+                    removable[segment.id] = segment
+            return inlined.start_delete(list(removable), at_ms=now_ms) if removable else manifest
 
         def forget(manifest: Manifest) -> Manifest:
-            near = self.unfold(manifest, start_offset=start, end_offset=end)
-            return near.forget(list(going))
+            inlined = self.unfold(manifest, start_offset=start, end_offset=end)
+            return inlined.forget(list(removable))
 
         def commit(change: ManifestEdit) -> None:
             self.commit(change, leader_epoch=leader_epoch, writer=writer, now_ms=now_ms)
 
         if any(segment.state is not SegmentState.DELETE_STARTED for segment in segments):
             commit(start_delete)
-        if going:
+        if removable:
             self.objects.delete(
                 [
                     self.path.part_key(segment, part.name)
-                    for segment in going.values()
+                    for segment in removable.values()
                     for part in segment.parts
                 ]
             )
             commit(forget)
-        return list(going.values())
+        return list(removable.values())
 
 
 class RecentManifest:
-    """The manifest of one partition as of at most `refresh_ms` ago.
+    """The manifest of one partition, at most `refresh_ms` old.
 
-    Reading by an older manifest is safe, because the objects of a segment stay for a while after
-    it was replaced or expired. One thread loads the manifest, others continue with the older one.
+    Reads with an older manifest are safe, because the objects of a segment stay for a grace period
+    after it was replaced or expired. One thread loads, others continue with the older manifest.
     """
 
     def __init__(self, manifests: ManifestStore, clock: Clock, *, refresh_ms: int) -> None:
@@ -236,41 +236,42 @@ class RecentManifest:
         self._clock = clock
         self._refresh_ms = refresh_ms
         self._loading = threading.Lock()
-        self._kept: tuple[Manifest, int] | None = None  # with the time it was loaded at
+        self._cached: tuple[Manifest, int] | None = None  # with the time it was loaded at
 
     def refresh(self) -> Manifest:
-        """The newest manifest, loaded now."""
+        """Loads the newest manifest."""
         with self._loading:
             return self._load_locked()
 
     def _load_locked(self) -> Manifest:
         now_ms = self._clock.now_ms()
         manifest = self._manifests.load()
-        self._kept = (manifest, now_ms)
+        self._cached = (manifest, now_ms)
         return manifest
 
     def get(self) -> Manifest:
-        """The manifest kept, loaded again if it is too old and nobody else does so.
+        """The cached manifest; loads it if it is too old and no other thread is loading.
 
-        What this process committed is seen at once: local segments are evicted once it is.
+        Commits of this process are visible immediately, because it evicts local segments after
+        them.
         """
-        kept = self._kept
-        if kept is None:
+        cached = self._cached
+        if cached is None:
             return self.refresh()
-        manifest, loaded_ms = kept
-        known = self._manifests.find_known()
-        if known is not None and known.version > manifest.version:
-            manifest = known
-            self._kept = (known, loaded_ms)
+        manifest, loaded_ms = cached
+        committed = self._manifests.find_known()
+        if committed is not None and committed.version > manifest.version:
+            manifest = committed
+            self._cached = (committed, loaded_ms)
         now_ms = self._clock.now_ms()
         if now_ms - loaded_ms < self._refresh_ms or not self._loading.acquire(blocking=False):
             return manifest
         try:
             return self._load_locked()
         except StoreUnavailable as error:
-            self._kept = (manifest, now_ms)
+            self._cached = (manifest, now_ms)
             logger.warning(
-                "reading on by an older manifest, the newest cannot be loaded",
+                "newest manifest cannot be loaded, reads continue with an older one",
                 extra={"partition": str(manifest.path), "error": str(error)},
             )
             return manifest
@@ -279,10 +280,10 @@ class RecentManifest:
 
 
 class ObjectManifestStore(ManifestStore):
-    """The ManifestStore over an object store.
+    """The ManifestStore in an object store.
 
-    `wait` sleeps for milliseconds. Ids come from `random`, so two writers must not share a
-    seed. `grace_ms` is how long a retired page stays at least.
+    `wait` sleeps for milliseconds. Ids come from `random`, so two writers must not share a seed.
+    `grace_ms` is the minimum time a retired page stays.
     """
 
     def __init__(
@@ -319,7 +320,7 @@ class ObjectManifestStore(ManifestStore):
         return self._newest.find_kept()
 
     def find_hinted(self) -> int:
-        """The version that the hint says was there once; 0 without a hint."""
+        """The version in the hint; 0 without a hint."""
         return self._versions.read_hint()
 
     def commit(
@@ -341,16 +342,16 @@ class ObjectManifestStore(ManifestStore):
         )
 
     def find_orphan_pages(self) -> list[ObjectInfo]:
-        """Pages that no version in the chain names; one of a commit under way is among them."""
+        """Pages that no version in the chain refers to, including those of a commit in progress."""
         object_infos = list_pages(self.objects, self._versions)
         named = find_named_pages(self.load(), self._versions, self._pages)
         return [entry for entry in object_infos if entry.key not in named]
 
     def sweep_orphan_pages(self, *, writer: str, now_ms: int) -> list[ObjectInfo]:
-        """Removes the pages of failed commits and returns their keys.
+        """Removes the pages of failed commits; returns them.
 
-        A version is committed in between: whoever had written pages for the version of that number
-        must begin again, so a page that was there before and is not named now never will be.
+        A new version is committed first: a writer that wrote pages for that version number must
+        start over, so a page that was listed before and has no reference now stays an orphan.
         """
         object_infos = self.find_orphan_pages()
         if not object_infos:

@@ -4,12 +4,11 @@ Layout     `manifest/<20-digit version>.json`, and `manifest/hint` with the numb
            was the newest some time ago. docs/formats/manifest.md
 Invariant  a version is created once and never changed. Versions are counted from 1 without holes;
            versions below a hole are leftovers and never read. The newest version never expires, nor
-           does a page that a version left in the chain names.
-Invariant  what manifests name is read after the objects were listed: a segment is announced before
-           its first object is written, so one that was listed and that nothing names then never
-           will be named.
-Crash      a version is there whole or not at all. The hint may be old, missing or wrong: it only
-           says where to begin looking. Pages are deleted before the versions that lead to them.
+           does a page that a remaining version refers to.
+Invariant  manifests are read after the objects are listed: a segment is announced before its first
+           object is written, so a listed object that no manifest refers to is an orphan.
+Crash      a version exists completely or not at all. The hint may be old, missing or wrong: it is
+           only the start of a listing. Pages are deleted before the versions that refer to them.
 Threads    any: `NewestManifest` has a lock, which is not held during I/O.
 """
 
@@ -30,18 +29,18 @@ from varve.tiering.manifest.segment import RemoteSegment
 logger = logging.getLogger(__name__)
 
 HINT_INTERVAL: Final = 16
-"""The hint is written once in this many versions, which keeps listings from it short."""
+"""Versions between two updates of the hint; bounds the length of listings from it."""
 
 
 class ManifestVersions:
-    """Reads, lists and creates versions; decides nothing."""
+    """Reads, lists and creates the versions of one partition."""
 
     def __init__(self, objects: ObjectStore, path: RemotePath) -> None:
         self.path = path
         self._objects = objects
 
     def read(self, version: int) -> Manifest:
-        """Raises ObjectNotFound when the version is not there, Corrupt when it is damaged."""
+        """Raises ObjectNotFound when the version does not exist, Corrupt when it is damaged."""
         key = self.path.manifest_key(version)
         manifest = decode_manifest(self._objects.get(key), where=f"{self._objects.name}: {key}")
         if manifest.version != version or manifest.path != self.path:
@@ -58,11 +57,11 @@ class ManifestVersions:
             return None
 
     def create(self, manifest: Manifest) -> None:
-        """Writes a version; raises ObjectExists when it is there."""
+        """Creates a version; raises ObjectExists when it exists."""
         self._objects.create(self.path.manifest_key(manifest.version), encode_manifest(manifest))
 
     def list_after(self, version: int) -> list[int]:
-        """All versions there are above this one, ascending."""
+        """All existing versions above this one, ascending."""
         listed = self._objects.list(
             self.path.manifest_folder, start_after=self.path.manifest_key(version)
         )
@@ -70,7 +69,7 @@ class ManifestVersions:
         return [number for number in numbers if number is not None]
 
     def list_retained(self) -> tuple[list[int], list[int]]:
-        """The versions up to the newest without a hole; and those left over below."""
+        """The versions up to the newest without a hole, and the leftovers below the hole."""
         versions = self.list_after(0)
         first = len(versions) - 1
         while first > 0 and versions[first - 1] == versions[first] - 1:
@@ -78,7 +77,7 @@ class ManifestVersions:
         return versions[max(first, 0) :], versions[: max(first, 0)]
 
     def find_newest(self, *, known: int | None) -> int:
-        """The newest version, 0 when there is none; `known` is one that was there once.
+        """The newest version, 0 when there is none; `known` is a version that existed once.
 
         Raises Unavailable when a list without any version is contradicted by one that can be read:
         a partition would otherwise be taken for one that was never copied.
@@ -96,9 +95,9 @@ class ManifestVersions:
         return versions[-1] if versions else 0
 
     def write_hint(self, version: int) -> None:
-        """Notes a recent version, from time to time; without it the first listing is longer."""
-        # The first one is noted too: to a reader of a mirror a hint that never was looks like
-        # one that it lacks.
+        """Updates the hint every `HINT_INTERVAL` versions, best effort."""
+        # Version 1 writes it too: a reader of a mirror cannot distinguish a hint that was never
+        # written from one that the mirror lacks.
         if version % HINT_INTERVAL and version != 1:
             return
         try:
@@ -113,7 +112,7 @@ class ManifestVersions:
         self._objects.delete([self.path.manifest_key(version) for version in versions])
 
     def read_hint(self) -> int:
-        """A version that was there once, if the hint is right; 0 without one."""
+        """The version in the hint; 0 without a hint or with a malformed one."""
         try:
             text = self._objects.get(self.path.hint_key)
         except ObjectNotFound:
@@ -122,11 +121,11 @@ class ManifestVersions:
         return int(digits) if digits.isdigit() and len(digits) < 20 else 0
 
 
-_LOAD_ATTEMPTS: Final = 8
+_LOAD_ATTEMPTS_MAX: Final = 8
 
 
 class NewestManifest:
-    """Loads the newest version, and only when it is another than the one kept."""
+    """Loads the newest version, and caches it."""
 
     def __init__(self, versions: ManifestVersions) -> None:
         self._versions = versions
@@ -134,7 +133,7 @@ class NewestManifest:
         self._kept: Manifest | None = None  # guarded by _lock
 
     def find_kept(self) -> Manifest | None:
-        """The newest as far as known without asking the store."""
+        """The newest version seen so far, without a request."""
         with self._lock:
             return self._kept
 
@@ -144,13 +143,13 @@ class NewestManifest:
                 self._kept = manifest
 
     def load(self) -> Manifest:
-        """The newest version there is now; an empty manifest of version 0 when there is none."""
-        for _ in range(_LOAD_ATTEMPTS):
-            kept = self.find_kept()
-            version = self._versions.find_newest(known=kept.version if kept else None)
-            if kept is not None and version <= kept.version:
-                self._check_not_lost(kept, version)
-                return kept
+        """The newest version; an empty manifest of version 0 when there is none."""
+        for _ in range(_LOAD_ATTEMPTS_MAX):
+            cached = self.find_kept()
+            version = self._versions.find_newest(known=cached.version if cached else None)
+            if cached is not None and version <= cached.version:
+                self._check_not_lost(cached, version)
+                return cached
             if version == 0:
                 return Manifest(path=self._versions.path)
             manifest = self._versions.find(version)
@@ -158,26 +157,26 @@ class NewestManifest:
                 self.keep(manifest)
                 return manifest
         raise Unavailable(
-            f"{self._versions.path}: {_LOAD_ATTEMPTS} times the newest manifest version was "
+            f"{self._versions.path}: {_LOAD_ATTEMPTS_MAX} times the newest manifest version was "
             "removed before it could be read: give versions a longer retention, then try again"
         )
 
-    def _check_not_lost(self, kept: Manifest, version: int) -> None:
-        # A version noted by another thread while we listed is newer than the listing: ask again.
-        if version < kept.version and self._versions.find(kept.version) is None:
+    def _check_not_lost(self, cached: Manifest, version: int) -> None:
+        # Another thread may have cached a version that is newer than this listing: read it again.
+        if version < cached.version and self._versions.find(cached.version) is None:
             raise Corrupt(
-                f"{self._versions.path}: manifest version {kept.version} was there and now "
+                f"{self._versions.path}: manifest version {cached.version} was there and now "
                 f"{version} is the newest: somebody removed it; restore the object"
             )
 
 
 RUN_VERSIONS_MAX: Final = 1_000
-"""How many versions one run looks at: each is one read."""
+"""Versions that one run reads at most; each is one request."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExpiredVersions:
-    """What a run removed, and how many versions are left."""
+    """The number of removed versions and objects, and of remaining versions."""
 
     versions_removed: int
     objects_removed: int
@@ -187,36 +186,36 @@ class ExpiredVersions:
 def expire_versions(
     objects: ObjectStore, versions: ManifestVersions, *, now_ms: int, retention_ms: int
 ) -> ExpiredVersions:
-    """Removes versions that were followed by another `retention_ms` ago or earlier."""
-    chain, left_over = versions.list_retained()
+    """Removes versions that were superseded at least `retention_ms` ago."""
+    chain, leftovers = versions.list_retained()
     removable: list[int] = []
     keys: list[str] = []
     for version, next_version in pairwise(chain[: RUN_VERSIONS_MAX + 1]):
         following = versions.find(next_version)
-        if following is None or not _lets_go(following, now_ms, retention_ms):
+        if following is None or not _is_removable(following, now_ms, retention_ms):
             break
         removable.append(version)
         keys += [f"{versions.path.prefix}{entry.key}" for entry in following.retired]
     if keys:
         objects.delete(keys)
-    if removable or left_over:
-        versions.remove([*left_over, *removable])
+    if removable or leftovers:
+        versions.remove([*leftovers, *removable])
     return ExpiredVersions(
-        versions_removed=len(removable) + len(left_over),
+        versions_removed=len(removable) + len(leftovers),
         objects_removed=len(keys),
         versions_left=len(chain) - len(removable),
     )
 
 
-def _lets_go(following: Manifest, now_ms: int, retention_ms: int) -> bool:
-    """Whether the version before this one may be removed, with all that this one retired."""
+def _is_removable(following: Manifest, now_ms: int, retention_ms: int) -> bool:
+    """Whether the predecessor may be removed, with the objects that this version retired."""
     return following.at_ms <= now_ms - retention_ms and all(
         entry.removable_ms <= now_ms for entry in following.retired
     )
 
 
 def list_pages(objects: ObjectStore, versions: ManifestVersions) -> list[ObjectInfo]:
-    """All pages there are, named by a manifest or not."""
+    """All stored pages, including orphans."""
     path = versions.path
     return [
         entry
@@ -226,14 +225,14 @@ def list_pages(objects: ObjectStore, versions: ManifestVersions) -> list[ObjectI
 
 
 def find_named_pages(newest: Manifest, versions: ManifestVersions, pages: PageStore) -> set[str]:
-    """The keys of all pages that the newest or an older version in the chain names."""
+    """The keys of all pages that a version in the chain refers to."""
     named: set[str] = set()
-    waiting = list(newest.pages)
-    while waiting:
-        ref = waiting.pop()
+    unvisited = list(newest.pages)
+    while unvisited:
+        ref = unvisited.pop()
         named.add(pages.key(ref))
         if ref.level:
-            waiting += pages.read(ref).pages
+            unvisited += pages.read(ref).pages
     chain, _ = versions.list_retained()
     for version in chain:
         manifest = versions.find(version)
@@ -244,35 +243,35 @@ def find_named_pages(newest: Manifest, versions: ManifestVersions, pages: PageSt
 
 @dataclass(slots=True, kw_only=True)
 class NamedObjects:
-    """Segments by id, pages by key, versions by number."""
+    """What manifests refer to: segments by id, pages by key; and leftover versions by number."""
 
     newest: Manifest
     segments: dict[str, RemoteSegment] = field(default_factory=dict)
     pages: set[str] = field(default_factory=set)
     older_segments: set[str] = field(default_factory=set)
     older_pages: set[str] = field(default_factory=set)
-    left_over: set[int] = field(default_factory=set)
+    leftovers: set[int] = field(default_factory=set)
 
 
 def collect_named(objects: ObjectStore, path: RemotePath, newest: Manifest) -> NamedObjects:
-    """Reads every version that is kept, and every page that one of them names."""
+    """Reads every retained version, and every page that one of them refers to."""
     versions = ManifestVersions(objects, path)
     pages = PageStore(objects, path, PageCache())
     named = NamedObjects(newest=newest)
     named.segments = {segment.id: segment for segment in newest.segments}
-    for segment in _walk(newest.pages, pages, named.pages):
+    for segment in _collect_segments(newest.pages, pages, named.pages):
         named.segments.setdefault(segment.id, segment)
-    chain, left_over = versions.list_retained()
-    named.left_over = set(left_over)
+    chain, leftovers = versions.list_retained()
+    named.leftovers = set(leftovers)
     for number in chain:
         manifest = versions.find(number) if number < newest.version else None
         if manifest is None:
             continue
         named.older_segments |= {segment.id for segment in manifest.segments}
-        _read_older(manifest.pages, pages, named)
+        _collect_older(manifest.pages, pages, named)
     named.older_segments -= named.segments.keys()
     named.older_pages -= named.pages
-    # What the newest retired was named by the version before, which may be gone by now.
+    # Its predecessor, which may be removed by now, referred to what the newest version retired.
     named.older_pages |= {
         key
         for entry in newest.retired
@@ -281,23 +280,25 @@ def collect_named(objects: ObjectStore, path: RemotePath, newest: Manifest) -> N
     return named
 
 
-def _walk(refs: tuple[PageRef, ...], pages: PageStore, keys: set[str]) -> list[RemoteSegment]:
+def _collect_segments(
+    refs: tuple[PageRef, ...], pages: PageStore, keys: set[str]
+) -> list[RemoteSegment]:
     segments: list[RemoteSegment] = []
-    waiting = list(refs)
-    while waiting:
-        ref = waiting.pop()
+    unvisited = list(refs)
+    while unvisited:
+        ref = unvisited.pop()
         keys.add(pages.key(ref))
         page = pages.read(ref)
         segments += page.segments
-        waiting += page.pages
+        unvisited += page.pages
     return segments
 
 
-def _read_older(refs: tuple[PageRef, ...], pages: PageStore, named: NamedObjects) -> None:
-    """Older versions share most of their pages: each is read once."""
-    waiting = list(refs)
-    while waiting:
-        ref = waiting.pop()
+def _collect_older(refs: tuple[PageRef, ...], pages: PageStore, named: NamedObjects) -> None:
+    """Adds the pages of an older version; each is read once, as versions share most pages."""
+    unvisited = list(refs)
+    while unvisited:
+        ref = unvisited.pop()
         key = pages.key(ref)
         if key in named.pages or key in named.older_pages:
             continue
@@ -305,6 +306,6 @@ def _read_older(refs: tuple[PageRef, ...], pages: PageStore, named: NamedObjects
         try:
             page = pages.read(ref)
         except ObjectNotFound:
-            continue  # It went with its version while this was read.
+            continue  # It was removed with its version meanwhile.
         named.older_segments |= {segment.id for segment in page.segments}
-        waiting += page.pages
+        unvisited += page.pages

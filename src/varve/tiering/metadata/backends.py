@@ -1,8 +1,8 @@
-"""Where manifests are kept: what varve.tier.metadata names.
+"""The backends that store manifests, selected by varve.tier.metadata.
 
-Built in are `object` (beside the segments) and `topic` (__remote_log_metadata). Other names are
-looked up in the entry point group `varve.manifest_stores`; an entry point is a function that gets
-these `ManifestStores` and a path, and returns the ManifestStore of that partition.
+Built-in backends are `object` (beside the segments) and `topic` (__remote_log_metadata). Other
+names are looked up in the entry point group `varve.manifest_stores`; an entry point is a function
+that gets these `ManifestStores` and a path, and returns the ManifestStore of that partition.
 """
 
 import random
@@ -48,7 +48,7 @@ BACKENDS: Final[PluginRegistry[Plugin]] = PluginRegistry(
 class ManifestStores:
     """Opens the manifest store of each partition of one tier.
 
-    `wait` sleeps for a number of milliseconds. `topic` is needed for `topic` alone.
+    `wait` sleeps for milliseconds. `topic` is required by the backend `topic`.
     """
 
     def __init__(

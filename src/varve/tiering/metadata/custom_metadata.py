@@ -1,9 +1,9 @@
-"""What varve records of a segment and of a commit beyond Kafka's events, in CustomMetadata.
+"""The custom metadata of varve's events: fields of segments and commits beyond Kafka's.
 
 Layout     `v`, format 1, flags, the commit (event number, leader epoch, time, log start offset,
            cleaned-up-to offset), then the segment. docs/formats/remote-log-metadata.md
-Invariant  with the event that carries it, and for an update the first event of its segment, it
-           decodes to the RemoteSegment that was encoded.
+Invariant  decoding restores the encoded RemoteSegment, given the event and, for an update, the
+           first event of the segment.
 """
 
 import struct
@@ -33,7 +33,7 @@ _OPTIONAL: Final = (
     (32, "replaced_until_ms", True),
     (64, "undecided_from", False),
 )
-"""Flag and field of what may be missing; times are relative to that of the event."""
+"""Flags and names of optional fields; times are relative to that of the event."""
 
 # A bit stands for each of PART_NAMES, the lowest first; other parts are written with their names.
 _OTHER_PARTS: Final = 1 << len(PART_NAMES)
@@ -44,7 +44,7 @@ _VARINT_BYTES_MAX: Final = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitNote:
-    """What an event says of the manifest; `number` counts the events of its partition from 1."""
+    """The commit in an event; `number` counts the events of its partition from 1."""
 
     number: int
     leader_epoch: int
@@ -88,18 +88,18 @@ def _write_segment(out: bytearray, segment: RemoteSegment, event_ms: int) -> Non
 
 
 def _write_parts(out: bytearray, segment: RemoteSegment) -> None:
-    """Parts in the usual order need no names; the first that is out of it begins the named ones."""
-    bits, usual = 0, 0
+    """Parts in the order of PART_NAMES are bits; from the first that is not on, by name."""
+    bits, ordered_count = 0, 0
     for part in segment.parts:
         bit = 1 << PART_NAMES.index(part.name) if part.name in PART_NAMES else 0
         if bit <= bits:
             break
         bits |= bit
-        usual += 1
-    others = segment.parts[usual:]
+        ordered_count += 1
+    others = segment.parts[ordered_count:]
     write_uvarint(out, bits | (_OTHER_PARTS if others else 0))
-    for part in segment.parts[:usual]:
-        # The log's size is known from the event, so that it takes a byte instead of five.
+    for part in segment.parts[:ordered_count]:
+        # The event has the size of the log, so the difference takes one byte instead of five.
         _write_signed(out, part.size - (segment.size if part.name == LOG_PART else 0))
         out += _CRC.pack(part.crc32c)
     if others:
@@ -135,19 +135,19 @@ class CustomMetadata:
         self._where = where
         if not is_own(custom):
             raise InvalidRequest(f"{where}: the custom metadata is not varve's")
-        format = self._unsigned()
+        format = self._read_unsigned()
         if format != FORMAT:
             raise UnsupportedFormat(
                 f"{where}: own metadata of format {format}; this varve reads {FORMAT}, use a later "
                 "one"
             )
-        self._flags = self._unsigned()
+        self._flags = self._read_unsigned()
         self.note = CommitNote(
-            number=self._unsigned(),
-            leader_epoch=self._unsigned() - 1,
-            at_ms=self._signed() + event_ms,
-            log_start_offset=self._unsigned(),
-            cleaned_up_to=self._unsigned(),
+            number=self._read_unsigned(),
+            leader_epoch=self._read_unsigned() - 1,
+            at_ms=self._read_signed() + event_ms,
+            log_start_offset=self._read_unsigned(),
+            cleaned_up_to=self._read_unsigned(),
         )
 
     @property
@@ -161,11 +161,11 @@ class CustomMetadata:
 
         `first` is the first event of the segment or its former state: some fields never change.
         """
-        record_count = self._unsigned()
-        first_ms = self._signed() + self._event_ms
-        last_ms = self._signed() + first_ms
+        record_count = self._read_unsigned()
+        first_ms = self._read_signed() + self._event_ms
+        last_ms = self._read_signed() + first_ms
         optional = {
-            name: self._signed() + self._event_ms if is_time else self._unsigned()
+            name: self._read_signed() + self._event_ms if is_time else self._read_unsigned()
             for flag, name, is_time in _OPTIONAL
             if self._flags & flag
         }
@@ -187,54 +187,54 @@ class CustomMetadata:
             has_aborted=bool(self._flags & _HAS_ABORTED),
             state=state,
             at_ms=at_ms,
-            parts=self._parts(first.size),
+            parts=self._read_parts(first.size),
             **optional,
         )
         if self._position != len(self._data):
-            raise self._broken(f"{len(self._data) - self._position} bytes behind the end")
+            raise self._corrupt(f"{len(self._data) - self._position} bytes behind the end")
         return segment
 
-    def _parts(self, log_size: int) -> tuple[ObjectPart, ...]:
-        bits = self._unsigned()
+    def _read_parts(self, log_size: int) -> tuple[ObjectPart, ...]:
+        bits = self._read_unsigned()
         parts = []
         for bit, name in enumerate(PART_NAMES):
             if bits & 1 << bit:
-                size = self._signed() + (log_size if name == LOG_PART else 0)
-                parts.append(ObjectPart(name, size, self._crc()))
-        for _ in range(self._unsigned() if bits & _OTHER_PARTS else 0):
-            name = self._text(self._unsigned() - 1)
-            parts.append(ObjectPart(name, self._unsigned(), self._crc()))
+                size = self._read_signed() + (log_size if name == LOG_PART else 0)
+                parts.append(ObjectPart(name, size, self._read_crc()))
+        for _ in range(self._read_unsigned() if bits & _OTHER_PARTS else 0):
+            name = self._read_text(self._read_unsigned() - 1)
+            parts.append(ObjectPart(name, self._read_unsigned(), self._read_crc()))
         return tuple(parts)
 
-    def _unsigned(self) -> int:
+    def _read_unsigned(self) -> int:
         value = 0
         for index, byte in enumerate(self._data[self._position :][:_VARINT_BYTES_MAX]):
             value |= (byte & 0x7F) << 7 * index
             if byte < 0x80:
                 self._position += index + 1
                 return value
-        raise self._broken(f"no unsigned varint of at most {_VARINT_BYTES_MAX} bytes")
+        raise self._corrupt(f"no unsigned varint of at most {_VARINT_BYTES_MAX} bytes")
 
-    def _signed(self) -> int:
-        value = self._unsigned()
+    def _read_signed(self) -> int:
+        value = self._read_unsigned()
         return value >> 1 if value & 1 == 0 else -(value >> 1) - 1
 
-    def _crc(self) -> int:
-        value: int = _CRC.unpack(self._raw(_CRC.size))[0]
+    def _read_crc(self) -> int:
+        value: int = _CRC.unpack(self._read_bytes(_CRC.size))[0]
         return value
 
-    def _text(self, size: int) -> str:
+    def _read_text(self, size: int) -> str:
         try:
-            return self._raw(size).decode()
+            return self._read_bytes(size).decode()
         except UnicodeDecodeError as error:
-            raise self._broken(f"a name that is not UTF-8: {error}") from error
+            raise self._corrupt(f"a name that is not UTF-8: {error}") from error
 
-    def _raw(self, size: int) -> bytes:
+    def _read_bytes(self, size: int) -> bytes:
         start, end = self._position, self._position + size
         if size < 0 or end > len(self._data):
-            raise self._broken(f"{size} bytes expected, {len(self._data) - start} are left")
+            raise self._corrupt(f"{size} bytes expected, {len(self._data) - start} are left")
         self._position = end
         return self._data[start:end]
 
-    def _broken(self, problem: str) -> Corrupt:
+    def _corrupt(self, problem: str) -> Corrupt:
         return Corrupt(f"{self._where}: custom metadata, position {self._position}: {problem}")

@@ -49,12 +49,12 @@ COMMIT_BYTES_MAX: Final = 16 << 20
 """The largest batch, and so the largest commit, of a topic that varve created."""
 
 _READ_BYTES: Final = 1 << 20
-_MASK: Final = (1 << 32) - 1
+_INT32_MASK: Final = (1 << 32) - 1
 
 _UserPartition = tuple[UUID, int]
 
 _STATES: Final = {remote: state for state, remote in REMOTE_STATES.items()}
-_NOTHING: Final = CommitNote(
+_NO_COMMIT: Final = CommitNote(
     number=0, leader_epoch=NO_EPOCH, at_ms=0, log_start_offset=0, cleaned_up_to=0
 )
 
@@ -82,15 +82,15 @@ class TopicMaker(Protocol):
 def ensure_metadata_topic(maker: TopicMaker, settings: MetadataSettings) -> None:
     """Creates the topic unless it exists.
 
-    Raises InvalidSetting when it has another number of partitions than the settings say: events
-    would be looked for in the wrong one.
+    Raises InvalidSetting when its number of partitions differs from the settings: events would be
+    read from the wrong partition.
     """
-    wanted = settings.remote_log_metadata_topic_num_partitions
+    partition_count = settings.remote_log_metadata_topic_num_partitions
     topic = maker.find(METADATA_TOPIC)
     if topic is None:
         maker.create(
             METADATA_TOPIC,
-            partition_count=wanted,
+            partition_count=partition_count,
             settings={
                 "cleanup.policy": "delete",
                 "retention.ms": settings.remote_log_metadata_topic_retention_ms,
@@ -101,10 +101,10 @@ def ensure_metadata_topic(maker: TopicMaker, settings: MetadataSettings) -> None
             },
             exist_ok=True,
         )
-    elif topic.partition_count != wanted:
+    elif topic.partition_count != partition_count:
         raise InvalidSetting(
             f"topic {METADATA_TOPIC} has {topic.partition_count} partitions, but "
-            f"remote.log.metadata.topic.num.partitions is {wanted}: set it to "
+            f"remote.log.metadata.topic.num.partitions is {partition_count}: set it to "
             f"{topic.partition_count}"
         )
 
@@ -112,14 +112,14 @@ def ensure_metadata_topic(maker: TopicMaker, settings: MetadataSettings) -> None
 def choose_partition(path: TopicIdPartition, partition_count: int) -> int:
     """The partition of the topic that holds the events of a user partition, as Kafka chooses it."""
     high, low = divmod(path.topic_id.int, 1 << 64)
-    hashed = 31 * (31 * (31 + _fold(low)) + _fold(high)) + path.partition & _MASK
+    hashed = 31 * (31 * (31 + _fold(low)) + _fold(high)) + path.partition & _INT32_MASK
     key = np.frombuffer(hashed.to_bytes(4, "big"), np.uint8)
     return int(murmur2(key) & 0x7FFFFFFF) % partition_count
 
 
 def _fold(number: int) -> int:
-    """The hash of a long in Java."""
-    return (number ^ number >> 32) & _MASK
+    """Java's `Long.hashCode`."""
+    return (number ^ number >> 32) & _INT32_MASK
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ class PartitionReplay:
     def __init__(self) -> None:
         self.commit_count = 0
         self._segments: dict[UUID, RemoteSegment] = {}
-        self._note = _NOTHING
+        self._note = _NO_COMMIT
         self._writer = ""
         self._commit_id = ""
         self._previous_commit_id = ""
@@ -158,7 +158,7 @@ class PartitionReplay:
         return self._note.number
 
     def apply(self, commit: StoredCommit) -> None:
-        """Applies a commit; what is wrong with it is raised by `manifest` from then on."""
+        """Applies a commit; `manifest` raises its error from then on."""
         if self._failure is not None:
             return
         before = self.version
@@ -195,7 +195,7 @@ class PartitionReplay:
         id = event.segment.id
         first = event if isinstance(event, SegmentEvent) else self._segments.get(id)
         if first is None:
-            # As in Kafka: its offsets are not known, and the commit counts all the same.
+            # As in Kafka: its offsets are unknown; the commit still counts.
             logger.warning("update of an unknown segment skipped", extra={"where": where})
             return
         state = _STATES[RemoteState(event.state)]
@@ -226,7 +226,7 @@ class PartitionReplay:
             self._segments[id] = segment
 
     def manifest(self, path: RemotePath) -> Manifest:
-        """The manifest as of the last commit; raises what was wrong with the events."""
+        """The manifest as of the last commit; raises the error of an invalid event."""
         if self._failure is not None:
             raise self._failure
         if self._manifest is None or self._manifest.path != path:
@@ -255,7 +255,7 @@ class PartitionReplay:
 
 
 class MetadataTopic:
-    """The topic as one process uses it; all user partitions share one."""
+    """The metadata topic of this process, shared by all user partitions."""
 
     def __init__(
         self,
@@ -279,7 +279,7 @@ class MetadataTopic:
         return self._partitions[choose_partition(path, self.partition_count)]
 
     def commit_lock(self, path: TopicIdPartition) -> threading.Lock:
-        """Held during a commit to a user partition, from the load to the reading back."""
+        """The lock of commits to a user partition, held from the load until it is read back."""
         with self._lock:
             return self._commits.setdefault((path.topic_id, path.partition), threading.Lock())
 
@@ -296,7 +296,7 @@ class MetadataPartition:
         self._replays: dict[_UserPartition, PartitionReplay] = {}  # guarded by _lock
 
     def load(self, user: TopicIdPartition, path: RemotePath) -> Manifest:
-        """The manifest of a user partition, with all events that the log holds now."""
+        """The manifest of a user partition, with all events up to the high watermark."""
         with self._lock:
             self._catch_up_locked()
             return self._find_locked(user).manifest(path)
@@ -346,9 +346,9 @@ class MetadataPartition:
         with self._lock:
             self._catch_up_locked()
             log, end = self._open_locked(), self._next_offset
-        wanted = (user.topic_id, user.partition)
+        user_partition = (user.topic_id, user.partition)
         for partition, commit in _read_commits(log, log.log_start_offset, end):
-            if partition == wanted:
+            if partition == user_partition:
                 yield commit
 
     def _find_locked(self, user: TopicIdPartition) -> PartitionReplay:
@@ -372,7 +372,7 @@ class MetadataPartition:
 
 
 def _read_commits(log: Log, start: int, end: int) -> Iterator[tuple[_UserPartition, StoredCommit]]:
-    """The events of [start, end), those of a batch together by user partition."""
+    """The commits in [start, end): the events of each batch, by user partition."""
     offset = start
     while offset < end:
         fetched = log.read(start_offset=offset, max_bytes=_READ_BYTES)
@@ -383,11 +383,11 @@ def _read_commits(log: Log, start: int, end: int) -> Iterator[tuple[_UserPartiti
             batch = Batch(fetched.data, str(log.topic_partition), position=position)
             position += batch.header.size
             if start <= batch.header.base_offset < end:
-                yield from _split(batch, log)
+                yield from _split_batch(batch, log)
         offset = fetched.next_offset
 
 
-def _split(batch: Batch, log: Log) -> Iterator[tuple[_UserPartition, StoredCommit]]:
+def _split_batch(batch: Batch, log: Log) -> Iterator[tuple[_UserPartition, StoredCommit]]:
     where = f"{log.topic_partition} at offset {batch.header.base_offset}"
     if not batch.is_valid_crc():
         raise Corrupt(f"{where}: the checksum of the batch is wrong; restore the log's directory")

@@ -10,7 +10,7 @@ Invariant  the events of a commit are in an order in which a reader may stop any
            data: announcements, then what becomes readable, then what is no longer readable, then
            what is deleted. The log start offset is raised with the first event, the cleaned-up-to
            offset, which allows others to drop tombstones, only with the last.
-Crash      before its batch is in the log nothing has changed, after it all has.
+Crash      a commit is one batch, so it is in the log completely or not at all.
 Threads    any; a change is called under the partition's lock, so it must not commit itself.
 """
 
@@ -40,7 +40,7 @@ from varve.tiering.metadata.events import (
 )
 from varve.tiering.metadata.topic import MetadataTopic, PartitionReplay, StoredCommit
 
-_ATTEMPTS: Final = 8
+_ATTEMPTS_MAX: Final = 8
 
 
 class TopicManifestStore(ManifestStore):
@@ -51,21 +51,21 @@ class TopicManifestStore(ManifestStore):
         self._topic = topic
         self._user = TopicIdPartition(path.topic, decode_topic_id(path.topic_id), path.partition)
         self._partition = topic.partition_for(self._user)
-        self._known: Manifest | None = None
+        self._cached: Manifest | None = None
 
     def load(self) -> Manifest:
-        self._known = self._partition.load(self._user, self.path)
-        return self._known
+        self._cached = self._partition.load(self._user, self.path)
+        return self._cached
 
     def find_known(self) -> Manifest | None:
-        return self._known
+        return self._cached
 
     def commit(
         self, change: ManifestEdit, *, leader_epoch: int | None, writer: str, now_ms: int
     ) -> Manifest:
         """See ManifestStore. Raises Unavailable too when the log cannot be written or synced."""
         with self._topic.commit_lock(self._user):
-            for _ in range(_ATTEMPTS):
+            for _ in range(_ATTEMPTS_MAX):
                 base = self.load()
                 edited, is_new = apply_edit(
                     base, change, self._pages, leader_epoch=leader_epoch, writer=writer
@@ -81,8 +81,8 @@ class TopicManifestStore(ManifestStore):
                     self._check_read_back(edited, committed, base.version + len(events))
                     return committed
         raise Unavailable(
-            f"{self.path}: {_ATTEMPTS} times another was first to append events to partition "
-            f"{self._partition.number} of __remote_log_metadata, which one process alone may write"
+            f"{self.path}: {_ATTEMPTS_MAX} times another writer appended events to partition "
+            f"{self._partition.number} of __remote_log_metadata first: one process alone may write"
         )
 
     def _plan(self, base: Manifest, edited: Manifest, at_ms: int) -> list[Event]:
@@ -197,14 +197,15 @@ def plan_events(
 
 
 def _diff(base: Manifest, changed: Manifest) -> list[_Step]:
-    left = {segment.id: segment for segment in base.segments}
+    remaining = {segment.id: segment for segment in base.segments}
     steps: list[_Step] = []
     for segment in changed.segments:
-        old = left.pop(segment.id, None)
+        old = remaining.pop(segment.id, None)
         if old is not segment and old != segment:
             steps += _transition(old, segment)
     steps += [
-        _Step(segment, RemoteState.DELETE_FINISHED, has_segment=False) for segment in left.values()
+        _Step(segment, RemoteState.DELETE_FINISHED, has_segment=False)
+        for segment in remaining.values()
     ]
     return sorted(steps, key=lambda step: step.state)
 
@@ -225,7 +226,7 @@ def _transition(old: RemoteSegment | None, new: RemoteSegment) -> list[_Step]:
 
 
 def _fixed_fields(segment: RemoteSegment) -> tuple[object, ...]:
-    """What only the first event of a segment carries."""
+    """The fields that only the first event of a segment carries."""
     return (
         segment.base_offset,
         segment.end_offset,

@@ -1,14 +1,12 @@
-"""Ranges of objects that never change, in memory: what was read and what is being fetched.
+"""A cache of extents: byte ranges of immutable objects, in memory or being fetched.
 
-An extent is listed before it is fetched, so that nobody fetches it twice: who wants it waits, or
-fetches it when nobody has begun. Readers get views of the fetched buffer, which stays valid for
-them after the cache drops it.
+An extent is listed before it is fetched, so that it is fetched once: a reader waits for the fetch,
+or starts it. Readers get views of the fetched buffer, which stay valid after its eviction.
 
-Invariant  listed extents of one object do not overlap. The bytes held and on their way never exceed
-           the limit, save those that were wanted while all the rest is on its way; an extent larger
-           than the limit is handed out and not held. What was fetched ahead of its reader and not
-           read yet is at most half of the limit: the oldest of it gives way, for its reader may
-           have gone.
+Invariant  listed extents of one object do not overlap. The bytes held and in flight never exceed
+           the limit, except for required reads while all other bytes are in flight; an extent
+           larger than the limit is returned and not held. Unread read-ahead takes at most half of
+           the limit: the oldest is evicted first, as its reader may have stopped.
 Threads    any; one lock, not held during requests.
 """
 
@@ -25,18 +23,18 @@ from varve.object_store import ObjectStore
 from varve.tiering.read.read_pool import ReadPool
 
 LONG_WAIT_MS: Final = 2
-"""What takes less is not worth another thread."""
+"""A shorter wait is not worth another thread."""
 
 _RECENT_COUNT: Final = 8
 
 Fetch = Callable[[str, int, int], memoryview]
-"""Gets bytes [start, end) of the object of a key: all of them, or it raises."""
+"""Fetches all bytes [start, end) of the object with a key, or raises."""
 
 
 class Extent:
-    """Bytes [start, end) of an object; `data` is None until they are here.
+    """Bytes [start, end) of an object; `data` is None until they are fetched.
 
-    `is_ahead` if it was reserved ahead of its reader, `is_unread` while none has come.
+    `is_ahead` if it was reserved by read-ahead, `is_unread` until a reader uses it.
     """
 
     __slots__ = (
@@ -69,7 +67,7 @@ class Extent:
         return self.end - self.start
 
     def wait(self) -> memoryview:
-        """The bytes, once they are here; raises what kept them away."""
+        """Waits for the bytes; raises the error of the fetch."""
         if self.data is None:
             self.done.wait()
             error = self.error
@@ -81,7 +79,7 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class CacheUsage:
-    """How a cache of bounded size fared."""
+    """The counters of a bounded cache."""
 
     hits: int
     misses: int
@@ -99,7 +97,7 @@ class _Row:
 
 
 class ExtentCache:
-    """Extents by the key of their object, the least recently used pushed out first."""
+    """Extents by object key; the least recently used are evicted first."""
 
     def __init__(self, *, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
@@ -125,9 +123,9 @@ class ExtentCache:
             return extent
 
     def reserve_ahead(self, key: str, start: int, end: int) -> tuple[Extent, bool] | None:
-        """The same for bytes that will be read later, and whether it is new.
+        """An extent for read-ahead, and whether it is new.
 
-        None when as much as may be is on its way already.
+        None when the unread bytes in flight have reached their limit.
         """
         with self._lock:
             while self._unread_bytes + end - start > self.limit_bytes // 2:
@@ -140,9 +138,9 @@ class ExtentCache:
             return extent, is_new
 
     def fill(self, extent: Extent, fetch: Fetch) -> None:
-        """Fetches a reserved extent in this thread, unless somebody has begun.
+        """Fetches a reserved extent in this thread, unless another thread has started.
 
-        Errors are raised by `Extent.wait`; only what ends this thread is raised here.
+        `Extent.wait` raises errors; only exceptions that end this thread are raised here.
         """
         with self._lock:
             if extent.is_begun:
@@ -170,13 +168,13 @@ class ExtentCache:
         extent.done.set()
 
     def cancel(self, extent: Extent) -> None:
-        """Takes back a reservation that will not be fetched, unless its holder still fetches it."""
+        """Removes a reservation that no thread has started to fetch."""
         with self._lock:
             if not extent.is_begun:
                 self._unlist_locked(extent)
 
     def leave(self, extent: Extent) -> None:
-        """Drops an extent that nobody is expected to read again."""
+        """Drops an extent that is unlikely to be read again."""
         with self._lock:
             if extent in self._held:
                 self._drop_locked(extent)
@@ -225,7 +223,7 @@ class ExtentCache:
         return extent.size <= self.limit_bytes
 
     def _reserve_locked(self, extent: Extent) -> None:
-        """Makes room beforehand: memory given back now serves for the answer."""
+        """Evicts before the fetch, so that freed memory is reused for the response."""
         if self._is_kept(extent):
             self._held_bytes += extent.size
             while self._held and self._held_bytes > self.limit_bytes:
@@ -271,7 +269,7 @@ class FetchMeter:
 
 
 class ExtentSource:
-    """Gets extents: those held, those on their way, or from the store.
+    """Loads extents from the cache or from the store.
 
     `meter` records each request, in any thread. The store is slow when none of the last few
     requests was answered at once: only then does it help to fetch ahead in other threads.
@@ -302,11 +300,11 @@ class ExtentSource:
 
     @property
     def ahead_max_bytes(self) -> int:
-        """What one reader may have fetched ahead: a share, for there are others."""
+        """The read-ahead limit of one reader: a share of the cache, as there are others."""
         return self.extents.limit_bytes // 4
 
     def load(self, extent: Extent) -> memoryview:
-        """The bytes of a reserved extent, fetched in this thread if nobody has begun."""
+        """The bytes of a reserved extent, fetched in this thread if no fetch has started."""
         data = extent.data
         if data is not None:
             return data
@@ -319,7 +317,7 @@ class ExtentSource:
         return extent.wait()
 
     def read_ahead(self, key: str, start: int, end: int) -> Extent | None:
-        """Lets the extent that holds `start` be fetched; None when the cache is full."""
+        """Starts to fetch the extent that holds `start`; None when the cache is full."""
         reserved = self.extents.reserve_ahead(key, start, end)
         if reserved is None:
             return None

@@ -1,17 +1,16 @@
-"""The indexes of remote segments: decoded in memory, below that as local files, else fetched.
+"""A cache of the indexes of remote segments: decoded in memory, and as local files.
 
-Each kind of index is fetched, kept and evicted by itself, and only when it is wanted: a search by
-offset needs the offset index alone.
+Each kind of index is fetched, cached and evicted independently and on demand: a search by offset
+needs only the offset index.
 
 Layout     `<base offset>_<segment id>` with `.index`, `.timeindex` or `.txnindex` after it, as
            Kafka names them; `.tmp` after that while a file is written. An empty one has no file.
-Invariant  what is handed out has the size and the CRC-32C of the manifest that named the segment.
-           However many ask for an index at once, it is fetched once. The files together have at
-           most the limit.
-Crash      nothing is synced: a file that a crash lost, emptied or tore fails its check when it is
-           next wanted, and is fetched again.
+Invariant  a returned index has the size and the CRC-32C of the manifest that lists the segment.
+           Concurrent requests for an index fetch it once. The total size of the files is bounded.
+Crash      nothing is synced: a file that a crash lost, emptied or tore fails its check at the next
+           use, and is fetched again.
 Threads    any; `_disk_lock` is held while files change and taken before `_lock`, which is held
-           during no request and no file access. What is handed out is shared and never changed.
+           during no request and no file access. Returned indexes are shared and never changed.
 """
 
 import logging
@@ -56,7 +55,7 @@ def index_name(segment: RemoteSegment, kind: str) -> str:
 
 
 class IndexFiles:
-    """The files of one directory, by their names; a disk that fails costs a fetch, never a read."""
+    """Index files in one directory, by name; a disk error costs a fetch and fails no read."""
 
     def __init__(self, fs: FileSystem, directory: str, *, limit_bytes: int) -> None:
         self._fs = fs
@@ -70,10 +69,10 @@ class IndexFiles:
         self._has_warned = False  # guarded by _lock
 
     def load(self) -> None:
-        """Takes over what a former process left, the latest written as the last to go.
+        """Takes over the files of an earlier process, evicting the oldest first.
 
-        Files that are empty or have no whole number of entries are deleted, and so is what was
-        being written or deleted. Content is checked when it is wanted.
+        Deletes files that are empty, have a partial entry, or were being written or deleted. The
+        content is checked on first use.
         """
         with self._disk_lock:
             files, leftovers = self._scan()
@@ -85,7 +84,7 @@ class IndexFiles:
             self._remove_files([*leftovers, *surplus])
 
     def _scan(self) -> tuple[list[FileInfo], list[str]]:
-        """The files that may be whole, and the names of leftovers."""
+        """The files that may be complete, and the names of leftovers."""
         file_infos: list[FileInfo] = []
         leftovers: list[str] = []
         try:
@@ -110,13 +109,13 @@ class IndexFiles:
             return name in self._sizes
 
     def touch(self, name: str) -> None:
-        """An index was wanted, though its file was not read."""
+        """Marks a file as used when its index was found in memory."""
         with self._lock:
             if name in self._sizes:
                 self._sizes.move_to_end(name)
 
     def find(self, name: str, part: ObjectPart) -> bytes | None:
-        """What a file holds; None, and it is gone, unless that is as listed."""
+        """The content of a file; deletes it and returns None unless it matches the manifest."""
         with self._lock:
             if name not in self._sizes:
                 return None
@@ -200,7 +199,7 @@ class IndexFiles:
         return evicted
 
     def _remove_files(self, names: Iterable[str]) -> None:
-        """What cannot be removed stays until the next `load`."""
+        """Removes files; one that cannot be removed stays until the next `load`."""
         for name in names:
             try:
                 self._fs.remove(f"{self._directory}/{name}")
@@ -215,8 +214,8 @@ class IndexFiles:
                 return
             self._has_warned = True
         logger.warning(
-            "indexes of cold segments cannot be kept on the local disk; they are read from object "
-            "storage as often as they are wanted",
+            "indexes of remote segments cannot be cached on the local disk; each use fetches them "
+            "from object storage",
             extra={"path": self._directory, "error": str(error)},
         )
 
@@ -245,9 +244,9 @@ def describe_size(size: int, part: ObjectPart) -> str:
 MEMORY_BYTES: Final = 64 << 20
 """Most memory for decoded indexes."""
 
-_CLOSE_SECONDS: Final = 10.0
-_TXN_ENTRY_SHARE: Final = 6  # an aborted transaction in memory, by its bytes in the file
-_OBJECT_BYTES: Final = 700  # what a decoded index takes beside its entries
+_CLOSE_DEADLINE_SECONDS: Final = 10.0
+_TXN_MEMORY_FACTOR: Final = 6  # memory of an aborted transaction per byte in the file
+_OBJECT_BYTES: Final = 700  # memory of a decoded index besides its entries
 
 _Index = OffsetIndex | TimeIndex | TransactionIndex
 _KINDS: Final[dict[type[_Index], str]] = {
@@ -266,10 +265,10 @@ class _IndexKey(NamedTuple):
 
 
 class IndexCache:
-    """Indexes of any partition's cold segments; `limit_bytes` bounds the files.
+    """Indexes of remote segments of all partitions; `limit_bytes` bounds the files.
 
-    An index that is not held is fetched within the bounds of `pool`. Raises ObjectNotFound when the
-    object is gone, Corrupt when it is wrong; who waits for the fetch of another gets its error too.
+    A missing index is fetched within the bounds of `pool`. Raises ObjectNotFound when the object is
+    missing, Corrupt when it is damaged; threads that wait for a fetch get its error too.
     """
 
     def __init__(
@@ -289,7 +288,7 @@ class IndexCache:
         self._memory_bytes = memory_bytes
         self._lock = threading.Lock()
         self._decoded: OrderedDict[_IndexKey, _Index] = OrderedDict()  # guarded by _lock
-        # Those being fetched; None in the end when the thread was ended that did so.
+        # Fetches in progress; the result is None when the fetching thread was interrupted.
         self._fetches: dict[_IndexKey, Future[_Index | None]] = {}  # guarded by _lock
         self._decoded_bytes = 0  # guarded by _lock
         self._hits = 0  # guarded by _lock
@@ -297,14 +296,14 @@ class IndexCache:
         self._is_closed = False  # guarded by _lock
 
     def load(self) -> None:
-        """Takes over the files of a former process; what is not whole is deleted."""
+        """Takes over the files of an earlier process; deletes incomplete ones."""
         self._files.load()
 
     def offset_index(self, path: RemotePath, segment: RemoteSegment) -> OffsetIndex:
         return self._get(path, segment, OffsetIndex)
 
     def has_offset_index(self, segment: RemoteSegment) -> bool:
-        """Whether the offset index needs no request, or one that has begun."""
+        """Whether the offset index is cached or being fetched."""
         part = segment.find_part(INDEX_PART)
         if part is None:
             return False
@@ -329,11 +328,11 @@ class IndexCache:
         start_offset: int,
         end_offset: int,
     ) -> tuple[tuple[AbortedTransaction, ...], bool]:
-        """The aborted transactions that touch [start, end), by segments in order from there on.
+        """The aborted transactions in [start, end), from segments in offset order.
 
-        Also whether those are all: else the markers of others are after the last segment.
+        Also whether these are all: if not, markers of others follow the last segment.
         """
-        # A segment that has taken the place of the one being read lists the same ones again.
+        # A segment that replaced the one being read lists the same transactions again.
         aborted: dict[AbortedTransaction, None] = {}
         for segment in segments:
             is_complete = segment.is_decided(end_offset)
@@ -355,9 +354,9 @@ class IndexCache:
             if index is not None:
                 self._files.touch(key.name)
             elif fetch is None:
-                index = self._bring(path, segment, key)
+                index = self._load_shared(path, segment, key)
             else:
-                index = self._await(fetch)
+                index = self._wait_for_fetch(fetch)
         assert isinstance(index, cls)
         return index
 
@@ -373,7 +372,7 @@ class IndexCache:
         )
 
     def _find(self, key: _IndexKey) -> tuple[_Index | None, "Future[_Index | None] | None"]:
-        """The index in memory, else the fetch of another; with neither, the caller's begins."""
+        """The index in memory, else a fetch in progress; with neither, the caller must fetch."""
         with self._lock:
             if self._is_closed:
                 raise Closed(
@@ -389,7 +388,7 @@ class IndexCache:
                 self._fetches[key] = Future()
             return None, fetch
 
-    def _await(self, fetch: "Future[_Index | None]") -> _Index | None:
+    def _wait_for_fetch(self, fetch: "Future[_Index | None]") -> _Index | None:
         try:
             index = fetch.result()
         except StoreError as error:
@@ -398,7 +397,7 @@ class IndexCache:
             self._hits += index is not None
         return index
 
-    def _bring(self, path: RemotePath, segment: RemoteSegment, key: _IndexKey) -> _Index:
+    def _load_shared(self, path: RemotePath, segment: RemoteSegment, key: _IndexKey) -> _Index:
         index: _Index | None = None
         failure: StoreError | None = None
         try:
@@ -439,7 +438,7 @@ class IndexCache:
         return index
 
     def _fetch(self, key: str, part: ObjectPart) -> Buffer:
-        # One byte more is asked for, to notice an object that continues where it should end.
+        # Request one extra byte to detect an object that is too long.
         data = self._pool.run(lambda: self._objects.get_range(key, 0, part.size + 1))
         fault = find_part_fault(data, part)
         if fault is not None:
@@ -456,18 +455,18 @@ class IndexCache:
             return CacheUsage(self._hits, self._misses, evicted, held_bytes, self._limit_bytes)
 
     def close(self) -> None:
-        """Waits for fetches under way, which has a deadline; the files stay.
+        """Waits for fetches in progress up to a deadline; the files stay.
 
         Closing twice is harmless.
         """
         with self._lock:
             self._is_closed = True
             fetches = list(self._fetches.values())
-        wait(fetches, _CLOSE_SECONDS)
+        wait(fetches, _CLOSE_DEADLINE_SECONDS)
 
 
 def _memory_bytes(index: _Index) -> int:
-    share = _TXN_ENTRY_SHARE if isinstance(index, TransactionIndex) else 1
+    share = _TXN_MEMORY_FACTOR if isinstance(index, TransactionIndex) else 1
     return _OBJECT_BYTES + share * index.size_bytes
 
 

@@ -1,7 +1,7 @@
 """Finds the latest record of a key in object storage: newest segment first, by their key indexes.
 
-A key index is searched where it lies, by a few requests for blocks of it. A segment without one, or
-with a damaged one, is read as a whole.
+A key index is searched in object storage, with a few requests for blocks of it. A segment without
+one, or with a damaged one, is read completely.
 
 Invariant  every segment between the two offsets is searched, or it raises: a manifest that does not
            reach to the local start is loaded again. Only committed records count.
@@ -38,7 +38,7 @@ _FSCK: Final = "`varve tier fsck` lists what is missing"
 
 
 class _Search(NamedTuple):
-    """What is looked for, and between which offsets."""
+    """A key hash, and the offsets to search."""
 
     hash: tuple[int, int]
     topic_id: bytes
@@ -94,8 +94,8 @@ class RemoteKeyLookup:
             segment = self._manifests.find(manifest, offset)
             if segment is None:
                 raise Unavailable(
-                    f"{self._path}: offset {offset} is in no segment of the cold tier by manifest "
-                    f"version {manifest.version}, so the key cannot be looked up; {_FSCK}"
+                    f"{self._path}: offset {offset} is in no segment of the remote tier by "
+                    f"manifest version {manifest.version}, so the key cannot be looked up; {_FSCK}"
                 )
             entry = self._find_in(segment, search, manifest)
             if entry is not None:
@@ -112,7 +112,7 @@ class RemoteKeyLookup:
                 return self._search_index(segment, part, search)
             except Corrupt as error:
                 logger.warning(
-                    "key index in object storage cannot be used, segment read as a whole",
+                    "key index in object storage cannot be used, the whole segment is read",
                     extra={"partition": str(self._path), "error": str(error)},
                 )
         return self._scan(segment, search, manifest)

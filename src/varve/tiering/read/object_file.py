@@ -1,4 +1,4 @@
-"""Objects of remote segments as files that are only read.
+"""Objects of remote segments as read-only files.
 
 Invariant  an object never changes and has the size its manifest says; one that ends before is
            Corrupt.
@@ -20,41 +20,41 @@ from varve.tiering.read.index_cache import IndexCache
 
 # Base offset, batch length, magic and last offset delta: all that finding a batch needs.
 _BOUNDS: Final = Struct(">qi4xb6xi")
-_LENGTH_END: Final = 12
-_SMALLEST_LENGTH: Final = 49
+_LENGTH_FIELD_END: Final = 12
+_BATCH_LENGTH_MIN: Final = 49
 _MAGIC: Final = 2
 _MAGIC_POSITION: Final = 16
 _REMEDY: Final = "`varve tier fsck` checks the objects"
 
 
 class UnchangingFile(Closing):
-    """The half of a `disk.File` that an object has no use for; `path` is its key."""
+    """The write half of `disk.File`, which objects do not support; `path` is the key."""
 
     __slots__ = ()
 
     path: str
 
     def write_at(self, position: int, *buffers: Buffer) -> NoReturn:
-        raise self._unchangeable("written")
+        raise self._read_only_error("written")
 
     def truncate(self, size: int) -> NoReturn:
-        raise self._unchangeable("truncated")
+        raise self._read_only_error("truncated")
 
-    def _unchangeable(self, what: str) -> InvalidRequest:
+    def _read_only_error(self, what: str) -> InvalidRequest:
         return InvalidRequest(
             f"object {self.path!r} cannot be {what}: objects never change, a new segment has new "
             "ones"
         )
 
     def sync(self) -> None:
-        """An object is durable from the first."""
+        """Does nothing: an object is durable once it exists."""
 
     def close(self) -> None:
-        """Holds nothing open."""
+        """Does nothing: no handle is open."""
 
 
 class ObjectFile(UnchangingFile):
-    """An object as a file to read from; `fetch_bytes` is the least to request from the store."""
+    """An object as a file; a request to the store has at least `fetch_bytes`."""
 
     __slots__ = ("_size", "_source", "fetch_bytes", "path")
 
@@ -111,7 +111,7 @@ class BlockObjectFile(ObjectFile):
     __slots__ = ()
 
     def reserve(self, position: int, wanted_bytes: int) -> Extent:
-        """The extent that holds a position: its block, or the part of it that others left."""
+        """The extent that holds a position: its block, or a gap between extents in the block."""
         start = position - position % self.fetch_bytes
         end = min(start + self.fetch_bytes, self._size)
         extent = self._source.extents.reserve(self.path, start, end)
@@ -149,9 +149,9 @@ class LogObjectFile(ObjectFile):
         if len(head) < _BOUNDS.size:
             raise self.not_a_batch(position)
         base_offset, length, magic, last_delta = _BOUNDS.unpack(head)
-        if magic != _MAGIC or length < _SMALLEST_LENGTH:
+        if magic != _MAGIC or length < _BATCH_LENGTH_MIN:
             raise self.not_a_batch(position)
-        batch = BatchBounds(base_offset, base_offset + last_delta, length + _LENGTH_END)
+        batch = BatchBounds(base_offset, base_offset + last_delta, length + _LENGTH_FIELD_END)
         if position + batch.size > segment.size:
             raise Corrupt(
                 f"{self._where(position)}: the batch of {batch.size} bytes reaches beyond the "
@@ -164,7 +164,7 @@ class LogObjectFile(ObjectFile):
     def find_batch(self, offset: int, *, position: int) -> int:
         """The position of the first batch that ends at or after an offset, else the file's end.
 
-        It is looked for from a position on where a batch begins.
+        The search starts at `position`, where a batch begins.
         """
         while position < self.segment.size:
             batch = self.get_batch(position)
@@ -176,14 +176,14 @@ class LogObjectFile(ObjectFile):
     def check_offsets(
         self, position: int, data: memoryview, start_offset: int, next_offset: int
     ) -> None:
-        """Raises Corrupt unless batches lie within their segment and lead a reader on."""
+        """Raises Corrupt unless batches lie within their segment and advance the reader."""
         first = int.from_bytes(data[:8], "big", signed=True)
         is_onward = start_offset < next_offset <= self.segment.end_offset + 1
         if first < self.segment.base_offset or not is_onward:
             raise self._out_of_place(position, first, next_offset - 1)
 
     def not_a_batch(self, position: int) -> Corrupt:
-        """What to raise where no batch of our format begins."""
+        """The error for a position where no batch of message format 2 begins."""
         head = self.read_at(position, _BOUNDS.size)
         where = self._where(position)
         if len(head) == _BOUNDS.size and head[_MAGIC_POSITION] in (0, 1):
@@ -245,7 +245,7 @@ class RemoteSegmentView:
         return self._indexes.txn_index(self._path, self._file.segment)
 
     def rebuild_indexes(self) -> bool:
-        """False: the objects of a segment do not change."""
+        """Never rebuilds: the objects of a segment do not change."""
         return False
 
     def path(self, kind: str) -> str:

@@ -1,9 +1,9 @@
-"""Sequential readers of remote segments: where each continues, and what is fetched ahead of it.
+"""Read-ahead for sequential readers of remote segments, and their positions.
 
-Nothing is fetched ahead of a first read. Each time a later read had to wait for the store, the
-window doubles: a reader that is slower than the store keeps little in memory and needs no other
-thread, and a fast one keeps several requests in flight. What a reader has passed is dropped, unless
-another reader follows.
+A first read fetches nothing ahead. Each time a later read has to wait for the store, the window
+doubles: a reader that is slower than the store keeps little in memory and needs no other thread,
+and a fast one keeps several requests in flight. Extents behind a reader are dropped, unless another
+reader follows.
 
 Invariant  a read position begins a batch, or is the end of its file.
 Threads    any: readers at the same offset share a position and its window.
@@ -19,7 +19,7 @@ from varve.tiering.read.extent_cache import LONG_WAIT_MS, Extent, ExtentSource
 from varve.tiering.read.object_file import LogObjectFile
 
 _POSITIONS_MAX: Final = 1024
-_RECENT_MAX: Final = 2
+_POSITIONS_PER_STREAM_MAX: Final = 2
 _FILES_AHEAD_MAX: Final = 16
 _STREAMS_MAX: Final = 64
 _FOLLOWER_MS: Final = 30_000
@@ -27,10 +27,10 @@ _FOLLOWER_MS: Final = 30_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtentSizes:
-    """How much is asked of the store at once: by a first read, and by those that continue.
+    """The sizes of requests to the store: of a first read, and of reads that continue.
 
-    Without read-ahead it grows up to `near_max`. `index_slack` is for what lies between an entry of
-    the offset index and the batch looked for.
+    Without read-ahead they grow up to `near_max`. `index_slack` covers the bytes between an entry
+    of the offset index and the requested batch.
     """
 
     first_min: int = 64 << 10
@@ -45,7 +45,7 @@ class ExtentSizes:
         return min(max(max_bytes, self.first_min), self.first_max)
 
     def ahead(self, window_bytes: int) -> int:
-        """The extent for a window: a quarter of it, so that several requests are under way."""
+        """The extent size for a window: a quarter, so that several requests are in flight."""
         return min(max(window_bytes // 4, self.ahead_min), self.ahead_max, window_bytes)
 
 
@@ -53,7 +53,7 @@ DEFAULT_SIZES: Final = ExtentSizes()
 
 
 class ReadAhead:
-    """What is fetched ahead of one stream of reads; `next_file` gives the file behind another."""
+    """The read-ahead of one stream of reads; `next_file` returns the file after another."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class ReadAhead:
         next_file: Callable[[LogObjectFile], LogObjectFile | None],
     ) -> None:
         self.recent_offsets: deque[int] = deque()
-        self._is_shared = False  # a second reader was seen behind the first
+        self._is_shared = False  # a second reader follows the first
         self._source = source
         self._window_max = min(window_max, source.ahead_max_bytes)
         self._sizes = sizes
@@ -72,16 +72,16 @@ class ReadAhead:
         self._window = 0
         self._step = 0
         self._extent: Extent | None = None
-        self._lock = threading.Lock()  # taken without waiting: who comes second leaves it be
-        self._files: deque[LogObjectFile] = deque()  # guarded by _lock; the reader's one first
-        self._asked_end = 0  # guarded by _lock; within the last of the files
+        self._lock = threading.Lock()  # acquired without waiting: a second thread skips read-ahead
+        self._files: deque[LogObjectFile] = deque()  # guarded by _lock; the reader's file first
+        self._requested_end = 0  # guarded by _lock; within the last of the files
 
     def fetch_bytes(self, max_bytes: int) -> int:
-        """What a read of this stream requests when nothing is cached."""
+        """The request size of a read of this stream when nothing is cached."""
         return max(self._sizes.first(max_bytes), self._step)
 
     def record_wait(self, wait_ms: int, max_bytes: int) -> None:
-        """Widens the window if the reader stood still for long, else what it fetches itself."""
+        """Widens the window if the reader waited long, and adapts its request size."""
         first = self._sizes.first(max_bytes)
         if wait_ms >= LONG_WAIT_MS:
             self._window = min(max(2 * self._window, first), self._window_max)
@@ -90,14 +90,14 @@ class ReadAhead:
         self._step = far_step if self._source.is_slow else near_step
 
     def move_to(self, file: LogObjectFile, extent: Extent) -> Extent | None:
-        """Fetches ahead of a reader whose bytes are in the extent, unless it is its first one.
+        """Moves the reader to an extent and fetches ahead, except at its first extent.
 
-        Gives the extent that it has left behind, if any.
+        Returns the extent that the reader has left and that may be dropped, if any.
         """
         left, self._extent = self._extent, extent
         if left is None:
             return None
-        self._reach_on(file, extent)
+        self._fetch_ahead(file, extent)
         if left is extent:
             return None
         # Keys are in the order of offsets.
@@ -105,58 +105,58 @@ class ReadAhead:
             self._is_shared = True
         return None if self._is_shared else left
 
-    def _reach_on(self, file: LogObjectFile, extent: Extent) -> None:
+    def _fetch_ahead(self, file: LogObjectFile, extent: Extent) -> None:
         if not self._window or not self._source.is_slow:
             return
         if not self._lock.acquire(blocking=False):
             return
         try:
-            self._stand_at(file, extent)
-            while self._ask_next(extent):
+            self._advance_to(file, extent)
+            while self._request_next(extent):
                 pass
         finally:
             self._lock.release()
 
-    def _stand_at(self, file: LogObjectFile, extent: Extent) -> None:
-        """Forgets the files behind the reader, and all when what was requested is gone again."""
+    def _advance_to(self, file: LogObjectFile, extent: Extent) -> None:
+        """Drops files behind the reader, and all if the requested extents were evicted unread."""
         files = self._files
         while files and files[0].path != file.path:
             files.popleft()
-        is_asked = len(files) > 1 or (len(files) == 1 and extent.start < self._asked_end)
-        if is_asked and extent.data is None and not extent.is_ahead:
-            # Others have pushed it out before it was read: there are too many for the cache.
+        is_requested = len(files) > 1 or (len(files) == 1 and extent.start < self._requested_end)
+        if is_requested and extent.data is None and not extent.is_ahead:
+            # It was evicted before it was read: the cache is too small for all windows.
             self._window = max(self._window // 2, min(self._sizes.ahead_min, self._window))
             files.clear()
         if not files:
             files.append(file)
-            self._asked_end = extent.end
+            self._requested_end = extent.end
         elif len(files) == 1:
-            self._asked_end = max(self._asked_end, extent.end)
+            self._requested_end = max(self._requested_end, extent.end)
 
-    def _ask_next(self, extent: Extent) -> bool:
-        """Asks for one extent more; False when the window is full or nothing is left."""
+    def _request_next(self, extent: Extent) -> bool:
+        """Requests the next extent; False when the window is full or the log ends."""
         files = self._files
         lead = sum(file.segment.size for file in files) - files[-1].segment.size - extent.end
-        if lead + self._asked_end >= self._window:
+        if lead + self._requested_end >= self._window:
             return False
-        if self._asked_end >= files[-1].segment.size:
+        if self._requested_end >= files[-1].segment.size:
             next_file = self._next_file(files[-1]) if len(files) < _FILES_AHEAD_MAX else None
             if next_file is None:
                 return False
             files.append(next_file)
-            self._asked_end = 0
+            self._requested_end = 0
             return True
         file, size = files[-1], self._sizes.ahead(self._window)
-        end = min(self._asked_end + size, file.segment.size)
-        asked = self._source.read_ahead(file.path, self._asked_end, end)
-        if asked is None:
+        end = min(self._requested_end + size, file.segment.size)
+        requested = self._source.read_ahead(file.path, self._requested_end, end)
+        if requested is None:
             return False
-        self._asked_end = asked.end
+        self._requested_end = requested.end
         return True
 
 
 class ReadPosition(NamedTuple):
-    """Where a read ended: the next batch begins here."""
+    """Where a read ended: the next batch begins at `position`."""
 
     file: LogObjectFile
     position: int
@@ -164,9 +164,9 @@ class ReadPosition(NamedTuple):
 
 
 class ReadPositions:
-    """The ends of recent reads by the offset that comes next, the oldest dropped first.
+    """The ends of recent reads by their next offset; the oldest are dropped first.
 
-    Of each stream the last few stay, so that a repeated read is found too.
+    The last few of each stream are kept, so that a repeated read is found too.
     """
 
     def __init__(self) -> None:
@@ -190,7 +190,7 @@ class ReadPositions:
             if len(recent_offsets) > 1:
                 streams.pop(ahead, None)
                 streams[ahead] = (offset, now_ms)
-            if len(recent_offsets) > _RECENT_MAX:
+            if len(recent_offsets) > _POSITIONS_PER_STREAM_MAX:
                 self._drop_locked(recent_offsets.popleft(), ahead)
             if len(positions) > _POSITIONS_MAX:
                 del positions[next(iter(positions))]

@@ -1,7 +1,7 @@
-"""What all remote reads of one process share: threads, memory, and local disk for indexes.
+"""The shared resources of remote reads: threads, memory, and local disk for indexes.
 
-Invariant  a read takes its thread and its memory from what is set aside for remote reads, so that
-           local reads never wait for object storage.
+Invariant  remote reads use only these threads and this memory, so that local reads never wait for
+           object storage.
 Threads    any.
 """
 

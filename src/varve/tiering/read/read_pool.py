@@ -1,7 +1,6 @@
 """Bounds the concurrent and the waiting reads from object storage.
 
-Reads that somebody waits for go before those made ahead of a reader, and the latter take at most
-half of the waiting places.
+Reads that a caller waits for have priority over read-ahead, which takes at most half of the queue.
 
 Invariant  never more than `threads` reads at a time, those in the threads of callers included, and
            never more than `max_pending` that wait.
@@ -30,7 +29,7 @@ class ReadPool:
         self._threads_max = threads
         self._pending_max = max_pending
         self._changed = threading.Condition()
-        self._wanted: deque[_Task] = deque()  # guarded by _changed
+        self._required: deque[_Task] = deque()  # guarded by _changed
         self._ahead: deque[_Task] = deque()  # guarded by _changed
         self._active = 0  # guarded by _changed
         self._idle = 0  # guarded by _changed
@@ -38,13 +37,13 @@ class ReadPool:
         self._is_closed = False  # guarded by _changed
 
     def run(self, work: Callable[[], T]) -> T:
-        """Does the work in the caller's thread if the bound allows, else in its turn by another.
+        """Does the work in the caller's thread if the bound allows, else queues it and waits.
 
-        Raises Unavailable when too many wait already.
+        Raises Unavailable when the queue is full.
         """
         with self._changed:
             self._check_open_locked()
-            is_free = self._active < self._threads_max and not self._wanted
+            is_free = self._active < self._threads_max and not self._required
             if is_free:
                 self._active += 1
         if not is_free:
@@ -54,11 +53,11 @@ class ReadPool:
         finally:
             with self._changed:
                 self._active -= 1
-                if self._wanted or self._ahead:
+                if self._required or self._ahead:
                     self._changed.notify()
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
-        """Work for a thread of the pool; raises Unavailable when too many wait already."""
+        """Queues work for a thread of the pool; raises Unavailable when the queue is full."""
         with self._changed:
             self._check_open_locked()
             if self._waiting_locked() >= self._pending_max:
@@ -67,10 +66,10 @@ class ReadPool:
                     f"{self._threads_max} threads already: try again, or raise "
                     "remote.log.reader.max.pending.tasks or remote.log.reader.threads"
                 )
-            return self._enqueue_locked(self._wanted, work)
+            return self._enqueue_locked(self._required, work)
 
     def try_submit(self, work: Callable[[], T]) -> Future[T] | None:
-        """Work that may as well be left undone: None when too many wait already."""
+        """Queues optional work; None when the queue is half full."""
         with self._changed:
             if self._is_closed or self._waiting_locked() >= self._pending_max // 2:
                 return None
@@ -91,14 +90,14 @@ class ReadPool:
     def pending_count(self) -> int:
         """How many wait at this moment."""
         with self._changed:
-            return len(self._wanted) + len(self._ahead)
+            return len(self._required) + len(self._ahead)
 
     def close(self) -> None:
-        """Refuses what waits, and lets what runs come to its end, which has a deadline."""
+        """Fails queued reads, and waits for running ones up to a deadline."""
         with self._changed:
             self._is_closed = True
-            refused = [*self._wanted, *self._ahead]
-            self._wanted.clear()
+            refused = [*self._required, *self._ahead]
+            self._required.clear()
             self._ahead.clear()
             threads = list(self._threads)
             self._changed.notify_all()
@@ -112,8 +111,8 @@ class ReadPool:
             raise _closed()
 
     def _waiting_locked(self) -> int:
-        """How many would be waiting in front of one more; below 0 when threads are free."""
-        queued = len(self._wanted) + len(self._ahead)
+        """How many reads would wait before another one; negative when threads are free."""
+        queued = len(self._required) + len(self._ahead)
         return queued - (self._threads_max - self._active)
 
     def _enqueue_locked(self, queue: deque[_Task], work: Callable[[], T]) -> Future[T]:
@@ -121,15 +120,17 @@ class ReadPool:
         queue.append((future, work))
         if not self._idle and len(self._threads) < self._threads_max:
             number = len(self._threads)
-            thread = threading.Thread(target=self._work, name=f"remote-read-{number}", daemon=True)
+            thread = threading.Thread(
+                target=self._run_tasks, name=f"remote-read-{number}", daemon=True
+            )
             self._threads.append(thread)
             thread.start()
         else:
             self._changed.notify()
         return future
 
-    def _work(self) -> None:
-        while (task := self._take()) is not None:
+    def _run_tasks(self) -> None:
+        while (task := self._next_task()) is not None:
             future, work = task
             try:
                 result = work()
@@ -137,15 +138,15 @@ class ReadPool:
                 future.set_exception(error)
             else:
                 future.set_result(result)
-            # What the task holds, such as a buffer, must not live until the next one comes.
+            # Release what the task holds, such as a buffer, before waiting for the next one.
             del task, future, work
             with self._changed:
                 self._active -= 1
 
-    def _take(self) -> _Task | None:
+    def _next_task(self) -> _Task | None:
         with self._changed:
             while not self._is_closed:
-                queue = self._wanted or self._ahead
+                queue = self._required or self._ahead
                 if queue and self._active < self._threads_max:
                     self._active += 1
                     return queue.popleft()

@@ -1,10 +1,10 @@
-"""Reads what a partition has in object storage: by offset, by time and by key.
+"""The remote log of a partition: reads object storage by offset, by time and by key.
 
-A read that continues where a recent one ended needs neither manifest nor index. Any other one finds
-its segment by the manifest that is kept and its position by the offset index; at a segment's base
-offset that is 0. When an object is gone, its segment was replaced or expired: the manifest is
-loaded and the read begins again, once. Reading by an older manifest is safe, because the objects of
-a segment stay for a while after it was replaced or expired.
+A read that continues a recent one needs neither manifest nor index. Any other read finds its
+segment in the cached manifest and its position in the offset index, except at the base offset of a
+segment. When an object is missing, its segment was replaced or expired: the manifest is loaded and
+the read is repeated once. Reads with an older manifest are safe, because the objects of a segment
+stay for a grace period after it was replaced or expired.
 
 Invariant  a read returns whole batches of one segment, in order, none at or above the limit: a view
            of one extent, or one batch that was joined from several. A batch lies within its object,
@@ -52,16 +52,16 @@ from varve.tiering.read.read_caches import ReadCaches
 T = TypeVar("T")
 
 REFRESH_MS: Final = 30_000
-"""How old a manifest may be that is read by."""
+"""How old the manifest of a read may be."""
 
 _TIME_STEP_BYTES: Final = 256 << 10
-_GUESS_SHARE: Final = 1024
-_GUESS_STEP_MAX: Final = 1 << 20
+_ESTIMATE_ERROR_SHARE: Final = 1024
+_ESTIMATE_STEP_BYTES_MAX: Final = 1 << 20
 _INDEX_ENTRY_BYTES: Final = 8
 
 
 class _Request(NamedTuple):
-    """What a read was asked for."""
+    """The arguments of a read."""
 
     start_offset: int
     limit_offset: int
@@ -70,9 +70,9 @@ class _Request(NamedTuple):
 
 
 class RemoteLog:
-    """The remote part of one partition.
+    """The remote segments of one partition.
 
-    `local` is the log that continues it, if there is one: transactions may end there.
+    `local` is the local log that follows, if there is one: transactions may end there.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class RemoteLog:
         )
 
     def refresh(self) -> Manifest:
-        """Loads the manifest now: somebody has committed."""
+        """Loads the newest manifest."""
         return self._recent.refresh()
 
     def read(
@@ -134,15 +134,15 @@ class RemoteLog:
     ) -> KeyEntry | None:
         """The latest record of a key hash in [start, end), perhaps a tombstone; None without one.
 
-        None also when the remote part has a later one: the local part, which begins at the end, has
-        removed that, and with it all before it.
+        None also when a remote segment has a later one: compaction removed that from the local log,
+        which begins at `end_offset`, so earlier records are superseded.
         """
         return self._keys.find(
             hash, topic_id=topic_id, start_offset=start_offset, end_offset=end_offset
         )
 
     def _read_consistently(self, offset: int, read: Callable[[], T]) -> T:
-        """The result of a read, or of a second one by the newest manifest if objects were gone."""
+        """The result of a read, repeated once with the newest manifest if an object is missing."""
         try:
             try:
                 return read()
@@ -161,7 +161,7 @@ class RemoteLog:
         except StoreUnavailable as error:
             self._meter.record_failure()
             raise type(error)(
-                f"{self._path}: offset {offset} lies in the cold tier, and {self._store_name} "
+                f"{self._path}: offset {offset} is in the remote tier, and {self._store_name} "
                 f"cannot be read now: {error}; try again. What is on the local disk is still served"
             ) from error
         except StoreError:
@@ -182,7 +182,7 @@ class RemoteLog:
 
     def _read_at(self, start: ReadPosition, request: _Request, with_aborted: bool) -> RemoteRead:
         file, position, ahead = start
-        data, next_offset = self._cut(start, request)
+        data, next_offset = self._cut_batches(start, request)
         if next_offset < 0:
             return RemoteRead(data, request.start_offset)
         self._positions.put(
@@ -191,11 +191,13 @@ class RemoteLog:
             now_ms=self._clock.now_ms(),
         )
         if with_aborted:
-            aborted, is_complete = self._aborted(file.segment, request.start_offset, next_offset)
+            aborted, is_complete = self._collect_aborted(
+                file.segment, request.start_offset, next_offset
+            )
             return RemoteRead(data, next_offset, aborted, is_complete)
         return RemoteRead(data, next_offset)
 
-    def _cut(self, at: ReadPosition, request: _Request) -> tuple[memoryview, int]:
+    def _cut_batches(self, at: ReadPosition, request: _Request) -> tuple[memoryview, int]:
         """Whole batches from a position on, and the offset after them; -1 when there are none."""
         file, position, ahead = at
         extent = file.reserve(position, ahead.fetch_bytes(request.max_bytes))
@@ -212,8 +214,8 @@ class RemoteLog:
         end, next_offset = cut_batches(np.frombuffer(piece, np.uint8), request.limit_offset)
         if end == 0:
             size = file.get_batch(position).size
-            is_wanted = size <= request.max_bytes or request.min_one
-            if size > len(piece) and is_wanted:
+            may_return = size <= request.max_bytes or request.min_one
+            if size > len(piece) and may_return:
                 if position + size > extent.end:
                     file.reserve(extent.end, ahead.fetch_bytes(request.max_bytes))
                 piece = self._wait(ahead, request, lambda: file.view_at(position, size))
@@ -225,7 +227,7 @@ class RemoteLog:
         return piece[:end], next_offset
 
     def _wait(self, ahead: ReadAhead, request: _Request, load: Callable[[], T]) -> T:
-        """What the store returns; the wait is recorded for the reader's read-ahead."""
+        """The loaded bytes; records the time of the wait for the read-ahead."""
         begin_ms = self._clock.now_ms()
         loaded = load()
         ahead.record_wait(self._clock.now_ms() - begin_ms, request.max_bytes)
@@ -234,35 +236,37 @@ class RemoteLog:
     def _locate(
         self, offset: int, request: _Request, ahead: ReadAhead | None = None
     ) -> ReadPosition | None:
-        """The first batch to read, by manifest and index: of the segment that holds an offset."""
+        """The position of the first batch to read, in the segment that holds an offset."""
         if offset >= request.limit_offset:
             return None
         segment = self._find_segment(offset)
         if segment is None or segment.base_offset > offset:
-            self._raise_hole(offset, segment, request)
+            self._raise_gap(offset, segment, request)
         file = self._file(segment)
         position = 0
         if request.start_offset > segment.base_offset:
             position = self._find_position(file, request)
         return ReadPosition(file, position, ahead or self._read_ahead())
 
-    def _raise_hole(self, offset: int, behind: RemoteSegment | None, request: _Request) -> NoReturn:
-        """A segment covers all its offsets, also those that compaction emptied: others are lost."""
+    def _raise_gap(
+        self, offset: int, next_segment: RemoteSegment | None, request: _Request
+    ) -> NoReturn:
+        """A segment covers all its offsets, even those compacted away: a gap is a loss."""
         end = request.limit_offset
-        if behind is not None:
-            end = min(end, behind.base_offset)
+        if next_segment is not None:
+            end = min(end, next_segment.base_offset)
         raise Corrupt(
-            f"{self._path}: offsets {offset} to {end - 1} are in no segment of the cold tier, and "
-            f"before those on the local disk: the bucket of {self._store_name} may be unmounted, "
-            "emptied or another one, so put back what was there; an older manifest may name their "
-            f"objects, as `varve tier fsck` shows. Read on from {end}; only what is gone for good "
-            f"is given up, with `varve log delete-records --before {end}`"
+            f"{self._path}: offsets {offset} to {end - 1} are in no segment of the remote tier, "
+            f"and before those on the local disk: the bucket of {self._store_name} may be "
+            "unmounted, emptied or another one, so put back what was there; an older manifest may "
+            f"name their objects, as `varve tier fsck` shows. Read on from {end}; only what is "
+            f"gone for good is given up, with `varve log delete-records --before {end}`"
         )
 
     def _find_segment(self, offset: int) -> RemoteSegment | None:
-        """The readable segment that holds an offset, else the one behind; None at the end.
+        """The readable segment that holds an offset, else the next one; None at the end.
 
-        A manifest that does not know the offset is loaded again before that is believed.
+        If the cached manifest does not have the offset, the newest one is loaded.
         """
         for manifest in (self._recent.get, self._recent.refresh):
             segment = next(self._manifests.readable(manifest(), from_offset=offset), None)
@@ -271,28 +275,28 @@ class RemoteLog:
         return segment
 
     def _find_position(self, file: LogObjectFile, request: _Request) -> int:
-        """Where the first batch begins that ends at or after the start; else the file's end."""
-        self._fetch_guess(file, request)
+        """The position of the first batch that ends at or after the start; else the file's end."""
+        self._prefetch_estimate(file, request)
         index = self._indexes.offset_index(self._path, file.segment)
         position = index.lookup(request.start_offset)[1]
         if position < file.segment.size:
             file.reserve(position, self._sizes.first(request.max_bytes) + self._sizes.index_slack)
         return file.find_batch(request.start_offset, position=position)
 
-    def _fetch_guess(self, file: LogObjectFile, request: _Request) -> None:
-        """Fetches where the start should lie if all records were alike, beside the index.
+    def _prefetch_estimate(self, file: LogObjectFile, request: _Request) -> None:
+        """Fetches the estimated position in parallel with the offset index.
 
-        If it does lie there, a first read takes as long as one request. It begins so much before
-        that the entry of the index, which may be two steps back, lies in it too. What is indexed
-        is found without.
+        The estimate assumes records of equal size. If it is right, a first read takes as long as
+        one request. The range includes the index entry, which may be two index steps before. Not
+        needed when the index is cached.
         """
         segment = file.segment
         if self._source.is_fast or self._indexes.has_offset_index(segment):
             return
         offsets = segment.end_offset + 1 - segment.base_offset
         middle = segment.size * (request.start_offset - segment.base_offset) // offsets
-        error = segment.size // _GUESS_SHARE
-        step = min(max(self._sizes.index_slack, 2 * _index_step(segment)), _GUESS_STEP_MAX)
+        error = segment.size // _ESTIMATE_ERROR_SHARE
+        step = min(max(self._sizes.index_slack, 2 * _index_step(segment)), _ESTIMATE_STEP_BYTES_MAX)
         end = middle + error + self._sizes.first(request.max_bytes)
         self._source.read_ahead(file.path, max(0, middle - error - step), min(end, segment.size))
 
@@ -309,7 +313,7 @@ class RemoteLog:
         )
 
     def _find_next_file(self, file: LogObjectFile) -> LogObjectFile | None:
-        """The file behind one as far as known: its reader meets what is wrong, if it gets there."""
+        """The log object of the next segment; None on errors, which its reader will report."""
         offset = file.segment.end_offset + 1
         try:
             segment = next(self._manifests.readable(self._recent.get(), from_offset=offset), None)
@@ -319,21 +323,23 @@ class RemoteLog:
 
     # Aborted transactions
 
-    def _aborted(
+    def _collect_aborted(
         self, segment: RemoteSegment, start_offset: int, end_offset: int
     ) -> tuple[tuple[AbortedTransaction, ...], bool]:
-        """Those that touch [start, end), and whether the segments after the tier know no more.
+        """The aborted transactions in [start, end), and whether these are all.
 
-        That they may is not believed of a manifest that was not loaded for it: segments that were
-        copied since then have perhaps left the local disk.
+        If the cached manifest gives an incomplete answer, the newest one is loaded: segments
+        that were copied since may have been evicted from the local disk.
         """
         if not segment.has_aborted and segment.is_decided(end_offset):
             return (), True
         for manifest in (self._recent.get, self._recent.refresh):
-            behind = self._manifests.readable(manifest(), from_offset=segment.end_offset + 1)
+            later_segments = self._manifests.readable(
+                manifest(), from_offset=segment.end_offset + 1
+            )
             aborted, is_complete = self._indexes.collect_aborted(
                 self._path,
-                chain((segment,), behind),
+                chain((segment,), later_segments),
                 start_offset=start_offset,
                 end_offset=end_offset,
             )
@@ -365,7 +371,7 @@ class RemoteLog:
     def _search_segment(
         self, segment: RemoteSegment, timestamp: int, start_offset: int
     ) -> TimestampOffset | None:
-        """Looks at ever more of a segment from the indexed position on: mostly little is enough."""
+        """Searches from the indexed position on in growing steps: mostly the first is enough."""
         view = RemoteSegmentView(self._file(segment), self._path, self._indexes)
         offset = max(view.time_index().lookup(timestamp)[1], start_offset)
         position, step = view.offset_index().lookup(offset)[1], _TIME_STEP_BYTES

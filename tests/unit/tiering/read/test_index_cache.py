@@ -531,7 +531,7 @@ def test_closing_waits_for_what_is_on_its_way(tier: IndexBench) -> None:
 
 
 def test_closing_has_a_deadline(tier: IndexBench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index_cache, "_CLOSE_SECONDS", 0.02)
+    monkeypatch.setattr(index_cache, "_CLOSE_DEADLINE_SECONDS", 0.02)
     gate = Gate(tier.bucket)
     cache = tier.open(objects=gate)
     segment = tier.segments[ABORTED]

@@ -159,7 +159,7 @@ def test_a_hole_in_the_tier_is_an_error_and_not_an_answer(indexed: RemoteLookupB
         now_ms=1,
     )
     assert bench.find_value("key-0") == b"value-2"
-    with pytest.raises(Unavailable, match="offset 1 is in no segment of the cold tier"):
+    with pytest.raises(Unavailable, match="offset 1 is in no segment of the remote tier"):
         bench.find("never")
 
 
