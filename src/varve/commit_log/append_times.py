@@ -1,17 +1,18 @@
-"""When the first and the last record of each segment were appended, by our clock.
+"""Append times of a partition: when the first and last record of each segment were appended.
 
-Record timestamps come from outside; retention must know how old a segment is whatever they say.
+They come from the local clock. Producers choose record timestamps, so retention needs an age of
+each segment that does not depend on them.
 
 Layout     `varve-append-times`: 32-byte entries of base offset, first and last append time in ms
-           (i64 each), CRC32C of these 24 bytes (u32) and four zero bytes, little-endian; the latest
-           entry of a base offset counts. Varve's own; Kafka passes over it.
+           (i64 each), CRC32C of these 24 bytes (u32) and four zero bytes, little-endian; the last
+           entry of a base offset applies. Specific to varve; Kafka ignores the file.
            docs/formats/directory.md
-Invariant  an entry is written with a segment's first append and when it is closed. Where a time is
-           in doubt it is too late rather than too early: nothing expires before its day.
-Crash      entries that do not match their CRC are passed over; a segment without one counts as
-           appended when its data file was last changed. Synced with its segments.
+Invariant  an entry is written with a segment's first append and when it is closed. An uncertain
+           time is too late rather than too early, so that no record expires early.
+Crash      entries that do not match their CRC are ignored; a segment without an entry uses the
+           modification time of its data file. Synced with its segments.
 Threads    one lock around the file and its size: a roll writes under the log's lock, a swap and a
-           flush under the flush lock. The lock is not held during a sync. Look-ups need no lock.
+           flush under the flush lock. The lock is not held during a sync. Lookups need no lock.
 """
 
 import threading
@@ -28,7 +29,8 @@ from varve.kernels.crc import crc32c
 _TIMES: Final = Struct("<qqq")
 _CRC: Final = Struct("<I4x")
 ENTRY_BYTES: Final = _TIMES.size + _CRC.size
-_SPARE_ENTRIES: Final = 64
+# Stale entries allowed besides as many as there are segments: a short file is rarely rewritten.
+_STALE_ENTRIES_MIN: Final = 64
 
 
 class AppendSpan(NamedTuple):
@@ -51,22 +53,22 @@ class AppendTimes:
 
     @classmethod
     def load(cls, fs: FileSystem, directory: str, bases: Collection[int]) -> Self:
-        """What the file says of the given segments; rewritten if most of it is about others."""
+        """Reads the entries of the given segments; rewrites a file that mostly has others."""
         times = cls(fs, directory)
         try:
             data = fs.read(times._path)
         except FileNotFoundError:
             return times
-        known = dict(decode_append_times(data))
-        times._spans = {base: span for base, span in known.items() if base in bases}
+        stored = dict(decode_append_times(data))
+        times._spans = {base: span for base, span in stored.items() if base in bases}
         times._size = len(data) // ENTRY_BYTES * ENTRY_BYTES
-        # A base offset beyond the log may come again, with other records.
-        if times._is_oversized() or max(known, default=-1) > max(bases, default=0):
+        # A base offset beyond the log may be assigned again, to other records.
+        if times._is_oversized() or max(stored, default=-1) > max(bases, default=0):
             times._rewrite_locked(times._spans)
         return times
 
     def _is_oversized(self) -> bool:
-        return self._size > (2 * len(self._spans) + _SPARE_ENTRIES) * ENTRY_BYTES
+        return self._size > (2 * len(self._spans) + _STALE_ENTRIES_MIN) * ENTRY_BYTES
 
     def find(self, base_offset: int) -> AppendSpan | None:
         return self._spans.get(base_offset)
@@ -82,22 +84,22 @@ class AppendTimes:
             if self._is_oversized():
                 self._rewrite_locked(self._spans.copy())
 
-    def put_back(self, base_offset: int, span: AppendSpan | None) -> None:
-        """Lets an older span count again until the next load."""
+    def set_in_memory(self, base_offset: int, span: AppendSpan | None) -> None:
+        """Sets or removes a span until the next load; the file stays as it is."""
         if span is None:
             self._spans.pop(base_offset, None)
         else:
             self._spans[base_offset] = span
 
     def drop_from(self, offset: int) -> None:
-        """Forgets, durably, the segments that begin at or above an offset."""
+        """Removes, durably, the segments whose base offset is at or above an offset."""
         with self._lock:
             kept = {base: span for base, span in self._spans.items() if base < offset}
             if len(kept) < len(self._spans):
                 self._rewrite_locked(kept)
 
     def forget(self, base_offset: int) -> None:
-        """Forgets a segment that left the log; its entry goes when the file is rewritten."""
+        """Removes a segment that left the log; its entry stays until the file is rewritten."""
         self._spans.pop(base_offset, None)
 
     def sync(self) -> None:

@@ -1,11 +1,11 @@
-"""The way of a batch into the log: checked, numbered, written, remembered.
+"""Appends batches to a log: validates, assigns offsets, writes, updates producer state.
 
-Invariant  offsets are given out under the lock and only move forward; a refused batch changes
+Invariant  offsets are assigned under the log's lock and only rise; a rejected batch changes
            nothing.
-Crash      the epoch entry precedes its first batch, and producer state follows the bytes: both are
-           rebuilt from the log when loading.
-Threads    checks run outside the lock; with `flush=ack` the sync does too, so that waiting appends
-           share it.
+Crash      the epoch entry is written before its first batch, producer state changes after the
+           bytes are written; loading rebuilds both from the log.
+Threads    validation runs outside the lock; with `flush=ack` the sync does too, so that waiting
+           appends share it.
 """
 
 from collections.abc import Sequence
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
 # Base offset, batch length, leader epoch: the part of a batch that the log may rewrite freely.
 _PREFIX: Final = Struct(">qii")
 _TABLE_ROWS: Final = 1024
-# Each of them keeps its data file open until it is synced.
+# A bound on open files: a rolled segment keeps its data file open until it is synced.
 _UNSYNCED_SEGMENTS_MAX: Final = 64
 
 
 class AppendResult(NamedTuple):
-    """Where a batch stands; a tuple, because one is made for every append."""
+    """The offsets of an appended batch; a tuple, because every append creates one."""
 
     base_offset: int
     last_offset: int
@@ -53,19 +53,19 @@ class AppendResult(NamedTuple):
 
 
 class Appender:
-    """Appends to one log; `Log` says what its methods promise."""
+    """Appends to one log; `Log` documents the methods."""
 
     def __init__(self, log: "Log") -> None:
         settings = log.settings
         self._log = log
         self._segments = log.segments
         self._health = log.health
-        self._rules = BatchValidator(settings, str(log.topic_partition))
+        self._validator = BatchValidator(settings, str(log.topic_partition))
         self._segment_bytes = settings.segment_bytes
         self._segment_ms = settings.max_segment_ms
         self._flush_messages = settings.flush_messages
-        self._flush_each = settings.syncs_every_append
-        self._shows_at_once = log.is_alone and not self._flush_each
+        self._syncs_every_append = settings.syncs_every_append
+        self._is_visible_when_written = log.is_alone and not self._syncs_every_append
         self._log_append_time = settings.message_timestamp_type == "LogAppendTime"
 
     def append(
@@ -75,15 +75,15 @@ class Appender:
         return self.append_checked(batch, origin=origin, leader_epoch=leader_epoch, waits=waits)
 
     def check(self, data: Buffer, origin: AppendOrigin = AppendOrigin.CLIENT) -> ValidatedBatch:
-        return self._rules.check(data, origin, self._log.clock.now_ms())
+        return self._validator.check(data, origin, self._log.clock.now_ms())
 
     def is_repeated(self, batch: ValidatedBatch) -> bool:
         if not batch.has_producer:
             return False
         summary = batch.summary(0)
         with self._log.lock:
-            known = self._log.producers.entries.get(summary.producer_id)
-        return known is not None and known.find_duplicate(summary) is not None
+            entry = self._log.producers.entries.get(summary.producer_id)
+        return entry is not None and entry.find_duplicate(summary) is not None
 
     def append_checked(
         self,
@@ -102,7 +102,7 @@ class Appender:
         return result
 
     def _new_epoch_locked(self, leader_epoch: int | None) -> int:
-        """The epoch to append under where the log's latest one does not simply continue."""
+        """Checks and returns the leader epoch of an append outside the latest epoch of the log."""
         latest = self._log.leader_epochs.latest
         if leader_epoch is not None and not 0 <= leader_epoch <= INT_MAX:
             raise InvalidRequest(
@@ -112,8 +112,8 @@ class Appender:
             return 0 if leader_epoch is None else leader_epoch
         if leader_epoch is None or leader_epoch < latest.epoch:
             raise Fenced(
-                f"{self._log.topic_partition}: leader epoch {leader_epoch} is over, the log has "
-                f"batches of epoch {latest.epoch}; a newer leader exists"
+                f"{self._log.topic_partition}: leader epoch {leader_epoch} is older than epoch "
+                f"{latest.epoch}, the latest in the log; a newer leader exists"
             )
         return leader_epoch
 
@@ -151,7 +151,7 @@ class Appender:
         )
         if plan is not None:
             log.producers.apply(plan, self._segments.view.active.txn_index())
-        if self._shows_at_once:
+        if self._is_visible_when_written:
             # After the producer state: a transaction is open before readers reach it.
             log.advance_high_watermark_locked(last_offset + 1)
         return AppendResult(
@@ -163,9 +163,9 @@ class Appender:
         )
 
     def append_replicated(self, data: Buffer) -> AppendResult | None:
-        """Appends batches as a follower: offsets and epochs are taken as they come.
+        """Appends batches as a follower, with the offsets and epochs that they have.
 
-        Bytes after the last whole batch are dropped; None when there is none.
+        Bytes after the last complete batch are ignored; None if no batch is complete.
         """
         rows = self._scan(data)
         if not rows:
@@ -193,7 +193,7 @@ class Appender:
             epochs = [(row[BatchColumn.LEADER_EPOCH], row[BatchColumn.BASE_OFFSET]) for row in rows]
             self._write_locked(batches, epochs, log.clock.now_ms())
             log.producers.apply(plan, self._segments.view.active.txn_index())
-            if self._shows_at_once:
+            if self._is_visible_when_written:
                 log.advance_high_watermark_locked(rows[-1][BatchColumn.LAST_OFFSET] + 1)
             log_start_offset = log.log_start_offset
         first, last = rows[0][BatchColumn.BASE_OFFSET], rows[-1][BatchColumn.LAST_OFFSET]
@@ -244,7 +244,7 @@ class Appender:
     def _write_locked(
         self, batches: BatchSet, epochs: Sequence[tuple[int, int]], now_ms: int
     ) -> None:
-        """Notes new epochs, rolls if it must, writes the bytes and moves the log end."""
+        """Records new epochs, rolls if necessary, writes the bytes, advances the log end offset."""
         log = self._log
         if batches.size > self._segment_bytes:
             raise RecordTooLarge(
@@ -265,7 +265,10 @@ class Appender:
         log.producers.map_end_offset = batches.last_offset + 1
 
     def _must_roll(self, active: ActiveSegment, batches: BatchSet, now_ms: int) -> bool:
-        """Size, offsets, a full index, or age: by record time, or by the clock without any."""
+        """Whether size, offset range, a full index or age ends the active segment.
+
+        The age counts in record timestamps, or by the clock if the records have none.
+        """
         size = active.extent[1]
         if (
             size > self._segment_bytes - batches.size
@@ -282,9 +285,12 @@ class Appender:
         return age_ms > self._segment_ms - active.jitter_ms
 
     def sync_appends(self, end_offset: int) -> None:
-        """Syncs where the topic promises it, or where much is unsynced, and tells the readers."""
+        """Syncs if `flush=ack`, `flush.messages` or the number of unsynced segments requires it.
+
+        With `flush=ack` the records become visible after the sync.
+        """
         log = self._log
-        if self._flush_each:
+        if self._syncs_every_append:
             log.flush(end_offset)
             if log.is_alone:
                 with log.lock:

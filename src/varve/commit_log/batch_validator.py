@@ -1,7 +1,7 @@
-"""What a leader demands of a batch before it may enter the log.
+"""Validates a batch before the leader appends it, and converts it to its stored form.
 
-Invariant  nothing is changed here: a batch comes out as it must be stored, but for its offset and
-           epoch.
+Invariant  the input is never modified; the result is the stored batch except for base offset and
+           leader epoch.
 Threads    pure; runs before the log's lock is taken.
 """
 
@@ -60,7 +60,7 @@ _RECORDS_OK = int(RecordStatus.OK)
 
 
 class ValidatedBatch:
-    """A batch that may be appended: its bytes, and what appending needs to know of them."""
+    """A batch that may be appended: its bytes, and the fields that appending needs."""
 
     __slots__ = ("data", "fields", "has_producer", "last_delta", "marker", "max_timestamp", "size")
 
@@ -76,11 +76,11 @@ class ValidatedBatch:
         self.has_producer = fields[_PRODUCER_ID] >= 0
 
     def with_records(self, data: Buffer, max_timestamp: int) -> "ValidatedBatch":
-        """The batch with fewer records: those of `data`, which has its header else."""
+        """The batch reduced to the records in `data`, whose header is otherwise the same."""
         return ValidatedBatch(data, self.fields, max_timestamp, self.marker)
 
     def summary(self, base_offset: int) -> BatchSummary:
-        """What producer state needs of it, given the offset the batch will have."""
+        """The summary for producer state, given the base offset the batch will have."""
         return BatchSummary.of_batch(
             self.fields,
             base_offset=base_offset,
@@ -90,13 +90,13 @@ class ValidatedBatch:
 
 
 @dataclass(frozen=True, slots=True)
-class _Target:
+class _StoredCompression:
     codec: Codec | None
     level: int | None
 
 
 class BatchValidator:
-    """The checks of batches for one topic, by its settings."""
+    """Validates batches by the settings of one topic."""
 
     def __init__(self, settings: LogSettings, where: str) -> None:
         self._where = where
@@ -107,25 +107,25 @@ class BatchValidator:
         self._before_max_ms = settings.message_timestamp_before_max_ms
         self._after_max_ms = settings.message_timestamp_after_max_ms
         self._has_bounds = min(self._before_max_ms, self._after_max_ms) < LONG_MAX
-        self._is_choosy = self._has_bounds or self._is_compacted
-        self._target = _Target(*stored_codec(settings))
-        self._keeps_plain = not self._log_append_time and self._target.codec in (None, Codec.NONE)
+        self._has_record_rules = self._has_bounds or self._is_compacted
+        self._target = _StoredCompression(*stored_codec(settings))
+        self._keeps_uncompressed = not self._log_append_time and self._target.codec in (
+            None,
+            Codec.NONE,
+        )
 
     def check(self, data: Buffer, origin: AppendOrigin, now_ms: int) -> ValidatedBatch:
-        """The batch as it is to be stored.
-
-        Raises an InvalidRequest or Corrupt that names the rule.
-        """
+        """The batch as it is stored; raises an InvalidRequest or Corrupt that names the rule."""
         buffer = np.frombuffer(data, np.uint8)
         row = inspection_row()
         status = inspect_append(buffer, row)
         fields: list[int] = row.tolist()
-        if status == VALID_AS_SENT and self._keeps_plain and buffer.size <= self._max_bytes:
-            if self._is_choosy:
+        if status == VALID_AS_SENT and self._keeps_uncompressed and buffer.size <= self._max_bytes:
+            if self._has_record_rules:
                 self._check_settings(fields, now_ms)
             return ValidatedBatch(data, fields, fields[_MAX_TIMESTAMP], None)
         if status not in (_OK, VALID_AS_SENT):
-            raise self._refusal(ScanStatus(status), data)
+            raise self._rejection(ScanStatus(status), data)
         self._check_header(fields, buffer.size, origin)
         attributes = fields[_ATTRIBUTES]
         if attributes & CONTROL_BIT:
@@ -151,7 +151,7 @@ class BatchValidator:
         self._check_records(fields, now_ms)
         return self._as_stored(data, fields, now_ms)
 
-    def _refusal(self, status: ScanStatus, data: Buffer) -> Exception:
+    def _rejection(self, status: ScanStatus, data: Buffer) -> Exception:
         if not len(data):
             return InvalidRecord(f"{self._where}: the append holds no batch")
         message = f"{self._where}: {status_text(status)}"
@@ -192,7 +192,7 @@ class BatchValidator:
         codec = fields[_ATTRIBUTES] & CODEC_MASK
         if codec > CODEC_MAX:
             raise InvalidRecord(
-                f"{self._where}: the batch has codec number {codec}; the known ones are 0 to "
+                f"{self._where}: the batch has codec number {codec}; valid numbers are 0 to "
                 f"{int(CODEC_MAX)}"
             )
         if fields[_PRODUCER_ID] >= 0 and fields[_BASE_SEQUENCE] < 0:
@@ -217,7 +217,7 @@ class BatchValidator:
         elif fields[_ATTRIBUTES] & LOG_APPEND_TIME_BIT:
             if fields[_MAX_TIMESTAMP] == -1:
                 raise InvalidTimestamp(f"{self._where}: a LogAppendTime batch has no timestamp")
-            # Its records all read as the batch's time, whatever their deltas say.
+            # All its records have the batch's timestamp, whatever their deltas are.
             fields[_RECORDS_MAX_TIMESTAMP] = fields[_MAX_TIMESTAMP]
             fields[_RECORDS_MIN_TIMESTAMP] = fields[_MAX_TIMESTAMP]
         self._check_settings(fields, now_ms)
@@ -230,7 +230,7 @@ class BatchValidator:
             raise InvalidRecord.at(
                 index,
                 f"{self._where}: record {index} of the batch has no key, which "
-                "cleanup.policy=compact demands; set a key (an empty one will do)",
+                "cleanup.policy=compact requires; set a key (it may be empty)",
             )
 
     def _check_bounds(self, fields: list[int], now_ms: int) -> None:
@@ -245,7 +245,7 @@ class BatchValidator:
             )
         if newest - now_ms > self._after_max_ms:
             raise InvalidTimestamp(
-                f"{self._where}: timestamp {newest} lies {newest - now_ms} ms ahead; "
+                f"{self._where}: timestamp {newest} is {newest - now_ms} ms in the future; "
                 f"message.timestamp.after.max.ms = {self._after_max_ms}"
             )
 

@@ -1,11 +1,11 @@
-"""The small files that identify a directory's owner, and the text form of topic ids.
+"""Formats of the files that identify a directory's owner, and the text form of topic ids.
 
 Layout     `partition.metadata`: `version: 0`, a newline, `topic_id: <22 characters of base64url>`,
            no final newline. `meta.properties`: a Java properties file; version 1 has cluster.id,
            node.id and directory.id, version 0 has broker.id. `.kafka_cleanshutdown`: one JSON
            object. docs/formats/directory.md
-Crash      written aside and renamed, the partition's file before the first append. The mark of a
-           clean shutdown counts by existing: a torn one has only lost its broker epoch.
+Crash      replaced atomically, `partition.metadata` before the first append. The existence of
+           `.kafka_cleanshutdown` marks a clean shutdown; a torn file only loses its broker epoch.
 """
 
 import json
@@ -34,19 +34,19 @@ _NUMBER = re.compile(r"[+-]?[0-9]{1,10}")
 
 
 def encode_topic_id(topic_id: UUID) -> str:
-    """The 22 characters that stand for an id in files and messages."""
+    """The 22 characters of an id in files and messages."""
     return urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()
 
 
 def decode_topic_id(text: str, where: str = "topic id") -> UUID:
-    """The id behind 22 characters; raises Corrupt for any other text."""
+    """The id of 22 characters; raises Corrupt for any other text."""
     if _ID.fullmatch(text) is None:
         raise Corrupt(f"{where}: {text[:40]!r} is not an id of 22 base64url characters")
     return UUID(bytes=urlsafe_b64decode(text + "=="))
 
 
 def random_topic_id(rng: random.Random) -> UUID:
-    """A fresh id: never zero, and never beginning with '-', which commands take for an option."""
+    """A random id: never zero, and never starting with '-', which commands take for an option."""
     while True:
         topic_id = UUID(bytes=rng.randbytes(16), version=4)
         if not encode_topic_id(topic_id).startswith("-"):
@@ -54,7 +54,7 @@ def random_topic_id(rng: random.Random) -> UUID:
 
 
 def random_id_text(rng: random.Random) -> str:
-    """A fresh id as it is written."""
+    """A random id in its text form."""
     return encode_topic_id(random_topic_id(rng))
 
 
@@ -71,7 +71,7 @@ def decode_partition_metadata(
     version = fields.get("version", "")
     if _NUMBER.fullmatch(version) is None or int(version) < _METADATA_VERSION:
         raise Corrupt(
-            f"{where}: version {version[:40]!r} is not a number from {_METADATA_VERSION} on"
+            f"{where}: version {version[:40]!r} is not a number of at least {_METADATA_VERSION}"
         )
     if "topic_id" not in fields:
         raise Corrupt(f"{where}: no topic_id: write the topic's id or remove the file")
@@ -97,7 +97,7 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,10}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectoryMetadata:
-    """The owner of a log directory; None is what the file does not say."""
+    """The owner of a log directory; None for a field that the file lacks."""
 
     cluster_id: str | None
     node_id: int | None
@@ -167,12 +167,12 @@ def decode_properties(text: str, where: str) -> dict[str, str]:
 
 
 def encode_clean_shutdown(broker_epoch: int = -1) -> bytes:
-    """The content of the clean-shutdown mark."""
+    """The content of `.kafka_cleanshutdown`."""
     return json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":")).encode()
 
 
 def decode_clean_shutdown(data: bytes | bytearray | memoryview) -> int | None:
-    """The broker epoch in the mark; None when it holds none, whatever its bytes are."""
+    """The broker epoch in `.kafka_cleanshutdown`; None if it has none or cannot be parsed."""
     try:
         return _find_broker_epoch(json.loads(bytes(data)))
     except (ValueError, RecursionError):

@@ -1,8 +1,8 @@
-"""Whether a log directory and its logs still work, and what becomes of an I/O error in them.
+"""Health of log directories and their logs: converts I/O errors and takes a directory offline.
 
-Invariant  the first failure stays. A log without a failure of its own has that of its directory;
-           the failure of a log takes its directory offline, and no other directory.
-Crash      after a failed sync nothing is written to a log any more: what the disk holds is unknown
+Invariant  the first failure is kept. A log that has not failed itself reports the failure of its
+           directory; the failure of a log takes its directory offline, and no other directory.
+Crash      after a failed sync nothing more is written to a log: the content of the disk is unknown
            until recovery.
 Threads    any.
 """
@@ -23,11 +23,12 @@ from varve.foundation.errors import (
 
 logger = logging.getLogger(__name__)
 
+# Problems that reject one operation and leave the log usable.
 _REFUSALS: Final = (DiskProblem.FULL, DiskProblem.NO_DESCRIPTORS)
 
 
 class _Health:
-    """What a log and a log directory share; messages begin with `prefix`."""
+    """Base of the health of a log and of a log directory; messages begin with `prefix`."""
 
     after_refusal = "try again"
 
@@ -40,35 +41,36 @@ class _Health:
         raise NotImplementedError
 
     @contextlib.contextmanager
-    def io(self, doing: str) -> Iterator[None]:
-        """Turns an OSError into ours, see `failed`."""
+    def io(self, operation: str) -> Iterator[None]:
+        """Converts an OSError in the block by `failed`."""
         try:
             yield
         except OSError as error:
-            raise self.failed(error, doing) from error
+            raise self.failed(error, operation) from error
 
-    def failed(self, error: OSError, doing: str) -> StoreError:
+    def failed(self, error: OSError, operation: str) -> StoreError:
         """The error to raise instead.
 
-        A full disk, or too many open files, refuses what was asked; anything else is a failure.
+        A full disk or too many open files only rejects the operation; every other error takes the
+        directory offline.
         """
         if classify_error(error) in _REFUSALS:
-            what = f"{self.prefix}{doing}"
+            what = f"{self.prefix}{operation}"
             return to_store_error(error, what, path=self.path, then=self.after_refusal)
-        return self.offline(error, doing)
+        return self.offline(error, operation)
 
-    def offline(self, error: OSError, doing: str) -> StoreError:
-        """The failure that an error is, whatever its kind; gives it to raise."""
+    def offline(self, error: OSError, operation: str) -> StoreError:
+        """Records a failure, whatever the kind of error, and returns the error to raise."""
         remedy = classify_error(error).remedy
         failure = DirectoryOffline(
-            f"{self.prefix}{doing}: {describe_error(error, self.path)}; {remedy} and reopen"
+            f"{self.prefix}{operation}: {describe_error(error, self.path)}; {remedy} and reopen"
         )
         self.fail(failure)
         return failure
 
 
 class DirectoryHealth(_Health):
-    """Whether a log directory is online; its partitions answer everything with its failure."""
+    """Whether a log directory is online; while offline, its partitions raise its failure."""
 
     def fail(self, failure: StoreError) -> None:
         if self.failure is None:
@@ -81,7 +83,7 @@ class DirectoryHealth(_Health):
 
 
 class LogHealth(_Health):
-    """Whether a log takes appends and reads."""
+    """Whether a log accepts appends and reads."""
 
     after_refusal = "try again; nothing was changed"
 
@@ -102,10 +104,7 @@ class LogHealth(_Health):
         self._directory.check_online()
 
     def check_readable(self) -> None:
-        """A poisoned log still answers reads.
-
-        What it holds in memory and on disk is what it was.
-        """
+        """As `check_usable`, but a poisoned log passes: a failed sync changes nothing readable."""
         if not isinstance(self.failure, LogPoisoned):
             self.check_usable()
 
@@ -115,8 +114,8 @@ class LogHealth(_Health):
             self._directory.fail(failure)
 
     def poison(self, error: OSError) -> StoreError:
-        """A sync failed: the log takes no more writes."""
-        with contextlib.suppress(OSError):  # recovery writes again what this file announces
+        """Records a failed sync: the log accepts no more writes."""
+        with contextlib.suppress(OSError):  # this file makes recovery rewrite the unsynced data
             self._fs.open_writable(f"{self.path}/{SYNC_FAILED_FILE}").close()
         failure = LogPoisoned(
             f"{self.prefix}sync of {describe_error(error, self.path)}; "

@@ -1,9 +1,9 @@
-"""The history of leader epochs: at which offset each began.
+"""The leader epochs of a log, each with its start offset.
 
 Layout     a checkpoint file of lines `epoch start-offset`. docs/formats/checkpoints.md
 Invariant  epochs and start offsets both strictly ascend.
-Crash      a file that lags is harmless: loading a log repeats both truncations.
-Threads    changes under the log's lock; readers need none, for the history is replaced whole.
+Crash      an outdated file is harmless: loading a log repeats both truncations.
+Threads    changes hold the log's lock; readers need none, as the tuple of entries is replaced.
 """
 
 from bisect import bisect_right
@@ -38,9 +38,9 @@ class LeaderEpochs:
     def decode(
         cls, data: bytes | bytearray | memoryview, where: str = "leader-epoch-checkpoint"
     ) -> Self:
-        """The history a file holds; raises Corrupt naming file and line.
+        """Decodes a checkpoint file; raises Corrupt naming file and line.
 
-        Entries out of order are handled as if they were assigned one by one.
+        Entries are assigned in turn, so one out of order drops those that contradict it.
         """
         epochs = cls()
         for line in decode_checkpoint(data, where):
@@ -53,9 +53,9 @@ class LeaderEpochs:
         return encode_checkpoint([f"{entry.epoch} {entry.start_offset}" for entry in self._entries])
 
     def assign(self, epoch: int, start_offset: int) -> bool:
-        """Records that an epoch began at an offset; drops entries that contradict it.
+        """Records the start offset of an epoch; drops entries that contradict it.
 
-        False when the epoch is the latest and already begins there or before.
+        False when the epoch is the latest and already starts there or before.
         """
         if epoch < 0 or start_offset < 0:
             raise InvalidRequest(
@@ -67,7 +67,7 @@ class LeaderEpochs:
             if latest.epoch == epoch and latest.start_offset <= start_offset:
                 return False
         kept = len(entries)
-        # Entries that contradict this one are those that are not below it in both.
+        # An entry contradicts this one unless both its epoch and its offset are lower.
         while kept and not (
             entries[kept - 1].epoch < epoch and entries[kept - 1].start_offset < start_offset
         ):
@@ -80,12 +80,12 @@ class LeaderEpochs:
         return self._replace(tuple(e for e in self._entries if e.start_offset < offset))
 
     def truncate_from_start(self, offset: int) -> bool:
-        """Drops earlier history: the epoch in force at the offset now starts there."""
+        """Drops earlier epochs: the one in force at the offset now starts there."""
         entries = self._entries
-        passed = bisect_right(entries, offset, key=attrgetter("start_offset"))
-        if not passed:
+        above = bisect_right(entries, offset, key=attrgetter("start_offset"))
+        if not above:
             return False
-        return self._replace((EpochEntry(entries[passed - 1].epoch, offset), *entries[passed:]))
+        return self._replace((EpochEntry(entries[above - 1].epoch, offset), *entries[above:]))
 
     def clear(self) -> bool:
         return self._replace(())

@@ -1,18 +1,18 @@
 """One partition's log: append, read, roll, flush, truncate, close.
 
-`Log` owns offsets, locks and what is known of producers and leader epochs. `LogSegments` owns the
-segments and their files, `Appender` and `LogReader` do what they say, `Truncation` shortens the log
-at either end, `LogLoader` opens it.
+`Log` owns offsets, locks, producer state and leader epochs. `LogSegments` owns the segments and
+their files, `Appender` appends, `LogReader` reads, `Truncation` shortens the log at either end,
+`LogLoader` opens it.
 
 Invariant  log start offset <= last stable offset <= high watermark <= log end offset;
-           recovery point <= log end offset. The recovery point moves only after data, indexes and
-           names below it are synced. The active segment's indexes are not among them: recovery
-           rebuilds those of the segment it starts in.
-Crash      a failed sync poisons the log: what the disk holds is unknown until recovery.
-Threads    every method may be called from any thread. `lock` guards every change; `flush_lock` is
-           taken before it by whoever syncs, truncates or replaces segments. Single fields may be
-           read without it. One sync at a time: appends continue meanwhile, and those that wait find
-           their work done by the first.
+           recovery point <= log end offset. The recovery point advances only after data, indexes
+           and names below it are synced, except the active segment's indexes: recovery rebuilds
+           those of the segment it starts in.
+Crash      a failed sync poisons the log: the content of the disk is unknown until recovery.
+Threads    every method may be called from any thread. `lock` guards every change; a thread that
+           syncs, truncates or replaces segments takes `flush_lock` before it. Single fields may be
+           read without a lock. Only one sync runs at a time; appends continue meanwhile, and one
+           sync completes all appends that wait for it.
 """
 
 import logging
@@ -50,11 +50,12 @@ from varve.records import end_transaction_marker
 logger = logging.getLogger(__name__)
 
 DEFAULT_FETCH_BYTES = 1 << 20
-_WRITE_BEHIND_BYTES: Final = 64 << 20
+# Unsynced bytes of the active segment above which maintenance syncs it, see `_flush_if_due`.
+_UNSYNCED_BYTES_MAX: Final = 64 << 20
 
 
 class Log:
-    """A partition's log. Make one with `Log.open`."""
+    """A partition's log. Create it with `Log.open`."""
 
     def __init__(
         self,
@@ -84,7 +85,7 @@ class Log:
         self.snapshots = loaded.snapshots
         self.snapshots.mark_unsynced_from(loaded.recovery_point)
         self.log_start_offset = loaded.log_start_offset
-        # False while only the remote part can tell the log start: the checkpoint does not.
+        # False while only the cold tier can give the log start: the checkpoint lacks it.
         self.is_start_known = loaded.is_start_known
         self.recovery_point = loaded.recovery_point  # the first offset not known to be on disk
         self.high_watermark = min(max(high_watermark, self.log_start_offset), self.end_offset)
@@ -104,11 +105,11 @@ class Log:
         is_alone: bool = True,
         checkpoints: DirectoryCheckpoints | None = None,
     ) -> "Log":
-        """Loads the directory and recovers what must be; an empty directory becomes an empty log.
+        """Loads the directory, with recovery if needed; an empty directory becomes an empty log.
 
-        `is_alone` says that this is the only replica: the high watermark then follows the log end,
-        with `flush=ack` once it is on disk. `checkpoints` are those of the log directory; a log
-        without them, as one that is being restored, writes none.
+        `is_alone` means that this is the only replica: the high watermark then follows the log end
+        offset, with `flush=ack` after the sync. `checkpoints` are those of the log directory;
+        without them, as during a restore, the log writes none.
         """
         if checkpoints is None:
             health = DirectoryHealth(posixpath.dirname(request.directory))
@@ -124,22 +125,22 @@ class Log:
 
     @property
     def view(self) -> SegmentView:
-        """The segments as they are now."""
+        """The current segments."""
         return self.segments.view
 
     @property
     def local_start_offset(self) -> int:
-        """Where the local segments begin; what lies before is in the cold tier."""
+        """The base offset of the first local segment; earlier records are in the cold tier."""
         return self.view.first_base_offset
 
     @property
     def end_offset(self) -> int:
-        """The offset the next record will have."""
+        """The log end offset: that of the next record."""
         return self.segments.view.active.extent[0]
 
     @property
     def last_stable_offset(self) -> int:
-        """Where readers of committed records must stop."""
+        """The end of what `read_committed` may read: all transactions below are decided."""
         # Appends raise the high watermark last, so a transaction opened after this line lies above.
         high_watermark = self.high_watermark
         unstable = self.producers.first_unstable_offset
@@ -159,25 +160,25 @@ class Log:
 
     @property
     def remote(self) -> RemoteLogReader | None:
-        """Reads what has left the local disk; None for a log without a remote part."""
+        """The reader of segments in the cold tier; None for a log without one."""
         return self._reader.remote
 
     def attach_remote(self, remote: RemoteLogReader | None) -> None:
-        """Reads below the local start go to this reader from now on."""
+        """Sets the reader for offsets before the local start."""
         self._reader.remote = remote
 
     def holds(self, segment: Segment) -> bool:
-        """Whether a closed segment is still as it was: neither cut nor replaced nor dropped.
+        """Whether a closed segment is still in the log: not truncated, replaced or dropped.
 
-        If so, all that was read from its files before is of that segment.
+        If so, everything read from its files before this call belongs to that segment.
         """
         with self.lock:
             return self.segments.find([segment]) is not None
 
     def producer_snapshot(self, offset: int) -> bytes:
-        """What the file of the producer snapshot at the beginning of a segment holds.
+        """The bytes of the producer snapshot at the base offset of a segment.
 
-        One that is missing or damaged is rebuilt from an older one and the batches after it.
+        A missing or damaged snapshot is rebuilt from an older one and the batches after it.
         """
         with self.lock:
             offsets = list(self.snapshots.offsets)
@@ -193,41 +194,41 @@ class Log:
         leader_epoch: int | None = None,
         waits: bool = True,
     ) -> AppendResult:
-        """Appends one batch as the leader and gives it its offsets; all or nothing.
+        """Appends one batch as the leader and assigns its offsets; all or nothing.
 
-        Without a leader epoch the latest one of the log continues; an earlier one is Fenced.
+        Without a leader epoch the append uses the latest of the log; an older one raises Fenced.
 
         With `flush=ack` it returns when the batch is on disk. A batch that an idempotent producer
-        sends again is recognised and answered with its first offsets. Without `waits` it returns
-        when the batch is written; it may be acknowledged, and with `flush=ack` is read, after
-        `sync_appends`.
+        repeats is not appended; the result has the offsets of the first append. Without `waits` it
+        returns when the batch is written: acknowledge it only after `sync_appends`, which with
+        `flush=ack` also makes it visible.
         """
         return self._appender.append(batch, origin=origin, leader_epoch=leader_epoch, waits=waits)
 
     def check(self, batch: Buffer) -> ValidatedBatch:
-        """A producer's batch as it would be stored; raises what `append` would refuse it for.
+        """A producer's batch as it would be stored; raises the error that `append` would raise.
 
-        Its sequences are not looked at.
+        It does not check sequences.
         """
         return self._appender.check(batch)
 
     def is_repeated(self, batch: ValidatedBatch) -> bool:
-        """Whether its idempotent producer has appended it before."""
+        """Whether the idempotent producer of the batch has appended it before."""
         return self._appender.is_repeated(batch)
 
     def append_checked(self, batch: ValidatedBatch, *, waits: bool = True) -> AppendResult:
-        """Appends what `check` gave, perhaps with fewer records: their offsets stay unused.
+        """As `append`, for a batch that `check` returned.
 
-        Else it is as with `append`.
+        Records may have been removed from it since; their offsets stay unused.
         """
         return self._appender.append_checked(batch, waits=waits)
 
     def sync_appends(self) -> None:
-        """Does for all that is written now what an append waits for: one sync for many."""
+        """Completes all appends made without `waits` so far, with one sync."""
         self._appender.sync_appends(self.end_offset)
 
     def append_replicated(self, batches: Buffer) -> AppendResult | None:
-        """Appends batches whose offsets and epochs are already given; None when none is whole."""
+        """Appends batches that already have offsets and epochs; None if no batch is complete."""
         return self._appender.append_replicated(batches)
 
     def end_transaction(
@@ -257,7 +258,7 @@ class Log:
         isolation: Isolation = Isolation.READ_UNCOMMITTED,
         min_one: bool = True,
     ) -> FetchResult:
-        """Whole batches from an offset on; with `min_one` the first may exceed `max_bytes`.
+        """Whole batches from an offset; with `min_one` the first may exceed `max_bytes`.
 
         An empty result means that nothing more is visible. Batches that compaction emptied, and a
         first batch that begins before `start_offset`, are returned as stored.
@@ -280,20 +281,20 @@ class Log:
     def collect_aborted(self, start: int, end: int) -> list[AbortedTransaction]:
         """The aborted transactions with an offset in [start, end), in the order of their markers.
 
-        Their markers may lie after the end.
+        A marker may lie after the end.
         """
         return self._reader.collect_aborted(start, end)
 
-    # Producers, epochs and what can be read
+    # Producers, epochs and visible offsets
 
     def active_producers(self) -> dict[int, LastRecord]:
-        """The producers the log knows now, by id, and where the last data of each ends."""
+        """The producers in producer state, by id, each with the end of its last data."""
         with self.lock:
             entries = self.producers.entries
             return {producer_id: entry.last_record for producer_id, entry in entries.items()}
 
     def producer_entries(self) -> list[ProducerStateEntry]:
-        """All that the log remembers of its producers, by id."""
+        """The producer state, sorted by producer id."""
         with self.lock:
             entries = dict(self.producers.entries)
         return [entries[producer_id] for producer_id in sorted(entries)]
@@ -304,12 +305,12 @@ class Log:
             return self.producers.ongoing
 
     def expire_producers(self, now_ms: int) -> int:
-        """Forgets producers that have been silent for too long; gives how many."""
+        """Removes producers that have been idle for too long; returns how many."""
         with self.lock:
             return self.producers.expire(now_ms, self.producer_expiration_ms)
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int] | None:
-        """The largest known epoch up to the asked one, and the offset where it ends."""
+        """The largest epoch up to the requested one, and its end offset."""
         with self.lock:
             return self.leader_epochs.end_offset_for(epoch, self.end_offset)
 
@@ -318,12 +319,12 @@ class Log:
         write_atomically(self.segments.fs, path, self.leader_epochs.encode())
 
     def trim_epochs_locked(self) -> None:
-        """Lets the epochs begin at the log start, once that is on disk: loading would do it."""
+        """Drops epochs before the log start offset, once that is on disk; loading does the same."""
         if self.leader_epochs.truncate_from_start(self.log_start_offset):
             self.write_epochs()
 
     def advance_high_watermark(self, offset: int) -> int:
-        """Raises the high watermark to the offset, at most to the log end; it never falls here."""
+        """Raises the high watermark to the offset, at most to the log end; never lowers it."""
         with self.lock:
             self.advance_high_watermark_locked(offset)
             return self.high_watermark
@@ -362,9 +363,9 @@ class Log:
 
     @property
     def log_start_on_disk(self) -> int | None:
-        """The log start for the checkpoint; None if it is the base offset of the first segment.
+        """The log start for the checkpoint; None if the first segment's base offset gives it.
 
-        Of a log in the cold tier it never does: its first segments may be gone from here.
+        For a log with a cold tier that never holds: its first segments may have left the disk.
         """
         start = self.log_start_offset
         if self.settings.remote_storage_enable:
@@ -380,36 +381,36 @@ class Log:
     # Roll and flush
 
     def configure(self, settings: LogSettings) -> None:
-        """Takes other settings from the next append on; the active segment keeps its indexes."""
+        """Applies settings from the next append on; the active segment keeps its indexes."""
         with self.lock:
             self.settings = self.segments.settings = settings
             # An append in flight ends under the rules it began with.
             self._appender = Appender(self)
         if settings.remote_storage_enable:
-            # From now on the first segment's name does not tell where the log starts.
+            # From now on the first local segment does not give the log start offset.
             with self.health.io("checkpoint of"):
                 self.write_log_start()
 
     def roll(self) -> None:
-        """Begins a new segment at the log end, unless the active one is empty."""
+        """Starts a new segment at the log end, unless the active one is empty."""
         with self.lock:
             self.health.check_usable()
             with self.health.io("roll"):
                 self.roll_locked(self.end_offset)
 
     def roll_locked(self, expected_offset: int) -> None:
-        """Closes the active segment and begins one at the later of offset and log end."""
+        """Closes the active segment and starts one at the later of offset and log end."""
         segments, active = self.segments, self.view.active
         base_offset = max(expected_offset, self.end_offset)
         if base_offset == active.base_offset and active.size == 0:
             return
         active.close_indexes()
         try:
-            # Else a power loss could take the end of this segment and leave the next one.
+            # Otherwise a power loss could lose the end of this segment and keep the next one.
             if self.recovery_point < base_offset:
                 active.writer.sync()
             else:
-                # Recovery would begin in the next one, and not make up for indexes that got lost.
+                # Recovery starts in the next segment and would not rebuild lost indexes of this.
                 active.sync()
                 segments.fs.sync_directory(self.directory)
         except OSError as error:
@@ -420,13 +421,13 @@ class Log:
         segments.add_active_locked(base_offset)
 
     def flush(self, end_offset: int | None = None) -> None:
-        """Brings everything below an offset to the disk, or all that is appended so far."""
+        """Syncs everything below an offset, by default everything appended so far."""
         with self.flush_lock:
             self.health.check_usable()
             self._sync_locked(self.end_offset if end_offset is None else end_offset)
 
     def _sync_locked(self, end_offset: int) -> None:
-        """As `flush`, for callers that hold the flush lock; of a closed log too."""
+        """As `flush`, for callers that hold `flush_lock`; works on a closed log too."""
         segments = self.segments
         if end_offset <= self.recovery_point and not segments.has_new_files:
             return
@@ -439,7 +440,7 @@ class Log:
         try:
             for segment in rolled:
                 segment.sync()
-            lost = [offset for offset in snapshots if not self.snapshots.sync(offset)]
+            missing = [offset for offset in snapshots if not self.snapshots.sync(offset)]
             if rolled:
                 segments.append_times.sync()
             if end_offset > active.base_offset:
@@ -450,35 +451,36 @@ class Log:
         except OSError as error:
             raise self.health.poison(error) from error
         with self.lock:
-            for offset in lost:
+            for offset in missing:
                 self.snapshots.forget(offset)
             segments.unsynced = segments.unsynced[len(rolled) :]
-            # A segment that rolled meanwhile has indexes yet to be synced: recovery starts in it.
+            # A segment that rolled meanwhile has unsynced indexes: recovery must start in it.
             is_active = segments.view.active is active
-            is_reached = end_offset > active.base_offset and is_active
-            reached = active_end if is_reached else active.base_offset
-            self.recovery_point = max(self.recovery_point, reached)
+            is_active_synced = end_offset > active.base_offset and is_active
+            synced_end = active_end if is_active_synced else active.base_offset
+            self.recovery_point = max(self.recovery_point, synced_end)
             self._last_flush_ms = self.clock.now_ms()
 
     # Shorten and replace
 
     def truncate_to(self, offset: int) -> bool:
-        """Drops every batch that reaches the offset or beyond; False when there is none."""
+        """Drops every batch whose last offset is at or above the offset; False if there is none."""
         return self._truncation.truncate_to(offset)
 
     def reset_at(self, offset: int) -> None:
-        """Drops everything and starts again, empty, at the offset."""
+        """Drops all records; the empty log starts at the offset."""
         self._truncation.reset_at(offset)
 
     def replace_segments(
         self, old: Sequence[Segment], *, base_offset: int, size: int, has_txn_index: bool
     ) -> Segment | None:
-        """Puts a new segment in the place of closed ones that follow each other.
+        """Replaces consecutive closed segments by a new one.
 
-        Its files are there as `<base_offset>.{log,index,timeindex,txnindex,keys}.cleaned`, synced;
-        `base_offset` is that of the first old one. None, and the `.cleaned` files are removed, when
-        one of `old` has left the log meanwhile. A full disk, or an error before the first old file
-        is touched, leaves the old segments in use and removes the `.cleaned` files.
+        Its files, written and synced by the caller, are
+        `<base_offset>.{log,index,timeindex,txnindex,keys}.cleaned`; `base_offset` is that of the
+        first old segment. Returns None and removes the `.cleaned` files if one of `old` has left
+        the log meanwhile. A full disk, or an error before the first old file is touched, leaves the
+        old segments in use and removes the `.cleaned` files.
         """
         assert old
         assert base_offset == old[0].base_offset
@@ -505,39 +507,40 @@ class Log:
         return new
 
     def drop_segments_before(self, offset: int, *, now_ms: int) -> list[Segment]:
-        """Drops the segments below an offset at which a segment begins; gives the dropped ones.
+        """Drops the segments before an offset at which a segment begins; returns them.
 
-        At the log end offset the active one goes too: a new one is begun before. The log start
-        offset is raised on disk first; the files go `file.delete.delay.ms` after `now_ms`. Raises
-        InvalidRequest where no segment begins, OffsetOutOfRange above the high watermark.
+        At the log end offset the log rolls, so that the active segment is dropped too. The log
+        start offset is raised on disk first; the files are removed `file.delete.delay.ms` after
+        `now_ms`. Raises InvalidRequest if no segment begins at the offset, OffsetOutOfRange above
+        the high watermark.
         """
         return self._truncation.drop_before(offset, now_ms=now_ms, is_local=False)
 
     def drop_local_segments_before(self, offset: int, *, now_ms: int) -> list[Segment]:
-        """As `drop_segments_before`, of segments that the cold tier holds: the log start stays.
+        """As `drop_segments_before`, for segments in the cold tier: the log start stays.
 
-        Their records are read from there. The active segment never goes.
+        Reads then use the cold tier. The active segment is never dropped.
         """
         return self._truncation.drop_before(offset, now_ms=now_ms, is_local=True)
 
     def delete_records(self, before_offset: int) -> int:
-        """Raises the log start offset, -1 meaning the high watermark; gives the new one.
+        """Raises the log start offset, -1 meaning the high watermark; returns the new one.
 
-        It is on disk before this returns. Files go with the next retention pass. Raises
+        It is on disk before this returns. The next retention pass removes the files. Raises
         PolicyViolation for a topic that is only compacted.
         """
         return self._truncation.delete_records(before_offset)
 
     def raise_log_start(self, offset: int) -> int:
-        """Raises the log start offset whatever the topic's policy says, durably; gives it.
+        """Raises the log start offset, whatever the topic's policy; durable. Returns it.
 
-        From then on it is known. Raises OffsetOutOfRange above the high watermark; a lower offset
-        changes nothing.
+        `is_start_known` is then True. Raises OffsetOutOfRange above the high watermark; a lower
+        offset changes nothing.
         """
         return self._truncation.raise_log_start(offset)
 
     def raise_log_start_locked(self, offset: int) -> None:
-        """For readers at once; the caller writes the checkpoint, then trims the epochs."""
+        """Takes effect for readers; the caller writes the checkpoint, then trims the epochs."""
         self.is_start_known = True
         if offset > self.log_start_offset:
             self.log_start_offset = offset
@@ -545,26 +548,23 @@ class Log:
             self.producers.raise_log_start(offset)
 
     def appended_ms(self, segment: ReadableSegment) -> tuple[int, int]:
-        """When the first and the last record of a segment were appended, by our clock.
+        """When the first and the last record of a segment were appended, by the local clock.
 
-        Where neither is known, both are the time its data file was last changed. Raises Unavailable
-        for a segment that has left the log.
+        If unknown, both are the modification time of its data file. Raises Unavailable for a
+        segment that has left the log.
         """
         try:
             return self.segments.appended(segment)
         except FileNotFoundError:
             raise Unavailable(
-                f"{self.topic_partition}: segment {segment.base_offset} has left the log; look at "
-                "its segments again"
+                f"{self.topic_partition}: segment {segment.base_offset} has left the log; list the "
+                "segments again"
             ) from None
 
     # Maintain and close
 
     def maintain(self, now_ms: int) -> None:
-        """The work that is due without an append.
-
-        Flushes, files past their delay, a segment that has waited for too long.
-        """
+        """Does due work: flush, remove expired files, write rebuilt indexes, roll when idle."""
         if not self.health.is_usable:
             return
         self._flush_if_due(now_ms)
@@ -578,28 +578,27 @@ class Log:
                         self.roll_locked(self.end_offset)
 
     def _flush_if_due(self, now_ms: int) -> None:
-        """Syncs rolled segments, and the rest once it is old enough or much.
+        """Syncs rolled segments, and the active one after `flush.ms` or `_UNSYNCED_BYTES_MAX`.
 
-        Old enough is `flush.ms`. Much is what would make the next roll wait for the disk, since
-        it syncs what is left of its segment.
+        The limit in bytes keeps rolls short: a roll syncs the unsynced end of its segment.
         """
         active = self.view.active
-        is_old = now_ms - self._last_flush_ms >= self.settings.flush_ms
-        is_much = active.size - active.synced_size > _WRITE_BEHIND_BYTES
-        if self.end_offset > self.recovery_point and (is_old or is_much):
+        is_due = now_ms - self._last_flush_ms >= self.settings.flush_ms
+        is_large = active.size - active.synced_size > _UNSYNCED_BYTES_MAX
+        if self.end_offset > self.recovery_point and (is_due or is_large):
             self.flush()
         elif self.segments.unsynced:
             self.flush(active.base_offset)
 
     def delete_expired_files(self, now_ms: int) -> None:
-        """Removes the files of segments that left the log, those whose delay is over by then."""
+        """Removes the files of dropped segments whose deletion delay has passed at `now_ms`."""
         with self.health.io("remove files of"):
             self.segments.delete_expired_files(now_ms)
 
     def _write_rebuilt_indexes(self) -> None:
-        """Replaces the index files that reading found to be missing or wrong.
+        """Replaces index files that readers found missing or wrong.
 
-        Readers have the right ones in memory, so a disk that refuses the write stops nothing.
+        Readers have the rebuilt ones in memory, so a failed write is only logged.
         """
         for opened in self.segments.files.take_rebuilt(self.directory):
             with self.flush_lock:
@@ -614,7 +613,7 @@ class Log:
                     )
 
     def close(self) -> None:
-        """Brings everything to the disk, so that the next open need not recover."""
+        """Syncs everything, so that the next open needs no recovery."""
         segments = self.segments
         with self.flush_lock:
             self.health.check_usable()
@@ -626,18 +625,18 @@ class Log:
                 self.snapshots.write(self.producers)
                 segments.unsynced.append(active)
                 segments.has_new_files = True
-                # No append may slip in behind the indexes just written.
+                # No append may follow the indexes just written.
                 self.health.close()
             self._sync_locked(self.end_offset)
 
     def retire(self) -> None:
-        """Stops using the log for good, once what other threads are doing to its files is done.
+        """Closes the log for good, after other threads have finished changing its files.
 
-        Its directory may then go, and another log take its name.
+        Its directory may then be removed, and another log may use its name.
         """
         with self.flush_lock, self.lock:
             self.health.close()
-            # A read in flight would find the other log's files; it retries and fails.
+            # A read in flight might see the files of that other log: it retries and fails.
             self.segments.generation += 2
 
     def abandon(self) -> None:

@@ -1,12 +1,12 @@
-"""One log directory: the partitions on one disk, their checkpoints, and whether it still works.
+"""One log directory: the partitions on one disk, their checkpoints and the directory's health.
 
 Layout     `.lock`, `meta.properties`, the checkpoint files, `<topic>-<partition>/`.
            docs/formats/directory.md
 Invariant  a failure takes this directory's partitions offline and no others; its checkpoints are
-           written no more. A partition that cannot be loaded is set apart with its error.
-Crash      the clean-shutdown mark is removed, durably, before anything is loaded. A new partition's
-           topic id is in its file whole or not at all; until its directory is synced any of it may
-           be missing, and making it again puts that right.
+           no longer written. A partition that cannot be loaded is in `unreadable` with its error.
+Crash      `.kafka_cleanshutdown` is removed, durably, before anything is loaded. A new partition's
+           topic id is in its file whole or not at all; until its directory is synced any of its
+           files may be missing, and creating it again restores them.
 Threads    `_lock` guards the maps; it is taken under no log's lock, and nothing here takes a log's
            lock while holding it.
 """
@@ -69,7 +69,7 @@ logger = logging.getLogger(__name__)
 
 _NOT_PARTITIONS = (CLUSTER_METADATA_DIRECTORY, REMOTE_INDEX_CACHE_DIRECTORY)
 _NODE_ID = 1
-_SYNCED_IN_TURN_MAX: Final = 4  # more are synced by several threads
+_SEQUENTIAL_SYNCS_MAX: Final = 4  # several threads sync a larger number of files
 _SYNC_THREADS: Final = 8
 
 T = TypeVar("T")
@@ -105,8 +105,8 @@ class LogDirectory:
         self._pending_deletions: list[tuple[int, str]] = []  # guarded by _lock
         self.metadata: DirectoryMetadata | None = None
         self.logs: dict[TopicPartition, Log] = {}  # guarded by _lock
-        self.topic_ids: dict[TopicPartition, UUID] = {}
-        self.unreadable: dict[TopicPartition, StoreError] = {}
+        self.topic_ids: dict[TopicPartition, UUID] = {}  # guarded by _lock
+        self.unreadable: dict[TopicPartition, StoreError] = {}  # guarded by _lock
         self.health = DirectoryHealth(path)
         self.checkpoints = DirectoryCheckpoints(self._fs, self.health, hosted=self)
 
@@ -121,7 +121,7 @@ class LogDirectory:
     def open(self, cluster_id: str | None = None) -> None:
         """Locks the directory and loads its partitions.
 
-        A new directory joins the cluster, or begins one without it. Raises Locked when another
+        A new directory gets the cluster id, a random one if None. Raises Locked when another
         process has the directory, InconsistentClusterId when it belongs to another cluster.
         """
         self._check_names()
@@ -134,7 +134,7 @@ class LogDirectory:
             raise
 
     def _check_names(self) -> None:
-        """Raises Corrupt for a directory that holds other things, before anything is written."""
+        """Raises Corrupt, before anything is written, if other directories are in this one."""
         if self._fs.exists(self.path):
             for entry in self._fs.scan(self.path):
                 if entry.is_directory and entry.name not in _NOT_PARTITIONS:
@@ -143,10 +143,10 @@ class LogDirectory:
     def _open_locked_directory(self, cluster_id: str | None) -> None:
         self.metadata = self.read_metadata() or self._make_metadata(cluster_id)
         self._check_cluster(self.metadata, cluster_id)
-        self._was_clean = self._take_clean_mark()
+        self._was_clean = self._remove_clean_shutdown_file()
         if not self._was_clean:
-            # A killed process may have left a checkpoint that only memory knows by its name: what
-            # is read from it, as where a log starts, a loss of power must not take back.
+            # A killed process may have renamed a checkpoint without syncing the directory. A power
+            # loss must not revert what is read from it now, such as a log start offset.
             self._fs.sync_directory(self.path)
         partitions = self._find_partitions()
         for checkpoint in self.checkpoints:
@@ -162,7 +162,7 @@ class LogDirectory:
         return ThreadPoolExecutor(threads, thread_name_prefix=name)
 
     def read_metadata(self) -> DirectoryMetadata | None:
-        """Whom the directory belongs to; None when it is new."""
+        """The owner of the directory; None when it is new."""
         path = f"{self.path}/{META_PROPERTIES_FILE}"
         if not self._fs.exists(path):
             return None
@@ -186,7 +186,7 @@ class LogDirectory:
                 "open the directories of one cluster together"
             )
 
-    def _take_clean_mark(self) -> bool:
+    def _remove_clean_shutdown_file(self) -> bool:
         path = f"{self.path}/{CLEAN_SHUTDOWN_FILE}"
         if not self._fs.exists(path):
             return False
@@ -260,40 +260,43 @@ class LogDirectory:
         return log
 
     def create(self, topic_partition: TopicPartition, topic_id: UUID) -> Log:
-        """Makes a partition's directory and opens its empty log; durable on return."""
+        """Creates a partition's directory and opens its empty log; durable on return."""
         [log] = self.create_all([topic_partition], topic_id)
         return log
 
     def create_all(self, partitions: Sequence[TopicPartition], topic_id: UUID) -> list[Log]:
-        """Makes partitions of a topic; those that are there stay and get its id if they have none.
+        """Creates the missing partitions of a topic; existing ones get its id if they have none.
 
-        One caller at a time. After an OSError none of those that were missing is there.
+        One caller at a time. After an OSError none of the missing partitions exists.
         """
         self.health.check_online()
         with self._lock:
             missing = [
-                partition for partition in partitions if not self._has_locked(partition, topic_id)
+                partition
+                for partition in partitions
+                if not self._adopt_existing_locked(partition, topic_id)
             ]
         if missing:
             for checkpoint in self.checkpoints:
-                # What it still says of deleted partitions must not reach their successors.
+                # Entries of deleted partitions must not apply to new ones of the same name.
                 checkpoint.forget(missing)
-            self._make(missing, topic_id)
+            self._create_missing(missing, topic_id)
         return [self.logs[partition] for partition in partitions]
 
-    def _has_locked(self, topic_partition: TopicPartition, topic_id: UUID) -> bool:
-        known = self.topic_ids.get(topic_partition)
-        if known is not None and known != topic_id:
+    def _adopt_existing_locked(self, topic_partition: TopicPartition, topic_id: UUID) -> bool:
+        """Whether the partition exists; gives it the topic id if it has none."""
+        stored_id = self.topic_ids.get(topic_partition)
+        if stored_id is not None and stored_id != topic_id:
             raise InconsistentTopicId(
-                f"{self.path}/{topic_partition} belongs to topic id {known}, not {topic_id}; move "
-                "it away or use its topic"
+                f"{self.path}/{topic_partition} belongs to topic id {stored_id}, not {topic_id}; "
+                "move it away or use its topic"
             )
-        if topic_partition in self.logs and known is None:
+        if topic_partition in self.logs and stored_id is None:
             self._write_topic_id(topic_partition, topic_id)
         return topic_partition in self.logs
 
-    def _make(self, partitions: Sequence[TopicPartition], topic_id: UUID) -> None:
-        """Logs are there for others once all of it is on disk: one is not appended to before."""
+    def _create_missing(self, partitions: Sequence[TopicPartition], topic_id: UUID) -> None:
+        """Publishes the logs only when all files are synced, so that no append comes before."""
         directories = [f"{self.path}/{partition}" for partition in partitions]
         new = _NewPartitions(self._fs, self.path, directories)
         settings = self._topic_settings(partitions[0].topic)
@@ -318,25 +321,27 @@ class LogDirectory:
         self.topic_ids[topic_partition] = topic_id
 
     def delete(self, *topic_partitions: TopicPartition) -> None:
-        """Takes partitions out of service; their files go after `file.delete.delay.ms`.
+        """Removes partitions from service; their files are removed after `file.delete.delay.ms`.
 
-        Together they wait for the disk once.
+        All of them share one sync of the directory.
         """
         self.health.check_online()
         pending: list[tuple[int, str]] = []
         try:
             for partition in topic_partitions:
-                self._take_out(partition, pending)
+                self._rename_for_deletion(partition, pending)
         finally:
-            # Files must not go from a directory that may get its name back.
+            # No file may be removed while a crash could still undo the rename.
             self._fs.sync_directory(self.path)
             with self._lock:
                 self._pending_deletions += pending
         self.checkpoints.cleaner_offsets.forget(topic_partitions)
         self.write_checkpoints()
 
-    def _take_out(self, topic_partition: TopicPartition, pending: list[tuple[int, str]]) -> None:
-        """Renames its directory; `pending` gets when that is removed, and the new name."""
+    def _rename_for_deletion(
+        self, topic_partition: TopicPartition, pending: list[tuple[int, str]]
+    ) -> None:
+        """Closes the log and renames its directory; adds (due time, new path) to `pending`."""
         log = self.logs[topic_partition]
         log.retire()
         with self._lock:
@@ -370,21 +375,21 @@ class LogDirectory:
         self.write_high_watermarks()
 
     def _each_log(self) -> Iterator[Log]:
-        """The logs as they are when the first is asked for: under a checkpoint's lock."""
+        """Takes the list of logs at the first `next`, which a checkpoint calls under its lock."""
         yield from list(self.logs.values())
 
     def cleaner_offset(self, partition: TopicPartition) -> int | None:
-        """Up to where the partition is clean; None before the first cleaning."""
+        """The offset up to which the partition is clean; None before the first cleaning."""
         return self.checkpoints.cleaner_offsets.find(partition)
 
     def write_cleaner_offset(self, partition: TopicPartition, offset: int) -> None:
-        """Records up to where the partition is clean; on disk when this returns."""
+        """Records the offset up to which the partition is clean; durable on return."""
         self.health.check_online()
         with self.health.io(f"checkpoint of the cleaner, {partition}"):
             self.checkpoints.cleaner_offsets.write(partition, offset)
 
     def delete_expired_files(self, now_ms: int) -> None:
-        """Removes the directories of deleted partitions whose time has come."""
+        """Removes the directories of deleted partitions whose deletion delay has passed."""
         with self._lock:
             due = [path for due_ms, path in self._pending_deletions if due_ms <= now_ms]
             self._pending_deletions = [
@@ -395,7 +400,7 @@ class LogDirectory:
                 self._fs.remove_tree(path)
 
     def close(self) -> None:
-        """Closes every log, and marks the directory clean if all of them made it to the disk."""
+        """Closes every log, and writes `.kafka_cleanshutdown` if all of them were synced."""
         with self._pool("varve-close") as pool:
             outcomes = list(pool.map(_close_log, list(self.logs.values())))
         errors = [error for error in outcomes if error is not None]
@@ -429,9 +434,9 @@ def _close_log(log: Log) -> StoreError | None:
 
 
 class _NewPartitions:
-    """The directories of new partitions, made many at a time.
+    """The directories of new partitions, created many at a time.
 
-    Several threads wait for the disk, so that what they ask of it reaches it together.
+    Several threads sync at once, so that the disk can combine their writes.
     """
 
     def __init__(self, fs: FileSystem, parent: str, directories: Sequence[str]) -> None:
@@ -441,19 +446,19 @@ class _NewPartitions:
         self._new = {directory for directory in directories if not fs.exists(directory)}
 
     def write(self, topic_id: UUID) -> None:
-        """Makes the directories, each with the topic's id in it."""
+        """Creates the directories, each with the topic's id in it."""
         data = encode_partition_metadata(topic_id)
         paths = [f"{directory}/{PARTITION_METADATA_FILE}" for directory in self._directories]
         with contextlib.ExitStack() as stack:
             files = []
             for directory, path in zip(self._directories, paths, strict=True):
                 self._fs.make_directory(directory)
-                files.append(stack.enter_context(self._write_aside(path, data)))
+                files.append(stack.enter_context(self._write_temporary(path, data)))
             _for_each(lambda file: file.sync(), files)
         for path in paths:
             self._fs.rename(path + TEMPORARY_SUFFIX, path)
 
-    def _write_aside(self, path: str, data: bytes) -> File:
+    def _write_temporary(self, path: str, data: bytes) -> File:
         file = self._fs.open_writable(path + TEMPORARY_SUFFIX)
         try:
             if file.size():
@@ -465,14 +470,14 @@ class _NewPartitions:
         return file
 
     def sync(self) -> None:
-        """Brings the directories and all names in them to the disk."""
+        """Syncs the directories and their parent."""
         _for_each(self._fs.sync_directory, self._directories)
         self._fs.sync_directory(self._parent)
 
     def undo(self) -> None:
-        """Removes the directories that were made, as far as the disk lets it.
+        """Removes the new directories, ignoring errors.
 
-        Another log directory may take a partition: it must not stand in both.
+        Another log directory may get the partition, which must not be in both.
         """
         for directory in self._directories:
             with contextlib.suppress(OSError):
@@ -483,7 +488,7 @@ class _NewPartitions:
 
 
 def _for_each(work: Callable[[T], None], items: Sequence[T]) -> None:
-    if len(items) <= _SYNCED_IN_TURN_MAX:
+    if len(items) <= _SEQUENTIAL_SYNCS_MAX:
         for item in items:
             work(item)
         return

@@ -1,9 +1,8 @@
-"""Loads a partition directory: resolves leftovers.
+"""Loads a partition directory: completes swaps, recovers unsynced segments, rebuilds state.
 
-Recovers what is not known to be on disk, rebuilds state.
-
-Crash      loading may be cut anywhere and repeated; it only cuts data files behind their last good
-           batch, rebuilds indexes and removes files that a finished step made superfluous.
+Crash      loading may be interrupted anywhere and repeated; it only truncates data files after
+           their last valid batch, rebuilds indexes and removes files that a completed step made
+           obsolete.
 """
 
 import logging
@@ -56,11 +55,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadRequest:
-    """What loading a partition needs to know; offsets come from the directory's checkpoints.
+    """Parameters of loading a partition; offsets come from the directory's checkpoints.
 
-    `is_start_known` unless the checkpoint has no log start offset of it. Where the cold tier may
-    hold what precedes the first local segment, only the tier knows then. The directory of a
-    partition that `is_new` is synced by whoever makes it.
+    `is_start_known` is False if the checkpoint lacks the log start offset. With a cold tier, which
+    may have earlier segments, only the tier can then give it. For a partition that `is_new` the
+    caller syncs the directory.
     """
 
     files: SegmentFiles
@@ -76,12 +75,12 @@ class LoadRequest:
     is_new: bool = False
     producer_expiration_ms: int = 86_400_000
     allowed_losses: Mapping[str, int] | None = None
-    """The only data files that may be cut, and from which position on; None allows every cut."""
+    """The only data files that may be truncated, each with its lowest position; None allows all."""
 
 
 @dataclass(slots=True, kw_only=True)
 class LoadedLog:
-    """A partition as loading found and left it."""
+    """The result of loading a partition."""
 
     closed: list[Segment]
     active: ActiveSegment
@@ -111,7 +110,7 @@ class LogLoader:
         self._without_time_index: set[int] = set()
 
     def load(self) -> LoadedLog:
-        """Raises Corrupt or UnsupportedFormat for what cutting and rebuilding cannot mend."""
+        """Raises Corrupt or UnsupportedFormat for damage that recovery cannot repair."""
         request = self._request
         entries = self._list_segments()
         self._epochs = self._read_epochs()
@@ -123,7 +122,7 @@ class LogLoader:
             except OffsetOverflow as error:
                 self._split_overflowing(error)
                 entries = self._list_segments()
-        self._make_time_indexes()
+        self._create_missing_time_indexes()
         last = self._read_last_segment()
         next_offset = request.log_start_offset
         if last is not None and last.next_offset >= next_offset:
@@ -137,11 +136,11 @@ class LogLoader:
             log_start_offset = max(log_start_offset, first_base)
         active = self._activate(next_offset, last)
         if last is None and not request.is_new:
-            # What is appended to the file is on disk only if its name is.
+            # Appended records are durable only if the name of their file is.
             self._fs.sync_directory(self._directory)
         self._trim_epochs(next_offset, request.log_start_offset)
         segments: list[ReadableSegment] = [*self._segments, active]
-        # Recovery leaves one behind each segment, whether or not the next begins right there.
+        # Recovery writes a snapshot after each segment, even if the next starts further on.
         self._snapshots.remove_stray([segment.base_offset for segment in segments])
         producers = load_producers(
             self._snapshots,
@@ -151,7 +150,7 @@ class LogLoader:
         )
         restore_cached_batches(segments[-2:], producers)
         if self._snapshots.has_removed:
-            # A snapshot that comes back could pass for one of batches yet to come.
+            # A removed snapshot that reappears after a crash could be taken for a later one.
             self._fs.sync_directory(self._directory)
         clean = request.clean and not wiped
         return LoadedLog(
@@ -196,7 +195,7 @@ class LogLoader:
     def _open_segments(self, entries: Sequence[FileInfo]) -> None:
         """Opens every data file.
 
-        Indexes without one are removed; segments without a sane index are recovered.
+        Removes indexes without a data file; recovers segments with a missing or damaged index.
         """
         sizes: dict[int, int] = {}
         offsets: dict[str, set[int]] = {kind: set() for kind in (*SEGMENT_KINDS, SNAPSHOT)}
@@ -223,23 +222,23 @@ class LogLoader:
         self._without_time_index = sizes.keys() - offsets[TIME_INDEX]
         for number, segment in enumerate(self._segments[: self._first_to_recover()]):
             has_index = segment.base_offset in offsets[INDEX]
-            if not has_index or (segment.has_txn_index and not self._is_sane(segment)):
+            if not has_index or (segment.has_txn_index and not self._has_valid_txn_index(segment)):
                 self._recover_segment(number, is_final=True)
 
-    def _make_time_indexes(self) -> None:
-        """A missing one is made empty; readers find what they need by a scan."""
+    def _create_missing_time_indexes(self) -> None:
+        """A missing time index is created empty; readers then scan the segment."""
         for segment in self._segments:
             base = segment.base_offset
             if base in self._without_time_index and base not in self._recovered:
                 self._fs.open_writable(segment.path(TIME_INDEX)).close()
 
     def _remove_orphans(self, offsets: dict[str, set[int]], sizes: dict[int, int]) -> None:
-        for kind, with_kind in offsets.items():
-            for offset in sorted(with_kind - sizes.keys()):
+        for kind, kind_offsets in offsets.items():
+            for offset in sorted(kind_offsets - sizes.keys()):
                 orphan = Segment(self._files, self._directory, base_offset=offset, size=0)
                 self._fs.remove(orphan.path(kind))
 
-    def _is_sane(self, segment: Segment) -> bool:
+    def _has_valid_txn_index(self, segment: Segment) -> bool:
         try:
             segment.txn_index().check(segment.path(TXN_INDEX))
         except Corrupt as error:
@@ -248,35 +247,35 @@ class LogLoader:
         return True
 
     def _recover(self) -> bool:
-        """Recovers from the segment with the recovery point on.
+        """Recovers the segment with the recovery point and all later ones.
 
-        True when later segments had to go.
+        True when segments were dropped.
         """
         first, count = self._first_to_recover(), len(self._segments)
         number = first
         while number < len(self._segments):
             self._recover_segment(number, is_final=False)
             number += 1
-        self._drop_leaving_of_roll()
+        self._drop_segment_of_failed_roll()
         if self._fs.exists(f"{self._directory}/{SYNC_FAILED_FILE}"):
-            self._log_recovery("writing again what an earlier sync failed to bring to the disk")
+            self._log_recovery("rewriting the data that an earlier sync failed to write")
             rewrite_unsynced(self._fs, self._directory, self._segments[first:])
         return len(self._segments) < count
 
-    def _drop_leaving_of_roll(self) -> None:
-        """Drops an empty last segment that begins inside the one before: a failed roll left it.
+    def _drop_segment_of_failed_roll(self) -> None:
+        """Drops an empty last segment that begins inside the one before.
 
-        Its name was removed again, but a power loss may bring it back.
+        A failed roll creates one and removes it, but a power loss may undo the removal.
         """
         if len(self._segments) < 2 or self._segments[-1].size:
             return
         before = self._recovered.get(self._segments[-2].base_offset)
         if before is not None and before.next_offset > self._segments[-1].base_offset:
-            why = "is empty and begins inside the segment before"
-            self._drop_segments_after(len(self._segments) - 2, why)
+            reason = "is empty and begins inside the segment before"
+            self._drop_segments_after(len(self._segments) - 2, reason)
 
     def _first_to_recover(self) -> int:
-        """The number of the segment that holds the recovery point; past the last when clean."""
+        """The index of the segment with the recovery point; past the last one when clean."""
         if self._request.clean:
             return len(self._segments)
         bases = [segment.base_offset for segment in self._segments]
@@ -325,7 +324,7 @@ class LogLoader:
         log_start_offset = self._request.log_start_offset
         if not self._request.settings.remote_storage_enable:
             log_start_offset = max(log_start_offset, self._segments[0].base_offset)
-        # Else the snapshot at the first local segment is all that is known of producers before it.
+        # With a cold tier, earlier producers are known only by the snapshot at the first segment.
         load = self._producer_load(log_start_offset)
         # A scratch state must not take the shortcut for directories without snapshots.
         return ProducerLoad(
@@ -335,7 +334,7 @@ class LogLoader:
         )
 
     def _check_loss(self, segment: Segment, position: int) -> None:
-        """Raises PolicyViolation when the end of a data file must not be lost; zeros may be."""
+        """Raises PolicyViolation unless the end of a data file may be lost or is all zeros."""
         losses = self._request.allowed_losses
         path = segment.path(LOG)
         if losses is None or losses.get(path, INT64_MAX) <= position:
@@ -345,22 +344,23 @@ class LogLoader:
             if not is_zeros(file, position, size):
                 raise PolicyViolation(
                     f"{path}: {size - position} bytes from position {position} on would be lost, "
-                    "which the check did not announce; nothing was cut"
+                    "which the check did not report; nothing was cut"
                 )
 
     def _drop_segments_after(
-        self, number: int, why: str = "follows a segment that lost bytes"
+        self, number: int, reason: str = "follows a segment that lost bytes"
     ) -> None:
         """Removes all later segments, the last first, so that a crash leaves no gap.
 
-        Before the cut: once the bad bytes are gone, nothing shows that these segments must go.
+        This comes before the truncation: without the bad bytes nothing would show that later
+        segments must be dropped.
         """
         if number + 1 == len(self._segments):
             return
         for segment in self._segments[number + 1 :]:
             self._check_loss(segment, 0)
         for segment in reversed(self._segments[number + 1 :]):
-            self._log_recovery(f"dropped {segment.path(LOG)}: it {why}")
+            self._log_recovery(f"dropped {segment.path(LOG)}: it {reason}")
             segment.mark_deleted()
             if segment.base_offset in self._snapshots.offsets:
                 self._snapshots.remove(segment.base_offset)
@@ -381,14 +381,11 @@ class LogLoader:
         if not self._segments:
             return None
         last = self._segments[-1]
-        known = self._recovered.get(last.base_offset)
-        return known or read_contents(last, self._request.settings)
+        recovered = self._recovered.get(last.base_offset)
+        return recovered or read_contents(last, self._request.settings)
 
     def _drop_all_segments(self) -> bool:
-        """Removes every segment of a log that ends before its log start offset.
-
-        True if there was one.
-        """
+        """Removes every segment of a log that ends before its log start offset; False if none."""
         had_segments = bool(self._segments)
         if had_segments:
             self._log_recovery(
@@ -408,7 +405,7 @@ class LogLoader:
         return had_segments
 
     def _activate(self, next_offset: int, last: SegmentContents | None) -> ActiveSegment:
-        """Takes the last segment for appends, or makes the first one."""
+        """Opens the last segment for appends, or creates the first one."""
         request = self._request
         active = ActiveSegment(
             self._files,
@@ -426,34 +423,36 @@ class LogLoader:
     def _load_append_times(
         self, segments: Sequence[ReadableSegment], active: ActiveSegment
     ) -> AppendTimes:
-        """The file has only the first append of the last segment; its data file has the rest.
+        """Loads the append times, extended by modification times where the last append is missing.
 
-        So it is with segments beyond the recovery point, whose last entry a crash may have taken.
+        The file has only the first append of the active segment. After a crash, segments beyond the
+        recovery point may have lost their last entry.
         """
         bases = [segment.base_offset for segment in segments]
         times = AppendTimes.load(self._fs, self._directory, bases)
         if not self._request.clean:
             for segment, end in zip(segments, bases[1:], strict=False):
-                known = times.find(segment.base_offset)
-                if known is not None and end > self._request.recovery_point:
-                    times.put_back(segment.base_offset, self._at_least_changed(segment, known))
+                span = times.find(segment.base_offset)
+                if span is not None and end > self._request.recovery_point:
+                    extended = self._extend_to_modified(segment, span)
+                    times.set_in_memory(segment.base_offset, extended)
         if active.size:
-            active.appended = self._at_least_changed(active, times.find(active.base_offset))
+            active.appended = self._extend_to_modified(active, times.find(active.base_offset))
         return times
 
-    def _at_least_changed(self, segment: ReadableSegment, known: AppendSpan | None) -> AppendSpan:
-        """The clock bounds what the file system says of a copied file."""
-        changed_ms = self._fs.info(segment.path(LOG)).modified_ms
-        last_ms = min(changed_ms, self._request.clock.now_ms())
-        if known is None:
+    def _extend_to_modified(self, segment: ReadableSegment, span: AppendSpan | None) -> AppendSpan:
+        """Extends a span to the modification time of the data file, but not into the future."""
+        modified_ms = self._fs.info(segment.path(LOG)).modified_ms
+        last_ms = min(modified_ms, self._request.clock.now_ms())
+        if span is None:
             return AppendSpan(last_ms, last_ms)
-        return AppendSpan(known.first_ms, max(known.last_ms, last_ms))
+        return AppendSpan(span.first_ms, max(span.last_ms, last_ms))
 
     def _trim_epochs(self, next_offset: int, log_start_offset: int) -> None:
         self._epochs.truncate_from_end(next_offset)
         self._epochs.truncate_from_start(log_start_offset)
         if self._request.is_new:
-            return  # the first epoch makes the file
+            return  # the first append creates the file
         data = self._epochs.encode()
         if data != self._epoch_file:
             write_atomically(self._fs, f"{self._directory}/{LEADER_EPOCH_FILE}", data)
@@ -469,7 +468,7 @@ _CHUNK_BYTES: Final = 4 << 20
 
 
 def rewrite_unsynced(fs: FileSystem, directory: str, segments: Iterable[Segment]) -> None:
-    """Writes the data of the segments over itself, syncs it and takes the note away."""
+    """Rewrites the data of the segments in place, syncs it and removes `varve-sync-failed`."""
     for segment in segments:
         with fs.open_writable(segment.path(LOG)) as file:
             for position in range(0, segment.size, _CHUNK_BYTES):

@@ -1,8 +1,8 @@
-"""All log directories of one process: which one holds a partition, which one gets a new one.
+"""All log directories of one process: finds, creates, deletes and maintains their partitions.
 
-Invariant  a partition stands in one directory; a new one goes to the live directory with the
+Invariant  a partition is in one directory only; a new one goes to the online directory with the
            fewest. Only the process that opened the directories uses them: a forked child
-           shares the lock, and would write over what its parent writes.
+           shares the lock, and would overwrite what its parent writes.
 Threads    any; `run_once` is called by one maintenance worker.
 """
 
@@ -39,8 +39,8 @@ from varve.foundation.errors import (
 
 logger = logging.getLogger(__name__)
 
-_MADE_AT_ONCE: Final = 256
-"""Partitions whose files wait for the disk together; each has one open meanwhile."""
+_CREATED_TOGETHER_MAX: Final = 256
+"""Partitions that are created and synced together; each keeps one file open meanwhile."""
 
 
 class LogManager:
@@ -60,7 +60,7 @@ class LogManager:
     ) -> None:
         if not paths or len(set(paths)) != len(paths):
             raise InvalidRequest(f"log directories must be given once each, got {list(paths)}")
-        _check_apart(fs, paths)
+        _check_disjoint(fs, paths)
         self._settings = settings or StoreSettings()
         self._clock = clock
         self.fs = fs
@@ -92,8 +92,8 @@ class LogManager:
     def open(self) -> "LogManager":
         """Opens every directory; one that fails goes offline.
 
-        Raises when none is left, when a directory is in use by another process, and when they
-        belong to different clusters.
+        Raises if all fail, if another process has a directory open, and if they belong to different
+        clusters.
         """
         opened: list[LogDirectory] = []
         cluster_id = self._find_cluster_id() or random_id_text(self._random)
@@ -101,7 +101,7 @@ class LogManager:
             for directory in self.directories:
                 self._open_directory(directory, cluster_id)
                 opened.append(directory)
-            self._check_once_each()
+            self._check_duplicates()
         except BaseException:
             for directory in opened:
                 directory.abandon()
@@ -113,7 +113,7 @@ class LogManager:
         """The id that the directories carry or the caller gave; None when all are new."""
         ids = {} if self._cluster_id is None else {self._cluster_id: "the caller"}
         for directory in self.directories:
-            with contextlib.suppress(OSError):  # opening it will tell
+            with contextlib.suppress(OSError):  # opening the directory reports it
                 metadata = directory.read_metadata()
                 if metadata is not None and metadata.cluster_id is not None:
                     ids.setdefault(metadata.cluster_id, directory.path)
@@ -137,14 +137,14 @@ class LogManager:
         except StoreError as error:
             raise type(error)(f"log directory {directory.path}: {error}") from error
 
-    def _check_once_each(self) -> None:
+    def _check_duplicates(self) -> None:
         seen: dict[TopicPartition, str] = {}
         for directory in self.directories:
             for partition in (*directory.logs, *directory.unreadable):
                 if partition in seen:
                     raise Corrupt(
-                        f"{partition} stands in both {seen[partition]} and {directory.path}; "
-                        "move one away"
+                        f"{partition} is in both {seen[partition]} and {directory.path}; "
+                        "move one of them away"
                     )
                 seen[partition] = directory.path
 
@@ -165,7 +165,7 @@ class LogManager:
 
     @property
     def partitions(self) -> list[TopicPartition]:
-        """Every partition there is, served or not."""
+        """All partitions, including those that cannot be loaded."""
         return sorted(
             {
                 partition
@@ -194,7 +194,7 @@ class LogManager:
             )
 
     def get(self, partition: TopicPartition) -> Log:
-        """Raises NotFound, or what keeps the partition from being served."""
+        """Raises NotFound, or the error because of which the partition is not served."""
         self.check_process()
         directory = self.directory_of(partition)
         if directory is None:
@@ -214,7 +214,7 @@ class LogManager:
         return directory.logs[partition]
 
     def logs(self) -> Iterator[tuple[TopicPartition, Log, LogDirectory]]:
-        """The logs of all directories that are online, as they are when the walk gets there."""
+        """The logs of all online directories; each is listed when the iteration reaches it."""
         for directory in self.directories:
             for partition, log in sorted(directory.logs.copy().items()):
                 if directory.failure is None:
@@ -232,11 +232,11 @@ class LogManager:
     def create_all(
         self, partitions: Sequence[TopicPartition], topic_id: UUID, *, is_new: bool = True
     ) -> None:
-        """Makes those of a topic's partitions that are missing.
+        """Creates the missing partitions of a topic.
 
-        Each goes to the live directory with the fewest. A directory that fails in this goes offline
-        and the others are tried. Unless the partitions are known to be new, none is made while a
-        directory is offline: it may be there.
+        Each goes to the online directory with the fewest. A directory that fails goes offline and
+        the others are tried. Unless `is_new`, none is created while a directory is offline, as it
+        may have the partition.
         """
         for topic in {partition.topic for partition in partitions}:
             validate_topic_name(topic)
@@ -248,10 +248,10 @@ class LogManager:
             is_any_offline = any(directory.failure is not None for directory in self.directories)
             if missing and is_any_offline and not is_new:
                 raise Unavailable(
-                    f"{missing[0]} may stand in a directory that is offline; mend it first"
+                    f"{missing[0]} may be in a log directory that is offline; repair that first"
                 )
-            for start in range(0, len(missing), _MADE_AT_ONCE):
-                self._make_locked(missing[start : start + _MADE_AT_ONCE], topic_id)
+            for start in range(0, len(missing), _CREATED_TOGETHER_MAX):
+                self._create_locked(missing[start : start + _CREATED_TOGETHER_MAX], topic_id)
 
     def _has_locked(self, partition: TopicPartition, topic_id: UUID) -> bool:
         existing = self.directory_of(partition)
@@ -263,35 +263,32 @@ class LogManager:
             existing.create(partition, topic_id)
         return True
 
-    def _make_locked(self, missing: list[TopicPartition], topic_id: UUID) -> None:
+    def _create_locked(self, missing: list[TopicPartition], topic_id: UUID) -> None:
         failure: StoreError = DirectoryOffline(f"no log directory is online to hold {missing[0]}")
-        live = [directory for directory in self.directories if directory.failure is None]
+        online = [directory for directory in self.directories if directory.failure is None]
         while missing:
-            if not live:
+            if not online:
                 raise failure
-            left: list[TopicPartition] = []
-            for directory, share in _spread(missing, live):
+            remaining: list[TopicPartition] = []
+            for directory, share in _spread(missing, online):
                 try:
                     directory.create_all(share, topic_id)
                 except OSError as error:
                     failure = directory.health.failed(error, f"creation of {share[0]}")
-                    live.remove(directory)
-                    left += share
-            missing = left
+                    online.remove(directory)
+                    remaining += share
+            missing = remaining
 
     def delete(self, *partitions: TopicPartition) -> None:
-        """Takes partitions out of service and removes their files after a delay."""
+        """Removes partitions from service, and their files after a delay."""
         for partition in partitions:
             self.get(partition)
         for directory in self.directories:
-            here = [
-                topic_partition
-                for topic_partition in partitions
-                if topic_partition in directory.logs
-            ]
-            if here:
-                with directory.health.io(f"deletion of {here[0]}{'' if len(here) == 1 else ' …'}"):
-                    directory.delete(*here)
+            hosted = [partition for partition in partitions if partition in directory.logs]
+            if hosted:
+                others = "" if len(hosted) == 1 else " …"
+                with directory.health.io(f"deletion of {hosted[0]}{others}"):
+                    directory.delete(*hosted)
 
     def run_once(self, now_ms: int) -> None:
         """One round of maintenance: flushes, checkpoints, removals, expiry, each when due."""
@@ -304,13 +301,13 @@ class LogManager:
 
     def _maintain(self, directory: LogDirectory, due: set[str], now_ms: int) -> None:
         for log in list(directory.logs.values()):
-            with _noted(directory):
+            with _logged_failures(directory):
                 log.maintain(now_ms)
                 if "producers" in due:
                     log.expire_producers(now_ms)
         if directory.failure is not None:
             return
-        with _noted(directory), directory.health.io("maintenance"):
+        with _logged_failures(directory), directory.health.io("maintenance"):
             if "recovery points" in due:
                 directory.write_recovery_points()
             if "log starts" in due:
@@ -320,7 +317,7 @@ class LogManager:
             directory.delete_expired_files(now_ms)
 
     def delete_expired_files(self) -> None:
-        """Removes all files that wait for `file.delete.delay.ms` now: for when nobody reads."""
+        """Removes files without waiting for `file.delete.delay.ms`; no reader may use them."""
         for directory in self.directories:
             if directory.failure is None:
                 for log in list(directory.logs.values()):
@@ -360,11 +357,11 @@ class LogManager:
 
 
 @contextlib.contextmanager
-def _noted(directory: LogDirectory) -> Iterator[None]:
-    """Lets the rest of a round continue after a failure.
+def _logged_failures(directory: LogDirectory) -> Iterator[None]:
+    """Logs a failure, so that maintenance continues.
 
-    A full disk is met again at the next round, and what removes files may mend it; all else has
-    taken the directory down.
+    A full disk is retried in the next round, and removing files may free space; every other failure
+    has taken the directory offline.
     """
     try:
         yield
@@ -373,20 +370,20 @@ def _noted(directory: LogDirectory) -> Iterator[None]:
 
 
 def _spread(
-    partitions: Sequence[TopicPartition], live: Sequence[LogDirectory]
+    partitions: Sequence[TopicPartition], online: Sequence[LogDirectory]
 ) -> list[tuple[LogDirectory, list[TopicPartition]]]:
-    """Which directory takes which: each the one that has the fewest by then."""
-    shares: list[list[TopicPartition]] = [[] for _ in live]
-    counts = [len(directory.logs) + len(directory.unreadable) for directory in live]
+    """Assigns each partition to the directory with the fewest so far."""
+    shares: list[list[TopicPartition]] = [[] for _ in online]
+    counts = [len(directory.logs) + len(directory.unreadable) for directory in online]
     for partition in partitions:
         fewest = counts.index(min(counts))
         counts[fewest] += 1
         shares[fewest].append(partition)
-    return [(directory, share) for directory, share in zip(live, shares, strict=True) if share]
+    return [(directory, share) for directory, share in zip(online, shares, strict=True) if share]
 
 
-def _check_apart(fs: FileSystem, paths: Sequence[str]) -> None:
-    """Raises InvalidRequest for a directory that is another or lies in it."""
+def _check_disjoint(fs: FileSystem, paths: Sequence[str]) -> None:
+    """Raises InvalidRequest if a directory is the same as another or lies inside it."""
     resolve = os.path.realpath if isinstance(fs, RealFileSystem) else os.path.abspath
     for path, other in itertools.combinations(paths, 2):
         resolved = resolve(path), resolve(other)

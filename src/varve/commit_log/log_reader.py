@@ -1,11 +1,11 @@
-"""Reads a log: by offset up to an isolation level's limit, and by time, wherever it is kept.
+"""Reads a log by offset, up to the limit of an isolation level, and by time, from disk or tier.
 
-What lies before the first local segment is read from the remote part, outside of any lock: a reader
-that waits for object storage blocks nobody else.
+Offsets before the first local segment are read from the cold tier without a lock: a reader that
+waits for object storage blocks no other.
 
 Invariant  a read returns whole batches of one segment, in order, none at or above the limit.
 Threads    any number, without the log's lock: each works on one view of the segments. A segment
-           that left the log meanwhile, or was replaced, makes the read look again.
+           that left the log meanwhile, or was replaced, makes the read retry.
 """
 
 from collections.abc import Iterable
@@ -29,11 +29,11 @@ from varve.foundation.errors import InvalidRequest, OffsetOutOfRange, StoreError
 if TYPE_CHECKING:
     from varve.commit_log.log import Log
 
-_ENDS_MAX: Final = 1024
+_CACHED_POSITIONS_MAX: Final = 1024
 
 
 class Isolation(StrEnum):
-    """How far a read may see."""
+    """The offset up to which a read returns records."""
 
     LOG_END = "log_end"
     READ_UNCOMMITTED = "read_uncommitted"
@@ -41,14 +41,14 @@ class Isolation(StrEnum):
 
 
 class AbortedRange(NamedTuple):
-    """A producer's transactional batches from `first_offset` to its next abort marker are void."""
+    """A producer's transactional batches from `first_offset` to its next marker are aborted."""
 
     producer_id: int
     first_offset: int
 
 
 class FetchResult(NamedTuple):
-    """Whole batches as stored; the first may begin before the asked offset."""
+    """Whole batches as stored; the first may begin before the requested offset."""
 
     data: memoryview
     next_offset: int
@@ -101,7 +101,7 @@ class RemoteLogReader(Protocol):
 
 
 class RemoteLogReaders(Protocol):
-    """Where a log directory gets the remote reader of each log that it opens."""
+    """Provides the remote reader of each log that a log directory opens."""
 
     def remote_reader(self, partition: TopicPartition) -> RemoteLogReader: ...
 
@@ -113,11 +113,11 @@ class LogReader:
         self._log = log
         self._segments = log.segments
         self.remote: RemoteLogReader | None = None
-        # Where recent reads ended, by the offset that comes next: a reader that continues needs no
-        # look-up. An entry counts only for the very segment object it was made with, and all go
-        # when another segment grows: those of a rolled one would keep its file open.
-        self._ends: dict[int, tuple[ReadableSegment | None, int]] = {}
-        self._ends_active = log.view.active
+        # Segment and position where recent reads ended, by next offset: a sequential reader needs
+        # no index lookup. A position is valid for that segment object only. All are dropped when
+        # the active segment changes, as those of a rolled one would keep its file open.
+        self._next_positions: dict[int, tuple[ReadableSegment | None, int]] = {}
+        self._positions_active = log.view.active
 
     def read(
         self, *, start_offset: int, max_bytes: int, isolation: Isolation, min_one: bool
@@ -140,9 +140,9 @@ class LogReader:
     def _read_local(
         self, start_offset: int, max_bytes: int, isolation: Isolation, min_one: bool
     ) -> FetchResult | None:
-        """None where what is requested is not in a local segment."""
+        """None if the start offset is before the first local segment."""
         log = self._log
-        # The limit before the view: markers of what the limit lets through are then in the view.
+        # The limit before the view, which then has the markers of all batches below the limit.
         limit = self._limit(isolation)
         high_watermark, stable = log.high_watermark, log.last_stable_offset
         view = log.view
@@ -153,7 +153,7 @@ class LogReader:
         run = self._read_view(view, start_offset, min(limit, end_offset), max_bytes, min_one)
         aborted: tuple[AbortedRange, ...] = ()
         if isolation is Isolation.READ_COMMITTED and run.data:
-            aborted = _ranges_of(_collect_aborted(view, start_offset, run.next_offset))
+            aborted = _to_aborted_ranges(_collect_aborted(view, start_offset, run.next_offset))
         return FetchResult(
             run.data, run.next_offset, log.log_start_offset, high_watermark, stable, aborted
         )
@@ -161,10 +161,10 @@ class LogReader:
     def _read_remote(
         self, start_offset: int, max_bytes: int, isolation: Isolation, min_one: bool
     ) -> tuple[FetchResult | None, int]:
-        """Batches from the remote part, or None and the offset to read next.
+        """Batches from the cold tier, or None and the offset to read next.
 
-        That is the local start where no remote batch is left before it, and `start_offset` itself
-        when a segment that left the local disk meanwhile may have taken an abort marker along.
+        That offset is the local start if no remote batch remains before it, and `start_offset` if a
+        segment left the local disk meanwhile, since its abort markers may have been missed.
         """
         log = self._log
         limit = self._limit(isolation)
@@ -180,10 +180,10 @@ class LogReader:
                 with_aborted=is_committed,
             )
         except StoreError:
-            # Of what was deleted meanwhile the objects may be gone.
+            # The objects of records that were deleted meanwhile may no longer exist.
             self._check_range(start_offset, log.end_offset)
             raise
-        # What was deleted meanwhile must not be served, wherever it still lies.
+        # Records that were deleted meanwhile must not be served, even if their objects exist.
         self._check_range(start_offset, log.end_offset)
         if run is None:
             return None, max(start_offset, remote_end)
@@ -198,7 +198,7 @@ class LogReader:
             log.log_start_offset,
             high_watermark,
             stable,
-            _ranges_of(aborted),
+            _to_aborted_ranges(aborted),
         ), run.next_offset
 
     def _get_remote(self, offset: int) -> RemoteLogReader:
@@ -214,7 +214,7 @@ class LogReader:
     def _read_view(
         self, view: SegmentView, start_offset: int, limit: int, max_bytes: int, min_one: bool
     ) -> BatchRun:
-        known, position = self._ends.pop(start_offset, (None, 0))
+        cached_segment, position = self._next_positions.pop(start_offset, (None, 0))
         if start_offset < limit:
             for segment in view.from_offset(start_offset):
                 if segment.base_offset >= limit:
@@ -226,19 +226,24 @@ class LogReader:
                     max_bytes=max_bytes,
                     min_one=min_one,
                     size=segment.size,
-                    position=position if segment is known else None,
+                    position=position if segment is cached_segment else None,
                 )
                 if run is not None:
-                    self._remember_end(view, segment, run)
+                    self._cache_next_position(view, segment, run)
                     return run
-        # Nothing is left between a start below the limit and the limit: the reader continues there.
+        # No batch lies between the start offset and the limit: the reader continues at the limit.
         return BatchRun(memoryview(b""), max(start_offset, limit), 0)
 
-    def _remember_end(self, view: SegmentView, segment: ReadableSegment, run: BatchRun) -> None:
-        if view.active is not self._ends_active or len(self._ends) >= _ENDS_MAX:
-            self._ends.clear()
-            self._ends_active = view.active
-        self._ends[run.next_offset] = (segment, run.end_position)
+    def _cache_next_position(
+        self, view: SegmentView, segment: ReadableSegment, run: BatchRun
+    ) -> None:
+        if (
+            view.active is not self._positions_active
+            or len(self._next_positions) >= _CACHED_POSITIONS_MAX
+        ):
+            self._next_positions.clear()
+            self._positions_active = view.active
+        self._next_positions[run.next_offset] = (segment, run.end_position)
 
     def _limit(self, isolation: Isolation) -> int:
         if isolation is Isolation.READ_UNCOMMITTED:
@@ -265,9 +270,9 @@ class LogReader:
                 offset = self._search_remote_time(timestamp, start_offset, local_start)
             if offset is None:
                 offset = self._segments.read_stable(lambda: self._search_time(log.view, timestamp))
-            # What moved from one side to the other meanwhile was seen on neither.
-            is_steady = log.view.first_base_offset == local_start
-            if log.log_start_offset == start_offset and is_steady:
+            # A segment that moved to the cold tier meanwhile may have been missed in both.
+            is_unchanged = log.view.first_base_offset == local_start
+            if log.log_start_offset == start_offset and is_unchanged:
                 return offset if offset and offset.offset < log.high_watermark else None
 
     def _search_remote_time(
@@ -280,7 +285,7 @@ class LogReader:
         except StoreError:
             if self._log.log_start_offset == start_offset:
                 raise
-            return None  # deleted meanwhile: the caller looks again
+            return None  # deleted meanwhile: the caller retries
 
     def _search_time(self, view: SegmentView, timestamp: int) -> TimestampOffset | None:
         for segment in view:
@@ -313,7 +318,7 @@ class LogReader:
         )
 
     def aborted_transactions(self) -> list[AbortedTransaction]:
-        """Every aborted transaction the indexes know."""
+        """All aborted transactions in the transaction indexes."""
         return self._segments.read_stable(
             lambda: [
                 aborted
@@ -323,7 +328,7 @@ class LogReader:
         )
 
 
-def _ranges_of(aborted: Iterable[AbortedTransaction]) -> tuple[AbortedRange, ...]:
+def _to_aborted_ranges(aborted: Iterable[AbortedTransaction]) -> tuple[AbortedRange, ...]:
     """Without duplicates: both tiers may list the same transaction."""
     ranges = [
         AbortedRange(transaction.producer_id, transaction.first_offset) for transaction in aborted
@@ -336,7 +341,7 @@ def _collect_aborted(
 ) -> list[AbortedTransaction]:
     """The aborted transactions that touch [start, end).
 
-    Their markers lie in that segment or after it.
+    Their markers are in the segment of the start offset or in later ones.
     """
     aborted: list[AbortedTransaction] = []
     for segment in view.may_hold_aborted(start_offset):

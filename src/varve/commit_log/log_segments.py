@@ -1,8 +1,8 @@
-"""The segments of an open log: which there are now, how they change, when their files go.
+"""The segments of an open log: the current view, changes to it, removal of old files.
 
-Invariant  base offsets ascend; the active segment is the last. A `SegmentView` never changes: it is
-           replaced. `generation` counts starts and ends of changes to files, so it is odd during
-           one: a sequence lock.
+Invariant  base offsets ascend; the active segment is the last. A `SegmentView` is immutable and
+           replaced as a whole. `generation` counts starts and ends of changes to files, so it is
+           odd during one: a sequence lock.
 Crash      files that leave the log are renamed `.deleted` first and removed later.
 Threads    the log's lock guards every change; readers take the view once and need no lock.
 """
@@ -30,6 +30,7 @@ from varve.foundation.errors import StoreError, Unavailable
 T = TypeVar("T")
 
 STABLE_READ_ATTEMPTS: Final = 8
+"""How often a read is tried while segments are replaced, before it raises Unavailable."""
 
 
 class SegmentView:
@@ -94,16 +95,16 @@ class LogSegments:
     def _segments_after(self, offset: int) -> list[ActiveSegment | Segment]:
         closed = self.view.closed
         ends = [segment.base_offset for segment in closed[1:]] + [self.view.active.base_offset]
-        # One that ends right there was closed since: its indexes were perhaps written after it.
+        # A segment that ends exactly there was closed later: its indexes may be unsynced.
         return [segment for segment, end in zip(closed, ends, strict=False) if end >= offset]
 
     # Read
 
     def read_stable(self, read: Callable[[], T]) -> T:
-        """What `read` returns if no change of files began or ended meanwhile.
+        """Calls `read` until no change of files began or ended meanwhile; returns its result.
 
-        It is called again after a truncation, a swap or a segment that left the log. Other I/O
-        errors take the log down.
+        It retries after a truncation, a swap or a segment that left the log. Other I/O errors take
+        the log offline.
         """
         for _ in range(STABLE_READ_ATTEMPTS):
             generation = self.generation
@@ -129,18 +130,18 @@ class LogSegments:
         )
 
     def find(self, segments: Sequence[Segment]) -> int | None:
-        """The number of the first of them; None unless all follow each other here."""
+        """The index of the first segment; None unless all are consecutive in the view."""
         closed = self.view.closed
         for number, segment in enumerate(closed):
             if segment is segments[0]:
-                here = closed[number : number + len(segments)]
-                return number if list(here) == list(segments) else None
+                candidates = closed[number : number + len(segments)]
+                return number if list(candidates) == list(segments) else None
         return None
 
     # When records were appended
 
     def appended(self, segment: ReadableSegment) -> AppendSpan:
-        """When a segment's records came; raises FileNotFoundError when it has left the log."""
+        """When a segment's records were appended; raises FileNotFoundError if it left the log."""
         active = self.view.active
         span = (
             active.appended
@@ -148,12 +149,12 @@ class LogSegments:
             else self.append_times.find(segment.base_offset)
         )
         if span is None:
-            changed_ms = self.fs.info(segment.path(LOG)).modified_ms
-            span = AppendSpan(changed_ms, changed_ms)
+            modified_ms = self.fs.info(segment.path(LOG)).modified_ms
+            span = AppendSpan(modified_ms, modified_ms)
         return span
 
     def record_append_locked(self, now_ms: int) -> None:
-        """Before the bytes are written: a segment with records has an entry of when they came."""
+        """Call it before the bytes are written: a segment with records then has an entry."""
         active = self.view.active
         if active.appended is None:
             span = AppendSpan(now_ms, now_ms)
@@ -163,7 +164,7 @@ class LogSegments:
             active.appended = AppendSpan(active.appended.first_ms, now_ms)
 
     def record_closing_locked(self) -> None:
-        """When the records of the active segment came, once nothing more is appended to it."""
+        """Writes the final append times of the active segment, which gets no more appends."""
         active = self.view.active
         span = active.appended
         if span is not None and span != self.append_times.find(active.base_offset):
@@ -172,17 +173,17 @@ class LogSegments:
     # Change
 
     @contextlib.contextmanager
-    def changing_files_locked(self, doing: str) -> Iterator[None]:
-        """Around a change of files that readers may be reading.
+    def changing_files_locked(self, operation: str) -> Iterator[None]:
+        """Encloses a change of files that readers may be reading.
 
-        What fails in it leaves the log neither as it was nor as it should be, so even a full disk
-        takes it down: a reopen finds out what is there.
+        A failure inside leaves the log in an intermediate state, so even a full disk takes it
+        offline; reopening recovers it.
         """
         self.generation += 1
         try:
             yield
         except OSError as error:
-            raise self._health.offline(error, doing) from error
+            raise self._health.offline(error, operation) from error
         except StoreError as error:
             self._health.failure = self._health.failure or error
             raise
@@ -190,26 +191,26 @@ class LogSegments:
             self.generation += 1
 
     def set_view_locked(self, closed: Sequence[Segment], active: ActiveSegment) -> None:
-        """Takes other segments; those that are gone need no sync any more."""
-        stay = {segment.base_offset for segment in set(closed).intersection(self.view.closed)}
-        self.unsynced = [segment for segment in self.unsynced if segment.base_offset in stay]
+        """Replaces the view; removed segments no longer need a sync."""
+        retained = {segment.base_offset for segment in set(closed).intersection(self.view.closed)}
+        self.unsynced = [segment for segment in self.unsynced if segment.base_offset in retained]
         self.view = SegmentView(closed, active)
 
     def add_active_locked(self, base_offset: int) -> None:
-        """Begins a segment behind the active one, whose index files are written."""
+        """Starts a segment after the active one, whose index files have been written."""
         active = self.view.active
         try:
-            fresh = self.new_active(base_offset)
+            next_active = self.new_active(base_offset)
         except OSError:
-            # The old segment may continue: a segment that begins inside it must not be found later.
+            # Appends may continue in the old segment: a load must not find one that begins in it.
             self.has_new_files = True
             self._remove_files(base_offset)
             raise
         self.unsynced.append(active)
-        self.view = SegmentView([*self.view.closed, active.closed()], fresh)
+        self.view = SegmentView([*self.view.closed, active.closed()], next_active)
 
     def new_active(self, base_offset: int) -> ActiveSegment:
-        """An empty segment; files left with its names are removed first."""
+        """An empty segment; leftover files with its names are removed first."""
         self._remove_files(base_offset)
         active = self._open_active(base_offset)
         if self.settings.preallocate:
@@ -218,7 +219,7 @@ class LogSegments:
         return active
 
     def _open_active(self, base_offset: int) -> ActiveSegment:
-        """A segment open for appends on whatever its data file holds."""
+        """Opens a segment for appends; its data file may already have content."""
         return ActiveSegment(
             self.files,
             self.directory,
@@ -236,9 +237,10 @@ class LogSegments:
     def truncate_locked(
         self, contents: SegmentContents, appended: AppendSpan | None, *, number: int
     ) -> None:
-        """Keeps `contents` of the segment with this number, which takes the appends from now on.
+        """Truncates the segment at index `number` to `contents` and makes it the active one.
 
-        Later segments go highest first, so that a crash never leaves a gap; the cut is synced.
+        Later segments are removed highest first, so that a crash never leaves a gap; the truncation
+        is synced.
         """
         segments = list(self.view)
         for segment in reversed(segments[number + 1 :]):
@@ -257,9 +259,9 @@ class LogSegments:
         self.set_view_locked(closed[:number], active)
 
     def mark_deleted_locked(self, segment: ReadableSegment, now_ms: int | None = None) -> None:
-        """Renames a segment's files `.deleted`; they go `file.delete.delay.ms` from now.
+        """Renames a segment's files `.deleted`; they are removed `file.delete.delay.ms` later.
 
-        Readers that have them open continue.
+        Readers that have them open can continue.
         """
         if isinstance(segment, Segment):
             self.files.forget(segment)
@@ -271,7 +273,7 @@ class LogSegments:
             self.pending_deletions.append((due_ms, path))
 
     def delete_expired_files(self, now_ms: int) -> None:
-        """Removes the files that are due."""
+        """Removes the files whose deletion delay has passed."""
         with self._lock:
             due = [path for due_ms, path in self.pending_deletions if due_ms <= now_ms]
             self.pending_deletions = [

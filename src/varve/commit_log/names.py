@@ -53,7 +53,7 @@ _SEGMENT_FILE = re.compile(
 _UNFINISHED_KEY_INDEX = re.compile(r"[0-9]{20}\.keys(\.cleaned)?\.(tmp|run)")
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 _MARKED_DIRECTORY = re.compile(r"(\S+-\S+)\.([^\s.]+)-(delete|future|stray)")
-# No leading zeros: the files are sought under the name that the number gives back.
+# No leading zeros: paths are built from the parsed number.
 _PARTITION_NUMBER = re.compile(r"0|[1-9][0-9]{0,9}")
 
 
@@ -81,7 +81,7 @@ def parse_file_name(name: str) -> SegmentFileName | None:
 
 
 def is_unfinished_key_index(name: str) -> bool:
-    """Whether a file is a part of a key index whose making was cut short."""
+    """Whether a file belongs to a key index whose build was interrupted."""
     return _UNFINISHED_KEY_INDEX.fullmatch(name) is not None
 
 
@@ -113,7 +113,7 @@ def validate_topic_name(name: str) -> None:
 
 
 class DirectoryState(StrEnum):
-    """What a partition's directory is kept for; ACTIVE ones are served."""
+    """The state of a partition's directory; only ACTIVE ones are served."""
 
     ACTIVE = ""
     DELETE = "delete"
@@ -132,13 +132,13 @@ class PartitionDirectory:
 
 def parse_partition_directory(name: str) -> PartitionDirectory:
     """The parts of a partition directory's name; raises Corrupt for any other directory."""
-    state, id, rest = DirectoryState.ACTIVE, None, name
+    state, id, partition_name = DirectoryState.ACTIVE, None, name
     if name.endswith(("-delete", "-future", "-stray")):
         match = _MARKED_DIRECTORY.fullmatch(name)
         if match is None:
             raise _not_a_partition(name)
-        rest, id, state = match[1], match[2], DirectoryState(match[3])
-    topic, _, number = rest.rpartition("-")
+        partition_name, id, state = match[1], match[2], DirectoryState(match[3])
+    topic, _, number = partition_name.rpartition("-")
     if not topic or _PARTITION_NUMBER.fullmatch(number) is None or int(number) > PARTITION_MAX:
         raise _not_a_partition(name)
     return PartitionDirectory(TopicPartition(topic, int(number)), state, id)
@@ -152,12 +152,12 @@ def _not_a_partition(name: str) -> Corrupt:
 
 
 def random_directory_id(random: random.Random) -> str:
-    """32 random hex digits that keep marked directories of one partition apart."""
+    """32 random hex digits that distinguish the marked directories of one partition."""
     return f"{random.getrandbits(128):032x}"
 
 
 def delete_directory_name(topic_partition: TopicPartition, id: str) -> str:
-    """The name of a directory that waits for deletion; a long topic is cut at its end."""
+    """The name of a directory that waits for deletion; the end of a long topic is cut off."""
     ending = f"-{topic_partition.partition}.{id}-{DirectoryState.DELETE}"
     return topic_partition.topic[: DIRECTORY_NAME_SIZE_MAX - len(ending)] + ending
 

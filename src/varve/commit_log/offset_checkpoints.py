@@ -1,11 +1,11 @@
-"""Checkpoint files: small tables of numbers as text, replaced whole.
+"""Checkpoint files: small tables of numbers as text, replaced as a whole.
 
 Layout     lines ended by a newline: format version `0`, the number of entries, the entries with
-           fields apart by a space. docs/formats/checkpoints.md
-Invariant  an entry of the cleaner's checkpoint never reaches beyond its log: it is lowered,
-           durably, before the log is cut, and removed with the partition.
-Crash      replaced by rename, so a reader sees the old table or the new one. A cleaner offset that
-           lags makes the next cleaning look at more than it must.
+           fields separated by a space. docs/formats/checkpoints.md
+Invariant  an entry of the cleaner's checkpoint never lies beyond the end of its log: it is lowered,
+           durably, before the log is truncated, and removed with the partition.
+Crash      replaced by rename, so a reader sees the old table or the new one. An outdated cleaner
+           offset only makes the next cleaning read more than necessary.
 Threads    one lock per file around its entries and the file; it may be taken under a log's lock,
            and no log's lock is taken under it.
 """
@@ -37,7 +37,7 @@ _INTEGER = re.compile(rb"[+-]?[0-9]{1,19}")
 
 
 class CheckpointLine:
-    """One line of a checkpoint and where it stands, for reading its fields."""
+    """One line of a checkpoint with its file and line number, for decoding its fields."""
 
     __slots__ = ("fields", "number", "where")
 
@@ -117,7 +117,7 @@ def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
 def decode_offsets(
     data: bytes | bytearray | memoryview, where: str = "checkpoint"
 ) -> dict[TopicPartition, int]:
-    """The offsets of a checkpoint; of a partition named twice the last counts."""
+    """The offsets of a checkpoint; the last entry of a partition applies."""
     offsets = {}
     for line in decode_checkpoint(data, where):
         line.require_fields(3, "topic partition offset")
@@ -145,7 +145,7 @@ class OffsetCheckpoint:
         self._offsets: dict[TopicPartition, int] = {}  # guarded by _lock
 
     def load(self) -> None:
-        """Takes what the file says; an unreadable one counts as empty: slower, nothing lost."""
+        """Reads the file; a corrupt one counts as empty, which is slower but loses no records."""
         assert self._fs is not None
         try:
             offsets = decode_offsets(self._fs.read(self._path), where=self._path)
@@ -162,12 +162,12 @@ class OffsetCheckpoint:
             return self._offsets.get(partition)
 
     def write(self, partition: TopicPartition, offset: int | None) -> None:
-        """Sets one entry, or removes it (None); on disk when it returns."""
+        """Sets one entry, or removes it (None); durable on return."""
         with self._lock:
             self._write_locked({**self._offsets, partition: offset})
 
     def lower(self, partition: TopicPartition, offset: int) -> None:
-        """Lowers an entry that reaches beyond the offset, durably."""
+        """Lowers an entry that is above the offset, durably."""
         with self._lock:
             if self._offsets.get(partition, offset) > offset:
                 self._write_locked({**self._offsets, partition: offset})
@@ -180,16 +180,15 @@ class OffsetCheckpoint:
                 self._write_locked({**self._offsets, **stale})
 
     def replace(self, offsets: Iterator[tuple[TopicPartition, int | None]]) -> None:
-        """Sets the entries of all partitions that are served; others stay as they are.
+        """Sets the entries of all served partitions; the others stay.
 
-        The iterator runs under the lock: a `write` that comes first is not undone by an older
-        value.
+        The iterator runs under the lock, so that an older value cannot undo a preceding `write`.
         """
         with self._lock:
             self._write_locked({**self._offsets, **dict(offsets)})
 
     def _write_locked(self, offsets: Mapping[TopicPartition, int | None]) -> None:
-        """Nothing is written to a directory that is offline, or of partitions that are not here."""
+        """Writes nothing to an offline directory, and only entries of hosted partitions."""
         if self._health.failure is None:
             hosted = offsets if self._hosted is None else self._hosted
             entries = {
@@ -203,9 +202,9 @@ class OffsetCheckpoint:
 
 
 class DirectoryCheckpoints:
-    """The checkpoints of one log directory; `hosted` are the partitions it has at any time.
+    """The checkpoints of one log directory; `hosted` contains its current partitions.
 
-    Without a file system they are in memory only: for a log that is in no open log directory.
+    Without a file system they are kept in memory only, for a log outside any open log directory.
     """
 
     def __init__(

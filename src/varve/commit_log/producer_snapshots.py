@@ -5,11 +5,11 @@ Layout     `<offset>.snapshot` holds the state up to but excluding the offset: v
            epoch (i16), last sequence (i32), last offset (i64), offset delta (i32), timestamp (i64),
            coordinator epoch (i32), first offset of the open transaction (i64, -1 none), big-endian.
            docs/formats/producer-snapshot.md
-Invariant  replay follows the rules of replication: nothing stored is refused, no sequence is
-           checked. A snapshot has one batch per producer and the log remembers five: the older ones
-           are restored from the ends of the last segments, if they lead to the same last batch.
-Crash      snapshots are hints, written in place: one that is torn, damaged or missing is removed,
-           and an older one, or the whole log, serves.
+Invariant  replay follows the rules of replication: nothing stored is rejected, no sequence is
+           checked. A snapshot has one batch per producer, producer state has five: the older ones
+           are restored from the ends of the last segments, if their newest batches agree.
+Crash      snapshots are hints, written in place: a torn or damaged one is removed, and replay
+           starts at an older one or at the log start.
 """
 
 import contextlib
@@ -60,7 +60,7 @@ _REMEDY = "remove the snapshot, producer state is rebuilt from an older one"
 
 
 class SnapshotEntry(NamedTuple):
-    """One producer as the file holds it; -1 stands for whatever is not known."""
+    """One producer in the snapshot file; -1 stands for an unknown value."""
 
     producer_id: int
     epoch: int
@@ -73,7 +73,7 @@ class SnapshotEntry(NamedTuple):
 
 
 def encode_producer_snapshot(entries: Iterable[SnapshotEntry]) -> bytes:
-    """The file's bytes, entries in the order given."""
+    """The file's bytes, with the entries in this order."""
     packed = [_ENTRY.pack(*entry) for entry in entries]
     data = b"".join([_HEADER.pack(VERSION, 0, len(packed)), *packed])
     return _HEADER.pack(VERSION, _crc_of(data), len(packed)) + data[_HEADER.size :]
@@ -82,7 +82,7 @@ def encode_producer_snapshot(entries: Iterable[SnapshotEntry]) -> bytes:
 def decode_producer_snapshot(
     data: bytes | bytearray | memoryview, where: str = "producer snapshot"
 ) -> list[SnapshotEntry]:
-    """The entries of a file; raises Corrupt unless version, checksum and length are all right."""
+    """The entries of a file; raises Corrupt unless version, checksum and length are valid."""
     if len(data) < _HEADER.size:
         raise Corrupt(
             f"{where}: {len(data)} bytes are fewer than the header's {_HEADER.size}: {_REMEDY}"
@@ -122,9 +122,9 @@ def load_snapshot(
     expiration_ms: int = INT64_MAX,
     where: str = "producer snapshot",
 ) -> None:
-    """Replaces all state by a snapshot less its expired producers.
+    """Replaces all state by a snapshot without its expired producers.
 
-    Raises Corrupt and changes nothing when the snapshot is broken.
+    Raises Corrupt, and changes nothing, if the snapshot is damaged.
     """
     loaded = [_from_snapshot(row) for row in decode_producer_snapshot(data, where)]
     producers.replace(entry for entry in loaded if not entry.is_expired(now_ms, expiration_ms))
@@ -159,10 +159,7 @@ def _from_snapshot(row: SnapshotEntry) -> ProducerStateEntry:
 
 
 def summarize_row(row: list[int], batch: memoryview | None, where: str) -> BatchSummary:
-    """What producer state needs of one scanned batch.
-
-    `batch` is needed for control batches only.
-    """
+    """The summary of one scanned batch for producer state; only control batches need `batch`."""
     is_control = row[BatchColumn.ATTRIBUTES] & CONTROL_BIT
     return BatchSummary.of_batch(
         row,
@@ -173,10 +170,7 @@ def summarize_row(row: list[int], batch: memoryview | None, where: str) -> Batch
 
 
 def decode_marker(batch: memoryview, where: str) -> Marker | None:
-    """The end-of-transaction marker in a control batch.
-
-    None for an emptied one or another control type.
-    """
+    """The transaction marker in a control batch; None if it is empty or of another type."""
     records = Batch(bytes(batch), where=where).records()
     if not records or records[0].key is None:
         return None
@@ -190,7 +184,7 @@ def decode_marker(batch: memoryview, where: str) -> Marker | None:
 
 
 def count_before_bad_marker(table: BatchTable, *, where: str) -> int:
-    """How many batches precede the first marker that cannot be read; all when there is none."""
+    """The number of batches before the first malformed marker; all if there is none."""
     is_control = (table.rows[:, BatchColumn.ATTRIBUTES] & CONTROL_BIT) != 0
     for row in np.flatnonzero(is_control & (table.rows[:, BatchColumn.PRODUCER_ID] >= 0)):
         try:
@@ -208,7 +202,7 @@ def replay_batches(
     where: str,
 ) -> None:
     """Applies the batches of a table; aborted transactions are added to the index, if any."""
-    for row in _rows_that_matter(table.rows):
+    for row in _find_relevant_rows(table.rows):
         fields = table.rows[row].tolist()
         is_control = fields[BatchColumn.ATTRIBUTES] & CONTROL_BIT
         summary = summarize_row(fields, table.bytes_of(int(row)) if is_control else None, where)
@@ -216,11 +210,11 @@ def replay_batches(
         producers.apply(plan, txn_index)
 
 
-def _rows_that_matter(rows: npt.NDArray[np.int64]) -> npt.NDArray[np.intp]:
-    """The rows that leave a trace in producer state, in order.
+def _find_relevant_rows(rows: npt.NDArray[np.int64]) -> npt.NDArray[np.intp]:
+    """The rows that affect the final producer state, in order.
 
-    Of a producer's data batches these are its last five, which are remembered, and those that may
-    open a transaction: the first, and any behind a marker or a batch outside a transaction.
+    Of a producer's data batches these are the last five, which producer state keeps, and those that
+    may open a transaction: the first, and any after a marker or a batch outside a transaction.
     """
     with_producer = np.flatnonzero(rows[:, BatchColumn.PRODUCER_ID] >= 0)
     if not with_producer.size:
@@ -263,9 +257,9 @@ class ProducerSnapshots:
         return self.offsets[-1] if self.offsets else -1
 
     def write(self, producers: ProducerStateManager) -> None:
-        """Writes the state at its map end, unless a snapshot as new is there."""
+        """Writes the state at its map end offset, unless a snapshot at or after it exists."""
         offset = producers.map_end_offset
-        # At offset 0 there is nothing to know, and Kafka writes none.
+        # At offset 0 the state is empty, and Kafka writes no snapshot either.
         if offset <= max(self.latest, 0):
             return
         data = encode_snapshot(producers)
@@ -277,8 +271,8 @@ class ProducerSnapshots:
         return self._fs.read(self.path(offset))
 
     def mark_unsynced_from(self, offset: int) -> None:
-        """An earlier process may have ended before it synced these."""
-        self._unsynced = [known for known in self.offsets if known >= offset]
+        """Marks snapshots that an earlier process may have written without a sync."""
+        self._unsynced = [snapshot for snapshot in self.offsets if snapshot >= offset]
 
     def take_unsynced(self) -> list[int]:
         """The offsets of snapshots written since the last call; the caller syncs them."""
@@ -286,7 +280,7 @@ class ProducerSnapshots:
         return unsynced
 
     def sync(self, offset: int) -> bool:
-        """False if the file has vanished: an older one and the batches after it serve."""
+        """False if the file has vanished: loading then replays from an older one."""
         try:
             with self._fs.open(self.path(offset)) as file:
                 file.sync()
@@ -301,22 +295,22 @@ class ProducerSnapshots:
             self._fs.remove(self.path(offset))
 
     def set_aside(self, offset: int) -> None:
-        """Renames it `.deleted`; the caller removes it later, as the rest of its segment."""
+        """Renames it `.deleted`; the caller removes it later with the files of its segment."""
         self.forget(offset)
         with contextlib.suppress(FileNotFoundError):
             self._fs.rename(self.path(offset), self.path(offset) + DELETED)
 
     def forget(self, offset: int) -> None:
-        """Passes over the snapshot from now on."""
+        """Stops using the snapshot; its file stays."""
         if offset in self.offsets:
             self.offsets.remove(offset)
         if offset in self._unsynced:
             self._unsynced.remove(offset)
 
     def remove_stray(self, base_offsets: Sequence[int]) -> None:
-        """Removes those that name no segment.
+        """Removes snapshots at offsets that are no segment's base offset.
 
-        But for the largest if it is not below the largest base.
+        The last one is kept if it is not below the last base offset.
         """
         bases = set(base_offsets)
         stray = [offset for offset in self.offsets if offset not in bases]
@@ -328,10 +322,7 @@ class ProducerSnapshots:
     def load_newest(
         self, producers: ProducerStateManager, *, now_ms: int, expiration_ms: int
     ) -> int | None:
-        """Loads the newest snapshot that can be read and gives its offset.
-
-        Damaged ones are removed.
-        """
+        """Loads the newest readable snapshot and returns its offset; removes damaged ones."""
         while self.offsets:
             path = self.path(self.latest)
             try:
@@ -355,7 +346,7 @@ class ProducerSnapshots:
 
 @dataclass(frozen=True, slots=True)
 class ProducerLoad:
-    """What loading producer state depends on besides the log itself."""
+    """Parameters of loading producer state."""
 
     log_start_offset: int
     now_ms: int
@@ -371,7 +362,7 @@ def load_producers(
     end_offset: int,
     load: ProducerLoad,
 ) -> ProducerStateManager:
-    """Producer state up to `end_offset`, with the snapshots a loaded log should have."""
+    """Loads producer state up to `end_offset`; writes the snapshots that a loaded log has."""
     producers = ProducerStateManager(load.where)
     last_bases = [segment.base_offset for segment in segments[-2:]]
     if load.clean and not snapshots.offsets:
@@ -401,23 +392,23 @@ def load_producers(
 def read_snapshot(
     snapshots: ProducerSnapshots, segments: Sequence[ReadableSegment], *, offset: int
 ) -> bytes:
-    """The bytes of the snapshot at an offset, rebuilt where the file is missing or damaged.
+    """The bytes of the snapshot at an offset, rebuilt if the file is missing or damaged.
 
-    Writes and removes nothing. `segments` are those before the offset, and may be more.
+    Writes and removes nothing. `segments` contains at least those before the offset.
     """
     producers = ProducerStateManager()
     start = 0
-    for at in reversed([known for known in snapshots.offsets if known <= offset]):
-        path = snapshots.path(at)
+    for snapshot in reversed([older for older in snapshots.offsets if older <= offset]):
+        path = snapshots.path(snapshot)
         try:
-            data = snapshots.read(at)
+            data = snapshots.read(snapshot)
             load_snapshot(producers, data, where=path)
         except (Corrupt, FileNotFoundError):
             producers.clear()
             continue
-        if at == offset:
+        if snapshot == offset:
             return data
-        start = at
+        start = snapshot
         break
     ends = [readable_segment.base_offset for readable_segment in segments[1:]] + [offset]
     for segment, end in zip(segments, ends, strict=False):
@@ -448,22 +439,22 @@ def _replay_segment(
 
 
 RESTORED_BYTES: Final = 1 << 20
-"""How much of a segment's end is looked at; what is on its way is the newest there is."""
+"""How much of a segment's end is replayed: batches that a producer may retry are the newest."""
 
 
 def restore_cached_batches(
     segments: Sequence[ReadableSegment], producers: ProducerStateManager
 ) -> None:
-    """Completes the batches of producers from the ends of the segments, which are in order."""
+    """Completes the cached batches of producers from the ends of the segments, in order."""
     if not any(_is_incomplete(entry) for entry in producers.entries.values()):
         return
     try:
         manager = _replay_tails(segments)
     except Corrupt:
-        return  # reads and checks report it; what the snapshot says is enough to continue
+        return  # reads and checks report the damage; the snapshot is enough to continue
     for producer_id, entry in producers.entries.items():
         other = manager.entries.get(producer_id)
-        if other is not None and _is_incomplete(entry) and _leads_to(other, entry):
+        if other is not None and _is_incomplete(entry) and _has_same_newest(other, entry):
             older = other.batches[: -len(entry.batches)]
             producers.entries[producer_id] = entry._replace(batches=(*older, *entry.batches))
 
@@ -481,8 +472,8 @@ def _is_incomplete(entry: ProducerStateEntry) -> bool:
     return 0 < len(entry.batches) < CACHED_BATCH_COUNT
 
 
-def _leads_to(other: ProducerStateEntry, entry: ProducerStateEntry) -> bool:
-    """Whether the other one knows the same newest batches."""
+def _has_same_newest(other: ProducerStateEntry, entry: ProducerStateEntry) -> bool:
+    """Whether the newest batches of the other entry are the batches of this one."""
     newest = other.batches[-len(entry.batches) :]
     return other.epoch == entry.epoch and (
         [(metadata.last_sequence, metadata.last_offset) for metadata in newest]
@@ -491,7 +482,7 @@ def _leads_to(other: ProducerStateEntry, entry: ProducerStateEntry) -> bool:
 
 
 def _tail_position(segment: ReadableSegment) -> int:
-    """Where a batch begins that has the end of the segment after it."""
+    """The position of a batch about `RESTORED_BYTES` before the end of the segment."""
     entries = segment.offset_index().entries()
     number = int(np.searchsorted(entries[:, 1], segment.size - RESTORED_BYTES, side="right")) - 1
     if number < 0:

@@ -1,10 +1,10 @@
-"""What a log remembers of its producers: sequences, epochs, open transactions.
+"""Producer state of a log: sequences, epochs and open transactions of each producer.
 
 Invariant  state changes only in `apply` and the methods after it, never while an append is checked.
            Ongoing and unreplicated transactions are keyed by first offset and never share one.
            An entry has at most five batches, all of its epoch; entries are values.
 Crash      rebuilt from the newest snapshot and the batches after it.
-Threads    all writers hold the log's lock; entries are replaced, never changed.
+Threads    all writers hold the log's lock; entries are replaced, never modified.
 """
 
 import logging
@@ -23,7 +23,7 @@ from varve.foundation.errors import (
 from varve.kernels.batch_layout import CONTROL_BIT, INT32_MAX, TRANSACTIONAL_BIT, BatchColumn
 from varve.records import increment_sequence
 
-CACHED_BATCH_COUNT = 5
+CACHED_BATCH_COUNT = 5  # as Kafka: a producer has at most five requests in flight
 NONE = -1
 SEQUENCE_MAX = INT32_MAX
 
@@ -37,7 +37,7 @@ _BASE_SEQUENCE = int(BatchColumn.BASE_SEQUENCE)
 
 
 class AppendOrigin(StrEnum):
-    """Who appends: decides which violations are refused and which are only logged."""
+    """Who appends; decides which violations are rejected and which are only logged."""
 
     CLIENT = "client"
     COORDINATOR = "coordinator"
@@ -46,16 +46,18 @@ class AppendOrigin(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """The end of a transaction, as a control batch says."""
+    """The transaction marker of a control batch."""
 
     committed: bool
     coordinator_epoch: int
 
 
 class BatchSummary(NamedTuple):
-    """What producer state needs of one batch; `marker` is None for data and emptied markers."""
+    """The fields of a batch that producer state needs; `marker` is None for data batches and for
+    control batches without a record.
+    """
 
-    # A tuple, as the values below: every append of an idempotent producer makes one.
+    # A tuple, like the values below: every append of an idempotent producer creates one.
 
     base_offset: int
     last_offset: int
@@ -72,9 +74,9 @@ class BatchSummary(NamedTuple):
     def of_batch(
         cls, row: Sequence[int], *, base_offset: int, max_timestamp: int, marker: Marker | None
     ) -> Self:
-        """The summary of a batch by its row of `BatchColumn`, at the offset that it has in the log.
+        """The summary of a batch from its row of `BatchColumn` and its base offset in the log.
 
-        Its largest timestamp may differ from the row's where the log sets it.
+        `max_timestamp` may differ from the row's, as the log may set it.
         """
         delta = row[_LAST_OFFSET] - row[_BASE_OFFSET]
         base_sequence, attributes = row[_BASE_SEQUENCE], row[_ATTRIBUTES]
@@ -93,7 +95,7 @@ class BatchSummary(NamedTuple):
 
 
 class BatchMetadata(NamedTuple):
-    """One of a producer's latest batches, by which a repeated one is recognised."""
+    """One of a producer's latest batches, kept to detect duplicates."""
 
     last_sequence: int
     last_offset: int
@@ -110,7 +112,7 @@ class BatchMetadata(NamedTuple):
 
 
 class LastRecord(NamedTuple):
-    """What compaction keeps a producer's last batch by, even when its records are gone."""
+    """The end of a producer's data: compaction keeps that batch, even without records."""
 
     epoch: int
     last_data_offset: int | None
@@ -128,7 +130,7 @@ class ProducerStateEntry(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
-        """-1 when no data batch of this epoch is known."""
+        """-1 when no data batch of this epoch is cached."""
         return self.batches[-1].last_sequence if self.batches else NONE
 
     @property
@@ -137,7 +139,7 @@ class ProducerStateEntry(NamedTuple):
         return LastRecord(self.epoch, last)
 
     def after_data(self, batch: BatchSummary) -> "ProducerStateEntry":
-        """The producer once a data batch is appended: a new epoch forgets the cached batches."""
+        """The entry after a data batch is appended: a new epoch drops the cached batches."""
         kept = self.batches[1 - CACHED_BATCH_COUNT :] if batch.producer_epoch == self.epoch else ()
         first_offset = self.transaction_first_offset
         if first_offset is None and batch.is_transactional:
@@ -156,7 +158,7 @@ class ProducerStateEntry(NamedTuple):
         )
 
     def after_marker(self, batch: BatchSummary, marker: Marker) -> "ProducerStateEntry":
-        """The producer once a marker is appended: its transaction, if any, is over."""
+        """The entry after a marker is appended: no transaction is open."""
         return ProducerStateEntry(
             self.producer_id,
             batch.producer_epoch,
@@ -167,9 +169,9 @@ class ProducerStateEntry(NamedTuple):
         )
 
     def is_expired(self, now_ms: int, expiration_ms: int) -> bool:
-        """Whether it has been silent long enough; never while a transaction is open."""
-        is_silent = now_ms - self.last_timestamp >= expiration_ms
-        return is_silent and self.transaction_first_offset is None
+        """Whether it has been idle for the expiration time; never with an open transaction."""
+        is_idle = now_ms - self.last_timestamp >= expiration_ms
+        return is_idle and self.transaction_first_offset is None
 
     def find_duplicate(self, batch: BatchSummary) -> BatchMetadata | None:
         """The cached batch with the same epoch and sequences."""
@@ -185,7 +187,7 @@ class ProducerStateEntry(NamedTuple):
 
 
 class CompletedTransaction(NamedTuple):
-    """A transaction that met its marker; `last_offset` is the marker's."""
+    """A transaction that has its marker; `last_offset` is the marker's."""
 
     producer_id: int
     first_offset: int
@@ -206,7 +208,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class ProducerAppendInfo:
-    """What an append will change; with a `duplicate` the append has been done before."""
+    """The changes of an append to producer state; a `duplicate` has been appended before."""
 
     duplicate: BatchMetadata | None = None
     completed: list[CompletedTransaction] = field(default_factory=list)
@@ -228,7 +230,7 @@ class ProducerStateManager:
     def check_and_plan(
         self, batches: Sequence[BatchSummary], origin: AppendOrigin
     ) -> ProducerAppendInfo:
-        """Checks the batches of one append in order, each against the outcome of those before.
+        """Checks the batches of one append in order, each against the state after those before it.
 
         Raises InvalidProducerEpoch, OutOfOrderSequence, InvalidTransactionState or
         CoordinatorFenced; under REPLICATION violations are logged and accepted.
@@ -238,14 +240,14 @@ class ProducerStateManager:
             producer_id = batch.producer_id
             if producer_id < 0:
                 continue
-            known = self.entries.get(producer_id)
-            if known is not None and origin is AppendOrigin.CLIENT:
-                duplicate = known.find_duplicate(batch)
+            current = self.entries.get(producer_id)
+            if current is not None and origin is AppendOrigin.CLIENT:
+                duplicate = current.find_duplicate(batch)
                 if duplicate is not None:
                     return ProducerAppendInfo(duplicate=duplicate)
-            entry = plan.entries.get(producer_id) or known or ProducerStateEntry(producer_id)
+            entry = plan.entries.get(producer_id) or current or ProducerStateEntry(producer_id)
             if not batch.is_control:
-                is_known = known is not None and known.epoch != NONE
+                is_known = current is not None and current.epoch != NONE
                 self._check_data(entry, batch, origin, is_known=is_known)
                 plan.entries[producer_id] = entry.after_data(batch)
                 if batch.is_transactional and entry.transaction_first_offset is None:
@@ -346,9 +348,9 @@ class ProducerStateManager:
         }
 
     def apply(self, plan: ProducerAppendInfo, txn_index: TransactionIndex | None) -> None:
-        """Takes over what an append changed, once its bytes are written.
+        """Applies the changes of an append after its bytes are written.
 
-        The transactions that it aborted are added to the index.
+        Transactions that it aborted are added to the index.
         """
         self.entries.update(plan.entries)
         if plan.opened:
@@ -360,7 +362,7 @@ class ProducerStateManager:
             self._complete(completed)
 
     def _aborted(self, completed: CompletedTransaction) -> AbortedTransaction:
-        """With where readers of committed records could stand once this transaction has ended."""
+        """The index entry, with the last stable offset at the end of this transaction."""
         others = (first for first, owner in self._ongoing.items() if owner != completed.producer_id)
         return AbortedTransaction(
             producer_id=completed.producer_id,
@@ -376,7 +378,7 @@ class ProducerStateManager:
             self._update_first_unstable()
 
     def advance_high_watermark(self, high_watermark: int) -> None:
-        """Forgets the completed transactions whose markers lie below."""
+        """Drops completed transactions whose markers lie below the high watermark."""
         if not self._unreplicated:
             return
         remaining = {
@@ -389,7 +391,7 @@ class ProducerStateManager:
             self._update_first_unstable()
 
     def raise_log_start(self, offset: int) -> None:
-        """Forgets completed transactions below the log start offset; producers are kept."""
+        """Drops completed transactions below the log start offset; keeps the producers."""
         self.advance_high_watermark(offset)
         self.map_end_offset = max(self.map_end_offset, offset)
 
@@ -416,7 +418,7 @@ class ProducerStateManager:
         ]
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
-        """Drops the silent producers without an open transaction; returns how many."""
+        """Drops idle producers without an open transaction; returns how many."""
         expired = [
             producer_id
             for producer_id, entry in self.entries.items()
@@ -427,14 +429,14 @@ class ProducerStateManager:
         return len(expired)
 
     def clear(self) -> None:
-        """Forgets everything; `map_end_offset` stays for the caller to set."""
+        """Drops all state except `map_end_offset`, which the caller sets."""
         self.entries = {}
         self._ongoing = {}
         self._unreplicated = {}
         self._first_unstable_offset = None
 
     def replace(self, entries: Iterable[ProducerStateEntry]) -> None:
-        """Replaces all state; the open transactions are those of the entries."""
+        """Replaces all state, including the open transactions, by that of the entries."""
         self.clear()
         self.entries = {entry.producer_id: entry for entry in entries}
         self._ongoing = {

@@ -1,16 +1,16 @@
-"""The segments of a log on the local disk: closed ones, and the active one that grows.
+"""Segments on the local disk: closed ones, and the active one that takes appends.
 
 Layout     `<base offset>.log .index .timeindex` and, when needed, `.txnindex .keys .snapshot`.
            docs/formats/segment-and-indexes.md
-Invariant  of a closed segment base offset and size never change; truncation and cleaning make a new
-           object. The active segment keeps its indexes in memory and writes their files when it is
-           closed; recovery always rebuilds those of the last segment, so nothing is lost by that.
+Invariant  base offset and size of a closed segment never change; truncation and cleaning create a
+           new object. The active segment keeps its indexes in memory and writes their files when it
+           is closed, which loses nothing, as recovery always rebuilds those of the last segment.
            Its `extent` (next offset, size) is replaced as one value after the bytes are written: a
            reader never sees one without the other. It has no key index: an old one is removed.
-           Only data files hold what cannot be rebuilt. An index that is missing or wrong is rebuilt
-           in memory; `SegmentFiles.take_rebuilt` says which ones the log has to write.
-Crash      bytes past the active segment's `size` are left by a failed write; the next append
-           overwrites them, recovery cuts them.
+           Only data files cannot be rebuilt. A missing or wrong index is rebuilt in memory;
+           `SegmentFiles.take_rebuilt` lists the ones whose files the log has to write.
+Crash      a failed write may leave bytes past the active segment's `size`; the next append
+           overwrites them, recovery truncates them.
 Threads    closed: any, without a lock. Active: one appender under the log's lock; readers take
            `extent` first and need no lock. `SegmentFiles`: one lock, never held during I/O.
 """
@@ -104,7 +104,7 @@ class OpenSegment:
         return self._time_index
 
     def _read_index(self, kind: str, index_type: type[Index]) -> Index | None:
-        """The index in a file; None if it is missing or cannot be true."""
+        """The index in a file; None if it is missing or invalid."""
         path = self.segment.path(kind)
         try:
             data = self._fs.read(path)
@@ -115,9 +115,9 @@ class OpenSegment:
         return index if index.is_ascending else None
 
     def rebuild_indexes(self) -> bool:
-        """Replaces offset and time index by those that a scan of the data file gives.
+        """Rebuilds offset and time index by a scan of the data file.
 
-        False, and nothing is replaced, unless the data file holds whole batches up to its end.
+        False, with both unchanged, unless the data file has whole batches up to its end.
         """
         if self._has_damaged_data:
             return False
@@ -192,9 +192,9 @@ class OpenSegment:
 
 
 class SegmentFiles:
-    """A bounded set of open segments, shared by all logs of a store; the oldest used go first.
+    """A bounded LRU cache of open segments, shared by all logs of a store.
 
-    A file dropped from here stays open for the readers that hold it and closes with the last.
+    An evicted file stays open until the last reader that uses it releases it.
     """
 
     def __init__(self, fs: FileSystem, capacity: int = DEFAULT_OPEN_SEGMENTS) -> None:
@@ -205,12 +205,12 @@ class SegmentFiles:
         self._rebuilt: dict[Segment, OpenSegment] = {}  # guarded by _lock
 
     def get(self, segment: "Segment") -> OpenSegment:
-        """Raises FileNotFoundError when the segment has left the log: read its segments again."""
+        """Raises FileNotFoundError when the segment has left the log: list the segments again."""
         with self._lock:
-            known = self._open.get(segment)
-            if known is not None:
+            cached = self._open.get(segment)
+            if cached is not None:
                 self._open.move_to_end(segment)
-                return known
+                return cached
         opened = OpenSegment(self, segment)
         with self._lock:
             self._open[segment] = opened
@@ -224,12 +224,12 @@ class SegmentFiles:
             self._rebuilt.pop(segment, None)
 
     def add_rebuilt(self, opened: OpenSegment) -> None:
-        """The files of its indexes are wrong; the log has to write them."""
+        """Registers a segment whose index files the log has to rewrite."""
         with self._lock:
             self._rebuilt[opened.segment] = opened
 
     def take_rebuilt(self, directory: str) -> list[OpenSegment]:
-        """The segments of a partition whose index files are wrong, each once."""
+        """Removes and returns the segments of a partition whose index files need a rewrite."""
         if not self._rebuilt:
             return []
         with self._lock:
@@ -299,11 +299,11 @@ class Segment:
 
     @property
     def index_kinds(self) -> Sequence[str]:
-        """The index files that recovery trusts."""
+        """The index files that loading uses without a rebuild."""
         return (INDEX, TIME_INDEX, TXN_INDEX) if self.has_txn_index else (INDEX, TIME_INDEX)
 
     def sync(self) -> None:
-        """Brings its files to the disk; an index file that vanished is rebuilt."""
+        """Syncs its files; an index file that vanished is rebuilt."""
         fs = self._files.fs
         _sync_file(fs, self.path(LOG))
         for kind in self.index_kinds:
@@ -313,7 +313,7 @@ class Segment:
                 self._files.get(self).write_index(kind)
 
     def mark_deleted(self) -> None:
-        """Renames the files aside; open readers continue. The caller removes them later."""
+        """Renames the files `.deleted`; open readers continue. The caller removes them later."""
         self._files.forget(self)
         rename_segment_files(self._files, self.directory, self.base_offset, "", DELETED)
 
@@ -328,7 +328,7 @@ def rename_segment_files(
 ) -> None:
     """Renames a segment's files from one state suffix to another, the data file first.
 
-    Missing ones are passed over.
+    Skips missing ones.
     """
     for kind in SEGMENT_KINDS:
         path = f"{directory}/{log_name(base_offset, kind)}"
@@ -340,9 +340,9 @@ def rename_segment_files(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentContents:
-    """What a segment holds, and indexes of it that may grow.
+    """The extent of a segment, and its indexes with room for more entries.
 
-    `largest_timestamp` comes with the last offset of the earliest batch that has it.
+    `largest_timestamp` is paired with the last offset of the earliest batch that has it.
     """
 
     base_offset: int
@@ -356,7 +356,7 @@ class SegmentContents:
 
 
 def read_contents(segment: ReadableSegment, settings: LogSettings) -> SegmentContents:
-    """All that a segment holds."""
+    """The contents of a whole segment."""
     next_offset, size = find_end(segment, size=segment.size)
     return _read_contents(segment, settings, next_offset=next_offset, size=size)
 
@@ -364,7 +364,7 @@ def read_contents(segment: ReadableSegment, settings: LogSettings) -> SegmentCon
 def read_contents_before(
     segment: ReadableSegment, offset: int, settings: LogSettings
 ) -> SegmentContents:
-    """What a segment holds before the first batch that reaches the offset."""
+    """The contents of a segment before the first batch whose last offset reaches the offset."""
     batch = find_batch_position(segment, offset, size=segment.size)
     size = segment.size if batch is None else batch[0]
     contents = _read_contents(segment, settings, next_offset=offset, size=size)
@@ -394,7 +394,7 @@ def _read_contents(
 
 
 class BatchSet(NamedTuple):
-    """Whole batches to be written at once; a tuple, because one is made for every append."""
+    """Whole batches of one write; a tuple, because every append creates one."""
 
     buffers: tuple[Buffer, ...]
     size: int
@@ -405,13 +405,13 @@ class BatchSet(NamedTuple):
 
 
 def draw_jitter(settings: LogSettings, random: random.Random) -> int:
-    """By how much a segment rolls early, so that partitions do not all roll at once."""
+    """How much earlier a segment rolls, so that partitions do not all roll at once."""
     limit = min(settings.segment_jitter_ms, settings.segment_ms)
     return random.randrange(limit) if limit > 0 else 0
 
 
 class ActiveSegment:
-    """A segment open for appends, on whatever its data file holds."""
+    """A segment open for appends; `resume` continues after existing content."""
 
     def __init__(
         self,
@@ -435,12 +435,12 @@ class ActiveSegment:
         self.jitter_ms = draw_jitter(settings, random)
         self.extent = (base_offset, 0)
         self.synced_size = 0
-        # The size a truncation left, and the offset after the last batch in it.
+        # The size after a truncation, and the offset after the last remaining batch.
         self.truncated = (-1, base_offset)
         self.max_timestamp = -1
         self.max_timestamp_offset = base_offset
         self.first_timestamp = -1
-        # By our clock; None until something is appended.
+        # By the local clock; None until the first append.
         self.appended: AppendSpan | None = None
         self.has_full_index = self._offset_index.is_full or self._time_index.is_full
         with contextlib.suppress(FileNotFoundError):
@@ -471,7 +471,7 @@ class ActiveSegment:
         return self.extent[1]
 
     def resume(self, contents: "SegmentContents") -> None:
-        """Continues after the batches that the data file already holds."""
+        """Continues after the batches that are already in the data file."""
         self._offset_index = contents.offset_index
         self._time_index = contents.time_index
         self._txn_index = contents.txn_index
@@ -481,7 +481,7 @@ class ActiveSegment:
         self.extent = (contents.next_offset, contents.size)
 
     def append(self, batches: BatchSet) -> None:
-        """Writes the batches; what fails leaves the segment as it was."""
+        """Writes the batches; a failure leaves the segment unchanged."""
         buffers, size, _, last_offset, max_timestamp, max_timestamp_offset = batches
         position = self.extent[1]
         try:
@@ -504,22 +504,22 @@ class ActiveSegment:
         self.extent = (last_offset + 1, position + size)
 
     def is_idle(self, now_ms: int, settings: LogSettings) -> bool:
-        """Whether records have waited here for long enough by our clock.
+        """Whether the segment is due to roll by the local clock.
 
-        Without it, retention and compaction would never reach those of a topic gone quiet.
+        Otherwise retention and compaction would never reach the last records of an idle topic.
         """
         if self.appended is None or not self.size:
             return False
         return now_ms - self.appended.first_ms > settings.max_segment_ms - self.jitter_ms
 
     def rebuild_indexes(self) -> bool:
-        """False: they grow while readers use them. Closing the segment writes them; a wrong entry
-        that was loaded with it is noticed again then.
+        """Always False: the indexes grow while readers use them. A wrong entry that was loaded is
+        detected again once the segment is closed.
         """
         return False
 
     def close_indexes(self) -> None:
-        """Adds the final time entry, cuts the data file to its size and writes the index files."""
+        """Adds the final time entry, trims the data file to its size, writes the index files."""
         if self.max_timestamp >= 0:
             self._time_index.append(
                 self.max_timestamp, self.max_timestamp_offset, skip_full_check=True
@@ -529,7 +529,7 @@ class ActiveSegment:
         for kind, index in self._index_files():
             write_file(self._files.fs, self.path(kind), index.encode(), sync=False)
         if not self._txn_index.count:
-            # A truncation may have taken the entries that a file still holds.
+            # A truncation may have removed the entries of an existing file.
             with contextlib.suppress(FileNotFoundError):
                 self._files.fs.remove(self.path(TXN_INDEX))
 
@@ -540,10 +540,10 @@ class ActiveSegment:
             yield TXN_INDEX, self._txn_index
 
     def sync(self) -> None:
-        """Brings data and index files to the disk once the segment is closed.
+        """Syncs data and index files after the segment is closed.
 
-        The data through the file it was written by: an error in writing it back shows there. An
-        index file that vanished is written again.
+        The data is synced through the descriptor that wrote it, which reports write-back errors. An
+        index file that vanished is rewritten.
         """
         fs = self._files.fs
         self.writer.sync()

@@ -3,10 +3,10 @@
 Invariant  `BatchWalk` lists only batches that lie wholly within its range; positions count from the
            start of the file. What `read_batches` returns begins with the first batch that ends at
            or after the requested offset, holds whole batches only, and none that reaches the limit.
-           An index entry is believed only if the batch it points to confirms it: index files carry
-           no checksum, and a wrong position would skip records.
+           An index entry is used only if the batch it points to confirms it: index files have no
+           checksum, and a wrong position would skip records.
 Crash      a torn or damaged tail ends a walk with a status; nothing is raised for it there.
-Threads    any; no lock. A segment that left the log meanwhile raises FileNotFoundError: read again.
+Threads    any; no lock. A segment that left the log meanwhile raises FileNotFoundError: retry.
 """
 
 from collections.abc import Iterator
@@ -40,14 +40,14 @@ from varve.records import Batch, decode_header
 
 CHUNK_BYTES: Final = 4 << 20
 _TABLE_ROWS: Final = 8192
-# Base offset, batch length, magic and last offset delta: all that finding a batch needs.
+# Base offset, batch length, magic and last offset delta: the fields that locate a batch.
 _BOUNDS: Final = Struct(">qi4xb6xi")
 _PROBE_BYTES: Final = 8192
-_REPAIR: Final = "`varve check --repair` cuts or rebuilds what can be mended"
+_REPAIR: Final = "`varve check --repair` truncates or rebuilds what can be repaired"
 
 
 class ReadableSegment(Protocol):
-    """What reading needs of a segment: closed, active or remote."""
+    """A segment that can be read: closed, active or remote."""
 
     @property
     def base_offset(self) -> int: ...
@@ -63,18 +63,15 @@ class ReadableSegment(Protocol):
     def txn_index(self) -> TransactionIndex: ...
     def path(self, kind: str) -> str: ...
     def rebuild_indexes(self) -> bool:
-        """Rebuilds offset and time index from the data file.
-
-        False where that cannot be done; the indexes stay as they are.
-        """
+        """Rebuilds offset and time index from the data file; False if that is not possible."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchTable:
-    """Some consecutive batches: a row each, with the columns of `BatchColumn`.
+    """Consecutive batches: a row each, with the columns of `BatchColumn`.
 
-    A batch starts at `buffer[position - start]`. The walk reuses the buffer: copy what must outlive
-    the next step.
+    A batch starts at `buffer[position - start]`. The next step of the walk overwrites the buffer:
+    copy what is needed longer.
     """
 
     rows: npt.NDArray[np.int64]
@@ -83,7 +80,7 @@ class BatchTable:
     end: int
 
     def first(self, count: int) -> "BatchTable":
-        """The table of its first batches."""
+        """A table of the first `count` batches."""
         if count == len(self.rows):
             return self
         end = int(self.rows[count, BatchColumn.POSITION])
@@ -95,9 +92,9 @@ class BatchTable:
 
 
 class BatchWalk:
-    """One walk over `[start, end)` of a data file.
+    """Iterates over the batches in `[start, end)` of a data file.
 
-    After it, `position` and `status` say where and why it ended.
+    Afterwards, `position` and `status` say where and why it ended.
     """
 
     def __init__(self, file: File, *, start: int, end: int, verify_crc: bool) -> None:
@@ -113,16 +110,16 @@ class BatchWalk:
         while self.position < self._end:
             base = self.position
             filled = self._file.read_into(base, memoryview(chunk)[: self._end - base])
-            progressed = False
+            has_batches = False
             for table in self._tables(chunk, base, filled):
-                progressed = True
+                has_batches = True
                 yield table
-            stopped = self.status not in (ScanStatus.END, ScanStatus.INCOMPLETE)
-            # A file that is shorter than it should be ends the walk there.
+            is_stopped = self.status not in (ScanStatus.END, ScanStatus.INCOMPLETE)
+            # The walk also ends at the end of a file that is shorter than `end`.
             is_last = filled < chunk.size or base + filled >= self._end
-            if stopped or is_last:
+            if is_stopped or is_last:
                 return
-            if not progressed:
+            if not has_batches:
                 chunk = self._grown(chunk, base)
                 if chunk.size == 0:
                     return
@@ -142,20 +139,16 @@ class BatchWalk:
                 return
 
     def _grown(self, chunk: npt.NDArray[np.uint8], base: int) -> npt.NDArray[np.uint8]:
-        """A buffer that holds the batch at `base` whole.
-
-        Or an empty one when the file ends before it does.
-        """
+        """A buffer that can hold the batch at `base`; an empty one if the file ends inside it."""
         size = read_batch_size(self._file, base)
         if size > self._end - base:
             return chunk[:0]
         return np.empty(max(size, 2 * chunk.size), np.uint8)
 
     def check_ended(self, where: str, *, remedy: str | None = _REPAIR) -> None:
-        """Raises what stopped the walk early.
+        """Raises unless the walk ended after whole batches or at a torn tail.
 
-        Unless it came to the end of whole batches or a torn tail. `remedy` is what to do about
-        damage, None where the caller says it.
+        `remedy` is the advice for damage, None if the caller gives its own.
         """
         if self.status in (ScanStatus.END, ScanStatus.INCOMPLETE, ScanStatus.FULL):
             return
@@ -186,10 +179,7 @@ class BatchRun(NamedTuple):
 def find_batch_position(
     segment: ReadableSegment, offset: int, *, size: int
 ) -> tuple[int, int] | None:
-    """Position and size of the first batch whose last offset is at least `offset`.
-
-    None past the end.
-    """
+    """Position and size of the first batch whose last offset is at least `offset`; None past it."""
     file = segment.file()
     position, probe = _find_start(segment, offset, size)
     while len(probe) >= _BOUNDS.size:
@@ -212,16 +202,16 @@ def find_batch_position(
 
 
 def _read_probe(file: File, position: int, size: int) -> bytes:
-    """The first bytes at a position; none if it lies outside the file."""
+    """Up to `_PROBE_BYTES` at a position; no bytes if it lies outside the file."""
     if not 0 <= position < size:
         return b""
     return file.read_at(position, min(_PROBE_BYTES, size - position))
 
 
 def _confirms(probe: bytes, segment_base: int, entry_offset: int, available_bytes: int) -> bool:
-    """Whether a whole batch starts here that begins at or below the offset of its index entry.
+    """Whether the probe starts with a whole batch at or below the offset of its index entry.
 
-    Then no batch before it reaches an offset that the entry is looked up for.
+    No earlier batch then contains an offset for which a lookup returns the entry.
     """
     if len(probe) < _BOUNDS.size:
         return False
@@ -235,7 +225,7 @@ def _confirms(probe: bytes, segment_base: int, entry_offset: int, available_byte
 
 
 def _find_start(segment: ReadableSegment, offset: int, size: int) -> tuple[int, bytes]:
-    """As `find_start_position`, and the first bytes there."""
+    """As `find_start_position`, with the first bytes at that position."""
     entry_offset, position = segment.offset_index().lookup(offset)
     probe = _read_probe(segment.file(), position, size)
     if position and not _confirms(probe, segment.base_offset, entry_offset, size - position):
@@ -247,16 +237,16 @@ def _find_start(segment: ReadableSegment, offset: int, size: int) -> tuple[int, 
 
 
 def find_start_position(segment: ReadableSegment, offset: int, *, size: int) -> int:
-    """Where a scan for an offset begins: the start of a batch, with no wanted batch before it.
+    """Where a scan for an offset starts: at a batch, with no batch of that offset before it.
 
-    A wrong index entry makes the segment rebuild its indexes; where it cannot, earlier entries
-    serve.
+    A wrong index entry makes the segment rebuild its indexes; if it cannot, an earlier entry is
+    used.
     """
     return _find_start(segment, offset, size)[0]
 
 
 def find_confirmed_position(file: File, index: OffsetIndex, offset: int, *, size: int) -> int:
-    """As `find_start_position`, by the last entry that its batch confirms."""
+    """As `find_start_position`, by the last index entry that its batch confirms."""
     entry_offset, position = index.lookup(offset)
     while position:
         probe = _read_probe(file, position, size)
@@ -288,9 +278,9 @@ def read_batches(
     size: int,
     position: int | None = None,
 ) -> BatchRun | None:
-    """Whole batches from `start_offset` on; None when the segment has none of them.
+    """Whole batches from `start_offset`; None when the segment has none.
 
-    `position` is where the first of them begins, if the caller knows.
+    `position` is where the first of them begins, if the caller knows it.
     """
     if position is None:
         batch = find_batch_position(segment, start_offset, size=size)
@@ -317,8 +307,8 @@ def read_batches(
 
 
 def _check_whole(segment: ReadableSegment, data: bytes, position: int) -> None:
-    """Raises Corrupt when the batch at the position is cut: an empty answer would look like the
-    log's end to a reader that continues.
+    """Raises Corrupt if the batch at the position is incomplete: a reader would take an empty
+    result for the end of the log.
     """
     length = int.from_bytes(data[LENGTH_AT:LENGTH_OVERHEAD], "big", signed=True)
     if len(data) < HEADER_BYTES or len(data) < LENGTH_OVERHEAD + length:
@@ -338,7 +328,7 @@ def is_zeros(file: File, start: int, end: int) -> bool:
 
 
 def read_batch_size(file: File, position: int) -> int:
-    """The size of the batch that starts at a position, as its header says."""
+    """The size of the batch at a position, from its header."""
     length = file.read_at(position + LENGTH_AT, LENGTH_OVERHEAD - LENGTH_AT)
     return int.from_bytes(length, "big", signed=True) + LENGTH_OVERHEAD
 
@@ -363,21 +353,25 @@ def find_offset_by_time(
 
 
 def _find_time_entry(segment: ReadableSegment, timestamp: int, *, size: int) -> tuple[int, int]:
-    """The greatest entry at or below a time that is true; (-1, base offset) where there is none.
+    """The greatest valid entry at or below a timestamp; (-1, base offset) if there is none.
 
-    A wrong entry makes the segment rebuild its indexes; where it cannot, earlier entries serve.
+    A wrong entry makes the segment rebuild its indexes; if it cannot, an earlier entry is used.
     """
     entry = segment.time_index().lookup(timestamp)
-    if entry[0] >= 0 and not _is_true_time(segment, entry, size) and segment.rebuild_indexes():
+    if (
+        entry[0] >= 0
+        and not _is_valid_time_entry(segment, entry, size)
+        and segment.rebuild_indexes()
+    ):
         return segment.time_index().lookup(timestamp)
     while entry[0] >= 0:
-        if _is_true_time(segment, entry, size):
+        if _is_valid_time_entry(segment, entry, size):
             return entry
         entry = segment.time_index().lookup(entry[0] - 1)
     return -1, segment.base_offset
 
 
-def _is_true_time(segment: ReadableSegment, entry: tuple[int, int], size: int) -> bool:
+def _is_valid_time_entry(segment: ReadableSegment, entry: tuple[int, int], size: int) -> bool:
     """Whether the batch at the entry's offset has the entry's timestamp."""
     timestamp, offset = entry
     batch = find_batch_position(segment, offset, size=size)
@@ -401,7 +395,7 @@ def _first_record_at_or_after(
 
 
 def find_newest_entry(segment: ReadableSegment, *, size: int) -> tuple[int, int]:
-    """The largest timestamp that the time index names, and the last offset of its batch."""
+    """The largest timestamp in the time index, and the last offset of its batch."""
     return _find_time_entry(segment, INT64_MAX, size=size)
 
 
@@ -420,7 +414,7 @@ def find_largest_timestamp(
 ) -> tuple[int, int]:
     """Largest timestamp and the last offset of the earliest batch that holds it.
 
-    The time index knows it up to its last entry; the batches after that are walked.
+    The time index covers the batches up to its last entry; a walk covers those after it.
     """
     largest, offset = time_index.last
     position = find_confirmed_position(file, offset_index, offset, size=size)
@@ -434,7 +428,7 @@ def find_largest_timestamp(
 
 
 def find_end(segment: ReadableSegment, *, size: int) -> tuple[int, int]:
-    """Offset and position after the last whole batch, found from the last index entry on."""
+    """Offset and position after the last whole batch; starts at the last index entry."""
     position = find_start_position(segment, segment.offset_index().last_offset, size=size)
     next_offset = segment.base_offset
     walk = BatchWalk(segment.file(), start=position, end=size, verify_crc=False)

@@ -1,7 +1,6 @@
-"""Recovers one segment: finds the last good batch, cuts after it, rebuilds the indexes.
+"""Recovers one segment: finds the last valid batch, truncates after it, rebuilds the indexes.
 
-Crash      repeating it after a crash in the middle gives the same result: the data file is only
-           ever cut.
+Crash      recovery may be repeated with the same result: it only truncates the data file.
 """
 
 import zlib
@@ -23,12 +22,12 @@ from varve.disk import File, FileSystem, write_atomically, write_file
 from varve.foundation.errors import UnsupportedFormat
 from varve.kernels.batch_layout import BatchColumn, ScanStatus, status_text
 
-_OLD_CRC_START: Final = 16
+_OLD_CRC_START: Final = 16  # formats 0 and 1: the CRC covers everything after itself
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveredSegment:
-    """What recovery found and kept."""
+    """The result of scanning a segment: its valid part and how much follows it."""
 
     contents: SegmentContents
     bytes_cut: int
@@ -44,9 +43,9 @@ def scan_segment(
     producers: ProducerStateManager,
     epochs: LeaderEpochs,
 ) -> RecoveredSegment:
-    """Scans the whole data file up to its last good batch; changes no file.
+    """Scans the data file up to its last valid batch; changes no file.
 
-    Producers and epochs take over what the good batches say. Raises OffsetOverflow for a segment
+    Replays the valid batches into `producers` and `epochs`. Raises OffsetOverflow for a segment
     that must be split, UnsupportedFormat for message formats 0 and 1.
     """
     path = f"{directory}/{log_name(base_offset, LOG)}"
@@ -55,17 +54,18 @@ def scan_segment(
         txn_index = TransactionIndex(base_offset)
         indexer = SegmentIndexer(base_offset, settings, path)
         walk = BatchWalk(file, start=0, end=file_size, verify_crc=True)
-        good_end, reason = 0, ""
+        valid_end, reason = 0, ""
         for table in walk:
-            sound = count_before_bad_marker(table, where=path)
-            taken = indexer.add(table.rows[:sound])
-            good = table.first(taken)
-            _assign_epochs(good, epochs)
-            replay_batches(good, producers, txn_index, where=path)
-            good_end = good.end
-            if taken < len(table.rows):
-                fault = "offset does not ascend" if taken < sound else "control record is malformed"
-                reason = f"position {good_end}: the next batch's {fault}"
+            readable_count = count_before_bad_marker(table, where=path)
+            valid_count = indexer.add(table.rows[:readable_count])
+            valid = table.first(valid_count)
+            _assign_epochs(valid, epochs)
+            replay_batches(valid, producers, txn_index, where=path)
+            valid_end = valid.end
+            if valid_count < len(table.rows):
+                is_marker = valid_count == readable_count
+                fault = "control record is malformed" if is_marker else "offset does not ascend"
+                reason = f"position {valid_end}: the next batch's {fault}"
                 break
         else:
             reason = _stop_reason(walk, file, file_size, path)
@@ -73,23 +73,22 @@ def scan_segment(
     contents = SegmentContents(
         base_offset=base_offset,
         next_offset=indexer.next_offset,
-        size=good_end,
+        size=valid_end,
         first_timestamp=indexer.first_timestamp,
         largest_timestamp=time_index.last,
         offset_index=indexer.offset_index(),
         time_index=time_index,
         txn_index=txn_index,
     )
-    return RecoveredSegment(contents, bytes_cut=file_size - good_end, reason=reason)
+    return RecoveredSegment(contents, bytes_cut=file_size - valid_end, reason=reason)
 
 
 def write_recovered(
     fs: FileSystem, directory: str, recovered: RecoveredSegment, *, is_final: bool
 ) -> None:
-    """Cuts the data file after its last good batch and writes the indexes.
+    """Truncates the data file after its last valid batch and writes the indexes.
 
-    `is_final` says that no later recovery will look at this segment: then all of it is on disk when
-    this returns.
+    `is_final` means that no later recovery reads this segment: everything is then synced on return.
     """
     contents = recovered.contents
     if recovered.bytes_cut:
@@ -113,9 +112,9 @@ def _stop_reason(walk: BatchWalk, file: File, file_size: int, path: str) -> str:
 
 
 def is_old_message(file: File, position: int, file_size: int) -> bool:
-    """Whether a message of format 0 or 1 stands here.
+    """Whether a message of format 0 or 1 begins at the position.
 
-    A torn batch, whose magic never reached the disk, looks like one but for the CRC.
+    A torn batch without its magic on disk looks like one; only the CRC tells them apart.
     """
     head = file.read_at(position, _OLD_CRC_START)
     size = read_batch_size(file, position)

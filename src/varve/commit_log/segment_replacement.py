@@ -1,23 +1,23 @@
-"""Replaces segments by others: cleaned ones, and the parts of one that outgrew its indexes.
+"""Replaces segments atomically: by a cleaned segment, or by the parts of a segment that is split.
 
-Layout     new files wait as `<base>.{log,index,timeindex,txnindex,keys}.cleaned`.
+Layout     new files are first named `<base>.{log,index,timeindex,txnindex,keys}.cleaned`.
            docs/formats/directory.md
-Invariant  readers see the old segments or the new one, never parts of both. Nothing appended before
-           is still unsynced when the new segment is committed: what it leaves out because it was
-           superseded further on must not be lost there. A `.swap` set without `.cleaned` files is
-           committed; with `.cleaned` files it is not, and the old segments stand.
+Invariant  readers see the old segments or the new one, never parts of both. Everything appended
+           before is synced when the new segment is committed: a record that supersedes one left out
+           of the new segment must not be lost. A `.swap` set without `.cleaned` files is committed;
+           with `.cleaned` files it is not, and the old segments stay.
 Crash      step 1 renames `.cleaned` to `.swap`; its last rename commits. Before it the old segments
-           stand, after it `finish_or_undo_swaps` removes every plain file from the base offset up
-           to the end of the new data. That end may fall short of the last old segment, for batches
-           that lost all their records are gone: an old segment would be left standing beside the
-           new one. Then an empty `.log.swap` under the last old base offset marks how far the swap
-           reaches; it becomes `.swap` first, and goes once the old segments are durably aside
-           (step 2), before the new files take their names (step 3). Whatever fails in step 1 is
+           stay, after it `finish_or_undo_swaps` removes every plain file from the base offset up
+           to the end of the new data. That end may lie before the last old segment, since batches
+           without records are dropped, and that old segment would then survive beside the new one.
+           In this case an empty `.log.swap` at the last old base offset marks the end of the swap;
+           it is renamed to `.swap` first, and removed after the renames of the old segments are
+           durable (step 2), before the new files get their names (step 3). A failure in step 1 is
            undone by renaming back, the new segment before the mark: one `.cleaned` file at the base
-           offset shows that nothing is committed. Every step may be repeated: swaps stay in place
-           until all they replace is gone.
-Threads    holds the flush lock throughout, so that nothing but a roll changes the segments
-           meanwhile; the log's lock only for steps 2 and 3. Readers look again after them.
+           offset shows that nothing is committed. Every step may be repeated: swaps stay until all
+           files they replace are removed.
+Threads    holds the flush lock throughout, so that only a roll can change the segments meanwhile;
+           the log's lock only for steps 2 and 3. Readers retry after them.
 """
 
 import contextlib
@@ -64,7 +64,7 @@ _METADATA_SNAPSHOT: Final = ".checkpoint.deleted"
 
 
 def finish_or_undo_swaps(fs: FileSystem, directory: str, names: list[str]) -> bool:
-    """Brings the directory into a state of plain files only; True when something had to change."""
+    """Leaves only plain files in the directory; True if anything changed."""
     marked = [name for name in names if name.endswith((DELETED, CLEANED, SWAP))]
     parsed = {name: file for name in marked if (file := parse_file_name(name))}
     deleted = [n for n in marked if n.endswith(DELETED) and not n.endswith(_METADATA_SNAPSHOT)]
@@ -78,7 +78,7 @@ def finish_or_undo_swaps(fs: FileSystem, directory: str, names: list[str]) -> bo
         for name, file in swaps.items()
         if first_cleaned is not None and file.offset >= first_cleaned
     ]
-    # Swaps go, durably, before the cleaned files that prove them uncommitted.
+    # Swaps are removed, durably, before the cleaned files that show them to be uncommitted.
     _remove(fs, directory, undone)
     _remove(fs, directory, [*cleaned, *deleted])
     committed = {name: file for name, file in swaps.items() if name not in undone}
@@ -103,7 +103,7 @@ def finish_or_undo_swaps(fs: FileSystem, directory: str, names: list[str]) -> bo
 
 
 def _remove(fs: FileSystem, directory: str, names: list[str]) -> None:
-    """Durably, so that no later step outlives a crash that this one does not."""
+    """Removes files durably: a crash must not keep a later step and undo this one."""
     for name in names:
         fs.remove(f"{directory}/{name}")
     if names:
@@ -111,10 +111,7 @@ def _remove(fs: FileSystem, directory: str, names: list[str]) -> None:
 
 
 def _swap_order(committed: dict[str, SegmentFileName]) -> list[str]:
-    """Lowest segment first, each data file before its indexes.
-
-    An index alone is just put in place.
-    """
+    """Names by base offset, each data file before its indexes."""
     return sorted(committed, key=lambda n: (committed[n].offset, committed[n].kind != LOG, n))
 
 
@@ -161,10 +158,7 @@ class _Part:
 
 
 def split_segment(fs: FileSystem, directory: str, base_offset: int) -> list[int]:
-    """Replaces one segment by several.
-
-    Gives their base offsets. Their indexes are left to recovery.
-    """
+    """Replaces one segment by several and returns their base offsets; recovery builds indexes."""
     path = f"{directory}/{log_name(base_offset, LOG)}"
     with fs.open(path) as file:
         parts = _plan_parts(file, base_offset)
@@ -180,11 +174,10 @@ def split_segment(fs: FileSystem, directory: str, base_offset: int) -> list[int]
 
 
 def _plan_parts(file: File, base_offset: int) -> list[_Part]:
-    """Consecutive ranges of batches, each within range of its base.
+    """Consecutive ranges of batches, each within the 32-bit range of its base offset.
 
-    The first keeps the old base offset.
-
-    A first part without a batch stays: its swap file is what replaces the old segment.
+    The first part keeps the old base offset, even if it has no batch: its swap file replaces the
+    old segment.
     """
     parts: list[_Part] = []
     base, start, end = base_offset, 0, 0
@@ -205,7 +198,7 @@ def _copy_part(fs: FileSystem, directory: str, source: File, part: _Part) -> Non
 
 
 class _CleanedSegment(Segment):
-    """The new segment before the swap, under its names of that time."""
+    """The new segment before the swap, with its `.cleaned` file names."""
 
     __slots__ = ()
 
@@ -214,7 +207,7 @@ class _CleanedSegment(Segment):
 
 
 class SegmentReplacement:
-    """The replacement of some closed segments of an open log by a new one."""
+    """Replaces consecutive closed segments of an open log by a new one."""
 
     def __init__(
         self, segments: "LogSegments", health: "LogHealth", old: Sequence[Segment], new: Segment
@@ -225,7 +218,7 @@ class SegmentReplacement:
         self._health = health
         self._old = old
         self._new = new
-        # Of `.swap` files, highest first.
+        # Base offsets of the `.swap` files, highest first.
         self._bases: tuple[int, ...] = (new.base_offset,)
 
     def commit(self) -> None:
@@ -242,18 +235,18 @@ class SegmentReplacement:
                 self._rename(base, CLEANED, SWAP)
             self._fs.sync_directory(self._directory)
         except OSError as error:
-            times.put_back(base_offset, span)
+            times.set_in_memory(base_offset, span)
             self._undo()
-            raise self._refused(error) from error
+            raise self._to_error(error) from error
         except StoreError:
-            times.put_back(base_offset, span)
+            times.set_in_memory(base_offset, span)
             with self._health.io("remove files of"):
                 self.discard()
             raise
 
     def _write_append_times(self) -> None:
-        """Before the commit: too late a time for the first old segment harms less than too early
-        a one for the new.
+        """Runs before the commit: after a crash, a time that is too late for the first old segment
+        does less harm than one that is too early for the new segment.
         """
         spans = [self._segments.appended(segment) for segment in self._old]
         first_ms = min(span.first_ms for span in spans)
@@ -263,7 +256,7 @@ class SegmentReplacement:
         times.sync()
 
     def _check_new(self) -> int:
-        """The offset after its last batch; raises unless the files are there and whole."""
+        """The offset after its last batch; raises unless all files exist and are complete."""
         new = self._new
         cleaned = _CleanedSegment(
             SegmentFiles(self._fs),
@@ -273,8 +266,8 @@ class SegmentReplacement:
             has_txn_index=new.has_txn_index,
         )
         for kind in (LOG, INDEX, TIME_INDEX):
-            self._check_there(cleaned.path(kind), expected=True)
-        self._check_there(cleaned.path(TXN_INDEX), expected=new.has_txn_index)
+            self._check_exists(cleaned.path(kind), expected=True)
+        self._check_exists(cleaned.path(TXN_INDEX), expected=new.has_txn_index)
         end_offset, position = find_end(cleaned, size=new.size)
         if position != new.size or cleaned.file().size() != new.size:
             raise Corrupt(
@@ -283,9 +276,9 @@ class SegmentReplacement:
             )
         return end_offset
 
-    def _check_there(self, path: str, *, expected: bool) -> None:
+    def _check_exists(self, path: str, *, expected: bool) -> None:
         if self._fs.exists(path) != expected:
-            state = "is missing" if expected else "is there, but not announced"
+            state = "is missing" if expected else "exists, but is not expected"
             raise InvalidRequest(f"{path} {state}; nothing was replaced, clean the log again")
 
     def _write_mark(self, base_offset: int) -> None:
@@ -298,14 +291,14 @@ class SegmentReplacement:
         rename_segment_files(self._segments.files, self._directory, base_offset, old, new)
 
     def _undo(self) -> None:
-        """Takes step 1 back, durably: a swap left behind would undo what comes later."""
+        """Undoes step 1, durably: at the next load a remaining swap would remove later changes."""
         try:
             for base in reversed(self._bases):
                 self._rename(base, SWAP, CLEANED)
             self._fs.sync_directory(self._directory)
             self.discard()
         except OSError as error:
-            raise self._health.offline(error, "take back the swap of") from error
+            raise self._health.offline(error, "undo the swap of") from error
 
     def discard(self) -> None:
         """Removes the `.cleaned` files."""
@@ -314,17 +307,17 @@ class SegmentReplacement:
                 with contextlib.suppress(FileNotFoundError):
                     self._fs.remove(f"{self._directory}/{log_name(base, kind)}{CLEANED}")
 
-    def _refused(self, error: OSError) -> StoreError:
+    def _to_error(self, error: OSError) -> StoreError:
         problem = classify_error(error)
         if problem in (DiskProblem.FULL, DiskProblem.NO_DESCRIPTORS):
             return self._health.failed(error, "replace segments of")
         return Unavailable(
             f"{self._health.prefix}replace segments of {describe_error(error, self._directory)}; "
-            f"the old segments stand, {problem.remedy} and clean the log again"
+            f"the old segments stay, {problem.remedy} and clean the log again"
         )
 
     def exchange_locked(self, snapshots: ProducerSnapshots) -> None:
-        """Steps 2 and 3: the old files aside, durably, then the new ones under their names."""
+        """Steps 2 and 3: renames the old files `.deleted`, durably, then the new ones."""
         segments, old = self._segments, self._old
         number = segments.find(old)
         assert number is not None
@@ -336,7 +329,7 @@ class SegmentReplacement:
                 self._fs.remove(f"{self._directory}/{log_name(mark, LOG)}{SWAP}")
             self._rename(self._new.base_offset, SWAP, "")
             for segment in old[1:]:
-                # The newest snapshot of all stays: recovery starts there.
+                # Recovery starts at the newest snapshot, which stays.
                 if segment.base_offset in snapshots.offsets[:-1]:
                     snapshots.set_aside(segment.base_offset)
                 segments.append_times.forget(segment.base_offset)
@@ -345,7 +338,7 @@ class SegmentReplacement:
             segments.set_view_locked(closed, view.active)
 
     def sync_names(self) -> None:
-        """The new files have their names for all who look; a crash would give them again."""
+        """Syncs the names of the new files; after a crash before it, loading repeats step 3."""
         try:
             self._fs.sync_directory(self._directory)
         except OSError as error:

@@ -1,4 +1,4 @@
-"""The settings of topics and of a store: Kafka's names, defaults, ranges and meanings."""
+"""Settings of topics and of a store, with Kafka's names, defaults, ranges and meanings."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -15,9 +15,9 @@ TIME_EVENT = "event"
 TIME_APPEND = "append"
 
 AS_TOTAL: Final = -2
-"""A limit of the local disk that follows the one of the whole log."""
+"""Kafka's value for a local limit that equals the limit of the whole log."""
 SPAN_MS_MAX: Final = 400 * 24 * 3_600_000
-"""The widest window for duplicates, and the most that a record may come late."""
+"""The upper bound of varve.dedup.window.ms and varve.dedup.lateness.ms."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -327,7 +327,7 @@ class LogSettings:
             self._check_local_retention()
 
     def _check_jobs(self) -> None:
-        """What is done at intervals needs a target."""
+        """A job that runs at intervals needs a target."""
         if self.varve_job_snapshot_interval_ms > 0 and not self.varve_job_snapshot_place:
             raise InvalidSetting(
                 f"varve.job.snapshot.interval.ms is {self.varve_job_snapshot_interval_ms}, but "
@@ -343,17 +343,17 @@ class LogSettings:
 
     def _check_dedup(self) -> None:
         kind, _, name = self.varve_dedup_by.partition(":")
-        is_known = kind == "key" and not name and ":" not in self.varve_dedup_by
-        is_known |= kind == "header" and bool(name)
-        is_known |= kind == "field" and bool(name) and "'" not in name
-        if self.varve_dedup_by and not is_known:
+        is_valid = kind == "key" and not name and ":" not in self.varve_dedup_by
+        is_valid |= kind == "header" and bool(name)
+        is_valid |= kind == "field" and bool(name) and "'" not in name
+        if self.varve_dedup_by and not is_valid:
             raise InvalidSetting(
                 f"varve.dedup.by is {self.varve_dedup_by!r:.200}, which names no id: write key, "
                 "header:NAME or field:PATH, as field:order.id, or nothing to take duplicates"
             )
 
     def _check_local_retention(self) -> None:
-        """What is kept locally cannot be more than what is kept at all."""
+        """The local retention may not exceed that of the whole log."""
         for name, local, total in (
             ("retention.ms", self.local_retention_ms, self.retention_ms),
             ("retention.bytes", self.local_retention_bytes, self.retention_bytes),
@@ -372,9 +372,9 @@ class LogSettings:
 
     @property
     def has_local_limit(self) -> bool:
-        """Whether copied segments leave the local disk before they expire altogether."""
-        given = (self.local_retention_ms, self.local_retention_bytes)
-        return self.copies_to_tier and any(limit >= 0 for limit in given)
+        """Whether copied segments leave the local disk before they expire."""
+        limits = (self.local_retention_ms, self.local_retention_bytes)
+        return self.copies_to_tier and any(limit >= 0 for limit in limits)
 
     @property
     def local_limit_ms(self) -> int:
@@ -393,7 +393,7 @@ class LogSettings:
 
     @property
     def max_segment_ms(self) -> int:
-        """Roll to a new segment when the active one is this old."""
+        """The age at which the active segment rolls."""
         if self.is_compacted:
             return min(self.segment_ms, self.max_compaction_lag_ms)
         return self.segment_ms
@@ -404,7 +404,7 @@ class LogSettings:
 
     @property
     def copies_to_tier(self) -> bool:
-        """Whether closed segments go to object storage."""
+        """Whether closed segments are copied to object storage."""
         return self.remote_storage_enable and not self.remote_log_copy_disable
 
     @property

@@ -40,7 +40,7 @@ _TIME_ENTRY = struct.Struct(">qi")
 
 
 class IndexEntries:
-    """A growing table of fixed-size entries; a subclass knows what an entry means."""
+    """A growing table of fixed-size entries; a subclass defines their layout."""
 
     __slots__ = (
         "_buffer",
@@ -54,7 +54,7 @@ class IndexEntries:
 
     layout: np.dtype[np.void]
     least_steps: tuple[int, int]
-    """By how much each column rises at least from entry to entry."""
+    """The least increase of each column from entry to entry."""
 
     def __init__(self, base_offset: int, max_bytes: int) -> None:
         entry_size = self.layout.itemsize
@@ -71,9 +71,9 @@ class IndexEntries:
 
     @classmethod
     def decode(cls, data: bytes | bytearray | memoryview, base_offset: int, max_bytes: int) -> Self:
-        """The index that a file holds, unchecked: `check` raises if it has to be rebuilt.
+        """Decodes an index file without checks: `check` raises if it has to be rebuilt.
 
-        A file larger than `max_bytes` is kept whole and is full.
+        A file larger than `max_bytes` is kept whole and counts as full.
         """
         entry_size = cls.layout.itemsize
         index = cls(base_offset, max(max_bytes, entry_size))
@@ -100,7 +100,7 @@ class IndexEntries:
         self._replace_buffer(buffer)
 
     def _update_last(self) -> None:
-        """Sets what `append` compares with, after entries were loaded or dropped."""
+        """Updates the last entry, with which `append` compares, after a load or truncation."""
         raise NotImplementedError
 
     def truncate_to(self, offset: int) -> None:
@@ -125,7 +125,7 @@ class IndexEntries:
 
     @classmethod
     def from_entries(cls, entries: NDArray[np.int64], base_offset: int, max_bytes: int) -> Self:
-        """The index with these rows, as `entries` gives them."""
+        """The index with these rows, in the form that `entries` returns."""
         packed = np.empty(len(entries), cls.layout)
         for column, name in enumerate(cls.layout.names or ()):
             packed[name] = entries[:, column] - (base_offset if name == "offset" else 0)
@@ -143,7 +143,7 @@ class IndexEntries:
 
     @property
     def is_ascending(self) -> bool:
-        """Whether the entries ascend, offsets from the base offset and all else from 0 on."""
+        """Whether the entries ascend, offsets from the base offset, other columns from 0."""
         table = self.entries()
         lowest = [self.base_offset if name == "offset" else 0 for name in self.layout.names or ()]
         is_rising = np.diff(table, axis=0) >= self.least_steps
@@ -329,7 +329,7 @@ class SegmentIndexer:
         self._time_entries: list[NDArray[np.int64]] = []
 
     def add(self, rows: NDArray[np.int64]) -> int:
-        """Takes the batches of a scan; gives how many: up to one whose offset does not ascend.
+        """Indexes scanned batches up to one whose offset does not ascend; returns how many.
 
         Raises OffsetOverflow at a batch beyond the 32-bit range of the segment.
         """

@@ -1,4 +1,4 @@
-"""The aborted transactions whose markers one segment holds.
+"""The transaction index of a segment: the aborted transactions whose markers are in it.
 
 Layout     34-byte entries: version (i16, 0), producer id (i64), first offset (i64), last offset
            (i64, the abort marker), last stable offset (i64), big-endian.
@@ -46,9 +46,9 @@ class TransactionIndex:
         base_offset: int,
         where: str = "transaction index",
     ) -> Self:
-        """The index a file holds; raises Corrupt for an unknown version or a torn entry.
+        """Decodes an index file; raises Corrupt for an unknown version or a torn entry.
 
-        A torn entry is refused because leaving it out would show aborted records to readers.
+        Ignoring a torn entry would show aborted records to readers.
         """
         if len(data) % _ENTRY.size:
             raise Corrupt(
@@ -89,7 +89,7 @@ class TransactionIndex:
         return transactions, False
 
     def truncate_to(self, offset: int) -> None:
-        """Cuts at the first entry whose marker lies at or above the offset."""
+        """Drops the entries from the first whose marker lies at or above the offset."""
         for slot, aborted in enumerate(self._entries):
             if aborted.last_offset >= offset:
                 self._entries = self._entries[:slot]

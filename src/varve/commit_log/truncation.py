@@ -1,15 +1,16 @@
-"""Shortens a log: cuts it at its end, drops segments at its beginning, raises its start offset.
+"""Shortens a log: truncates its end, drops its first segments, raises its log start offset.
 
 Crash      Truncation: recovery point and cleaner offset are lowered on disk first; later segments
-           go highest first, so that a crash never leaves a gap; then the cut itself is synced. What
-           was to go may be back after a crash in between, nothing else can be missing.
-           Dropping: the log start offset is raised on disk before the first file goes, so that no
-           crash shows some of the dropped records and not others; the renames are durable before
-           anything else may take the first segment's name for the log start. On a disk too full for
-           the checkpoint the files go all the same, for they are what fills it: lowest first, so
+           are removed highest first, so that a crash never leaves a gap; then the truncation is
+           synced. A crash in between may restore records that were to be removed, but loses no
+           others.
+           Dropping: the log start offset is raised on disk before the first file is removed, so
+           that no crash shows only some of the dropped records; the renames are durable before the
+           first segment's base offset can serve as the log start. On a disk too full for the
+           checkpoint the files are removed nevertheless, since that frees space: lowest first, so
            that a crash in between leaves a shorter log without a gap.
-           Raising the start: the offset is on disk before this returns; the files after it go with
-           the next retention pass, the remote segments with their next expiry.
+           Raising the start: the offset is on disk before this returns; the next retention pass
+           removes the files below it, the next expiry the remote segments.
 Threads    a truncation holds the flush lock and the log's lock throughout; dropping holds the flush
            lock throughout and the log's lock for each change. Readers retry until it is done.
 """
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class Truncation:
-    """Shortens one log; `Log` says what its methods promise."""
+    """Shortens one log; `Log` documents the methods."""
 
     def __init__(self, log: "Log") -> None:
         self._log = log
@@ -75,7 +76,7 @@ class Truncation:
             )
 
     def _lower_checkpoints_locked(self, offset: int) -> None:
-        """Lowers, durably, what must not reach beyond the log once it is cut."""
+        """Lowers, durably, everything that must not lie beyond the end of the truncated log."""
         log = self._log
         with self._health.io("checkpoint of"):
             log.checkpoints.cleaner_offsets.lower(log.topic_partition, offset)
@@ -88,7 +89,7 @@ class Truncation:
         log, segments = self._log, self._segments
         kept = [segment for segment in log.view if segment.base_offset <= offset]
         with self._health.io("read"):
-            # What cannot be read is found out before anything is changed.
+            # A segment that cannot be read fails here, before anything is changed.
             contents = read_contents_before(kept[-1], offset, log.settings)
             appended = segments.appended(kept[-1]) if contents.size else None
         self._lower_checkpoints_locked(offset)
@@ -96,13 +97,13 @@ class Truncation:
             segments.truncate_locked(contents, appended, number=len(kept) - 1)
             log.high_watermark = min(log.high_watermark, offset)
             if offset < log.log_start_offset:
-                # One left above the log end would make the next load drop the whole log.
+                # A log start above the log end would make the next load drop the whole log.
                 log.log_start_offset = offset
                 log.write_log_start()
             if log.leader_epochs.truncate_from_end(offset):
                 log.write_epochs()
             log.producers = self._reload_producers_locked(offset)
-            # A snapshot that comes back could pass for one of batches yet to come.
+            # A removed snapshot that reappears after a crash could be taken for a later one.
             segments.fs.sync_directory(log.directory)
             log.producers.advance_high_watermark(log.high_watermark)
 
@@ -123,7 +124,7 @@ class Truncation:
             first, *later = log.view
             for segment in reversed(later):
                 segments.mark_deleted_locked(segment)
-            # Once no segment is left, loading begins where the log start checkpoint says.
+            # Without segments, loading starts at the offset in the log start checkpoint.
             log.log_start_offset = offset
             log.write_log_start()
             segments.mark_deleted_locked(first)
@@ -143,9 +144,9 @@ class Truncation:
     # The beginning
 
     def drop_before(self, offset: int, *, now_ms: int, is_local: bool) -> list[Segment]:
-        """Drops segments; where it `is_local`, the log start stays and the active one never goes.
+        """Drops segments; with `is_local` the log start stays and the active one is never dropped.
 
-        The log start is on disk before they go: without it only the remote tier knows.
+        The log start is on disk before files are removed: otherwise only the cold tier has it.
         """
         log = self._log
         with log.flush_lock:
@@ -160,7 +161,7 @@ class Truncation:
                     return []
                 if not is_local:
                     log.raise_log_start_locked(offset)
-            with self._health.io("checkpoint of"), _unless_full():
+            with self._health.io("checkpoint of"), _ignoring_full_disk():
                 log.write_log_start()
             with log.lock:
                 self._health.check_usable()
@@ -184,7 +185,7 @@ class Truncation:
     def _drop_locked(self, dropped: list[Segment], now_ms: int) -> None:
         log, segments = self._log, self._segments
         with segments.changing_files_locked("drop segments of"):
-            with _unless_full():
+            with _ignoring_full_disk():
                 log.trim_epochs_locked()
             for segment in dropped:
                 segments.mark_deleted_locked(segment, now_ms)
@@ -209,11 +210,11 @@ class Truncation:
             )
         local_start = log.local_start_offset
         if not log.is_start_known and 0 <= before_offset < local_start:
-            # A log start made up from a lower offset would promise records that are long gone.
+            # Without the true log start, a lower offset would promise records that were deleted.
             raise Unavailable(
                 f"{log.topic_partition}: cannot delete records before {before_offset} yet: "
-                "where the log starts is known to the cold tier alone, which was not read since "
-                f"the store was opened; try again, or delete those before {local_start} or more"
+                "only the cold tier has the log start offset, and it was not read since the store "
+                f"was opened; try again, or delete records before {local_start} or a later offset"
             )
         return self.raise_log_start(before_offset)
 
@@ -250,8 +251,8 @@ class Truncation:
 
 
 @contextlib.contextmanager
-def _unless_full() -> Iterator[None]:
-    """Passes over a full disk: what could not be written can be read from the files that stay."""
+def _ignoring_full_disk() -> Iterator[None]:
+    """Ignores a full disk: loading derives the unwritten values from the remaining files."""
     try:
         yield
     except OSError as error:

@@ -161,7 +161,7 @@ def read_offset_index(data: bytes, evidence: Evidence) -> None:
         assert isinstance(position, int)
     check = OffsetEntryCheck(FindingList(), PLACE, index.entries())
     check.observe(evidence.table)
-    check.judge(end=evidence.table.end)
+    check.report(end=evidence.table.end)
     index.truncate_to(40)
     OffsetIndex.decode(data, BASE_OFFSET, 4096).check("index")
 
@@ -174,7 +174,7 @@ def read_time_index(data: bytes, evidence: Evidence) -> None:
     assert len(index.last) == 2
     check = TimeEntryCheck(FindingList(), PLACE, index.entries())
     check.observe(evidence.table)
-    check.judge(is_whole=True)
+    check.report(is_whole=True)
     index.truncate_to(40)
     TimeIndex.decode(data, BASE_OFFSET, 4096).check("index")
 

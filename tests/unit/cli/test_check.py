@@ -177,7 +177,7 @@ def test_damaged_append_times_are_noted(store: Path) -> None:
     severity, message = rules_of(store)["append-times-corrupt"]
     assert severity == "note"
     assert message.startswith("1 of ")
-    assert "4 bytes are no whole entry" in message
+    assert "4 trailing bytes are not a whole entry" in message
 
 
 def test_the_quarantine_can_be_elsewhere(store: Path, tmp_path: Path) -> None:

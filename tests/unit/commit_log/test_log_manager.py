@@ -212,7 +212,7 @@ def test_a_partition_in_two_directories_is_fatal(stores: Stores) -> None:
         with stores.fs.open_writable(f"{twin}/t-0/{name}") as file:
             file.write_at(0, stores.fs.read(f"{path}/t-0/{name}"))
     for _ in range(2):
-        with pytest.raises(Corrupt, match="t-0 stands in both d1 and d2"):
+        with pytest.raises(Corrupt, match="t-0 is in both d1 and d2"):
             stores.open()
 
 

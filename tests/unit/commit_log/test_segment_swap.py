@@ -177,7 +177,7 @@ def test_a_file_that_is_missing_or_too_many_is_refused(filled: Bench) -> None:
     assert filled.names(".cleaned", ".swap") == []
     size = aside(filled, [1, 3])
     filled.write(0, ".txnindex.cleaned", b"")
-    with pytest.raises(InvalidRequest, match=r"txnindex.cleaned is there"):
+    with pytest.raises(InvalidRequest, match=r"txnindex.cleaned exists"):
         swap(filled, size)
     assert read_all(filled.log) == [0, 1, 2, 3, 4, 5, 6]
 

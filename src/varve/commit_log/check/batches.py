@@ -1,7 +1,7 @@
-"""Walks the batches of one data file and names what is wrong with them.
+"""Checks the batches of one data file.
 
-Invariant  continues after a batch whose checksum is wrong, so that all of them are named; stops at
-           anything that leaves the next batch's place unknown.
+Invariant  continues after a batch with a wrong checksum, so that all of them are reported; stops at
+           any fault that leaves the position of the next batch unknown.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,7 +21,7 @@ from varve.foundation.errors import Corrupt
 from varve.kernels.batch_layout import BatchColumn, ScanStatus, status_text
 from varve.records import Batch, TimestampType
 
-_BAD_CHECKSUMS_MAX: Final = 16
+_BAD_CHECKSUMS_MAX: Final = 16  # reported per file; the check of the file stops there
 
 _RULES: Final = {
     ScanStatus.INCOMPLETE: "torn-tail",
@@ -34,7 +34,7 @@ _RULES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """The first thing that recovery would cut a file at."""
+    """A fault in a data file; recovery would truncate the file at the first one."""
 
     position: int
     rule: str
@@ -43,7 +43,7 @@ class Fault:
 
 
 class BatchCheck:
-    """One walk over a data file; afterwards it knows how far the file is good."""
+    """Walks a data file once; afterwards `good_end` is the end of its valid batches."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class BatchCheck:
         deep: bool,
         advance: Callable[[int], None],
     ) -> None:
-        self._found = finding_list
+        self._findings = finding_list
         self._path = path
         self._base_offset = base_offset
         self._deep = deep
@@ -74,13 +74,13 @@ class BatchCheck:
                 good = self._check_table(table)
                 if len(good.rows):
                     self.seen_end = good.end
-                    yield good, self._note_good(good)
+                    yield good, self._record_valid(good)
                 if len(good.rows) < len(table.rows):
                     return
-            position = self._note_end(walk, file, size)
+            position = self._record_end(walk, file, size)
 
     def _check_table(self, table: BatchTable) -> BatchTable:
-        """The table up to the first batch that recovery would cut at."""
+        """The table up to the first batch at which recovery would truncate."""
         good = table.first(count_before_bad_marker(table, where=self._path))
         if len(good.rows) < len(table.rows):
             self.faults.append(Fault(good.end, "control-batch", "the control record is malformed"))
@@ -131,7 +131,7 @@ class BatchCheck:
             )
             text = f"batch with {offsets}: {message}"
             position = int(fields[BatchColumn.POSITION])
-            self._found.error(self._path, rule, text, position=position, repair=repair)
+            self._findings.error(self._path, rule, text, position=position, repair=repair)
 
     def _check_records(self, table: BatchTable, row: int) -> None:
         position = int(table.rows[row, BatchColumn.POSITION])
@@ -140,7 +140,7 @@ class BatchCheck:
             columns = batch.columns()
         except Corrupt as error:
             message = str(error).removeprefix(f"{self._path}: ")
-            self._found.error(self._path, "records-corrupt", message, position=position)
+            self._findings.error(self._path, "records-corrupt", message, position=position)
             return
         header, offsets = batch.header, columns.offsets
         if not len(offsets):
@@ -149,21 +149,21 @@ class BatchCheck:
         if not is_inside or (np.diff(offsets) <= 0).any():
             message = f"record offsets do not ascend within {header.base_offset}.."
             message += str(header.last_offset)
-            self._found.error(self._path, "records-offsets", message, position=position)
+            self._findings.error(self._path, "records-offsets", message, position=position)
         largest = int(columns.timestamps.max())
         if header.timestamp_type is TimestampType.CREATE_TIME and largest != header.max_timestamp:
             message = f"largest timestamp is {largest}, the header says {header.max_timestamp}"
-            self._found.warning(self._path, "records-timestamp", message, position=position)
+            self._findings.warning(self._path, "records-timestamp", message, position=position)
 
-    def _note_good(self, table: BatchTable) -> bool:
+    def _record_valid(self, table: BatchTable) -> bool:
         if self.faults and self.faults[0].position < table.end:
             return False
         self.good_end = table.end
         self.next_offset = int(table.rows[-1, BatchColumn.LAST_OFFSET]) + 1
         return True
 
-    def _note_end(self, walk: BatchWalk, file: File, size: int) -> int:
-        """Notes why a walk ended; gives where the next one starts."""
+    def _record_end(self, walk: BatchWalk, file: File, size: int) -> int:
+        """Records why a walk ended; returns the position where the next one starts."""
         position, status = walk.position, walk.status
         if position >= size:
             return size

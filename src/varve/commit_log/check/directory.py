@@ -1,7 +1,7 @@
 """Checks log directories: the owner in meta.properties, the checkpoints, and every partition.
 
 Invariant  a check never writes. It holds the directory's lock, so that no owner changes the files
-           meanwhile; without the lock a finding may be outdated a moment later.
+           meanwhile; without the lock a finding may already be outdated.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ _BEYOND_END: Final = {
     RECOVERY_POINT_FILE: (
         Severity.ERROR,
         "recovery-point-beyond-end",
-        ": records that were on disk are gone",
+        ": synced records are missing",
     ),
     LOG_START_OFFSET_FILE: (
         Severity.ERROR,
@@ -52,7 +52,7 @@ _BEYOND_END: Final = {
     HIGH_WATERMARK_FILE: (Severity.WARNING, "high-watermark-beyond-end", ""),
     CLEANER_OFFSET_FILE: (Severity.WARNING, "cleaner-offset-beyond-end", ""),
 }
-"""What an offset beyond the log's end means: severity, rule, and what follows."""
+"""For an offset beyond the log end, by checkpoint: severity, rule and consequence."""
 CHECKPOINT_FILES: Final = tuple(_BEYOND_END)
 NOT_PARTITIONS: Final = (CLUSTER_METADATA_DIRECTORY, REMOTE_INDEX_CACHE_DIRECTORY)
 REWRITE: Final = "rewrite the file from the partitions"
@@ -76,10 +76,10 @@ class DirectoryCheck:
         self._fs = fs
         self._path = path
         self._context = context
-        self._found = FindingList()
+        self._findings = FindingList()
 
     def run(self, only: TopicPartition | None = None) -> DirectoryFacts:
-        """Checks all partitions, or one with its entries in the directory's files."""
+        """Checks all partitions, or only one and its entries in the checkpoints."""
         self._check_metadata()
         offsets = {name: self._read_offsets(name) for name in CHECKPOINT_FILES}
         clean = self._fs.exists(f"{self._path}/{CLEAN_SHUTDOWN_FILE}")
@@ -92,7 +92,7 @@ class DirectoryCheck:
         for name, checkpoint in offsets.items():
             self._check_offsets(name, checkpoint or {}, partitions, is_all=only is None)
         self._check_topic_ids(partitions)
-        findings = self._found.all()
+        findings = self._findings.all()
         for facts in partitions.values():
             findings += facts.findings
         return DirectoryFacts(self._path, findings, partitions)
@@ -120,10 +120,10 @@ class DirectoryCheck:
             decode_meta_properties(self._fs.read(path), where=path)
         except FileNotFoundError:
             message = "missing: the owner of the directory is unknown; the next open writes it"
-            self._found.warning(path, "missing-meta-properties", message)
+            self._findings.warning(path, "missing-meta-properties", message)
         except Corrupt as error:
             repair = "keep the readable lines, generate the others"
-            self._found.corrupt(path, "meta-properties-corrupt", error, repair=repair)
+            self._findings.corrupt(path, "meta-properties-corrupt", error, repair=repair)
 
     def _read_offsets(self, name: str) -> Offsets | None:
         path = f"{self._path}/{name}"
@@ -132,7 +132,7 @@ class DirectoryCheck:
         except FileNotFoundError:
             return {}
         except Corrupt as error:
-            self._found.corrupt(path, "checkpoint-corrupt", error, repair=REWRITE)
+            self._findings.corrupt(path, "checkpoint-corrupt", error, repair=REWRITE)
             return None
 
     def _find_partitions(self) -> list[TopicPartition]:
@@ -145,13 +145,13 @@ class DirectoryCheck:
                 directory = parse_partition_directory(entry.name)
             except Corrupt:
                 message = "not named like a partition; Kafka and varve refuse to open the directory"
-                self._found.error(path, "foreign-directory", message)
+                self._findings.error(path, "foreign-directory", message)
                 continue
             if directory.state is DirectoryState.ACTIVE:
                 partitions.append(directory.topic_partition)
             else:
                 rule = f"{directory.state}-partition"
-                self._found.note(path, rule, f"a partition set aside: {directory.state}")
+                self._findings.note(path, rule, f"a partition set aside: {directory.state}")
         return partitions
 
     def _check_offsets(
@@ -168,15 +168,15 @@ class DirectoryCheck:
             if facts is None:
                 if is_all:
                     message = f"names {partition}, which is not in this directory"
-                    self._found.note(path, "checkpoint-unknown-partition", message)
+                    self._findings.note(path, "checkpoint-unknown-partition", message)
                 continue
             if offset < 0:
                 message = f"{partition} has offset {offset}"
-                self._found.error(path, "checkpoint-range", message, repair=REWRITE)
+                self._findings.error(path, "checkpoint-range", message, repair=REWRITE)
             elif offset > facts.end_offset:
                 severity, rule, effect = _BEYOND_END[name]
                 message = f"{partition} has offset {offset}, its log ends at {facts.end_offset}"
-                self._found.add(severity, path, rule, message + effect, repair=REWRITE)
+                self._findings.add(severity, path, rule, message + effect, repair=REWRITE)
 
     def _check_topic_ids(self, partitions: Mapping[TopicPartition, PartitionFacts]) -> None:
         first: dict[str, tuple[TopicPartition, PartitionFacts]] = {}
@@ -188,7 +188,7 @@ class DirectoryCheck:
                 assert first_facts.topic_id is not None
                 message = f"topic id {encode_topic_id(facts.topic_id)}, that of {first_partition}"
                 message += f" is {encode_topic_id(first_facts.topic_id)}"
-                self._found.error(facts.directory, "topic-id-differs", message)
+                self._findings.error(facts.directory, "topic-id-differs", message)
 
 
 _OWN_FILES = (META_PROPERTIES_FILE, LOCK_FILE, *CHECKPOINT_FILES)
@@ -200,7 +200,7 @@ def inspect_directory(fs: FileSystem, path: str, context: PartitionContext) -> D
 
 
 def inspect_partition(fs: FileSystem, directory: str, context: PartitionContext) -> DirectoryFacts:
-    """Checks one partition with its log directory; alone when it is not in one."""
+    """Checks one partition with its log directory, or alone if it is not in one."""
     directory = directory.rstrip("/")
     parent = posixpath.dirname(directory) or "."
     partition = find_partition(directory)
@@ -212,7 +212,7 @@ def inspect_partition(fs: FileSystem, directory: str, context: PartitionContext)
 
 
 def find_partition(directory: str) -> TopicPartition | None:
-    """The partition that a directory is named after; None for other names and those set aside."""
+    """The partition that a directory's name gives; None unless it is an active partition."""
     try:
         parsed = parse_partition_directory(posixpath.basename(directory.rstrip("/")))
     except Corrupt:
@@ -221,7 +221,7 @@ def find_partition(directory: str) -> TopicPartition | None:
 
 
 def is_log_directory(fs: FileSystem, path: str) -> bool:
-    """Whether it has a file that only log directories have."""
+    """Whether the directory has a file that only log directories have."""
     return any(fs.exists(f"{path}/{name}") for name in _OWN_FILES)
 
 
@@ -237,7 +237,7 @@ def is_partition_directory(fs: FileSystem, path: str) -> bool:
 
 @contextlib.contextmanager
 def hold_lock(fs: FileSystem, log_directory: str, *, wanted: bool = True) -> Iterator[None]:
-    """Holds the directory's lock while the block runs; without a lock file nobody holds it.
+    """Holds the directory's lock during the block, unless `wanted` is False or no lock file exists.
 
     Raises Locked when an owner holds it.
     """

@@ -1,6 +1,6 @@
-"""What a check finds: where, which rule is broken, and what would mend it.
+"""Findings of a check: the file, the broken rule and the possible repair; and the rules.
 
-Invariant  every finding names a rule; the short names of rules stay as they are.
+Invariant  every finding names a rule; the names of rules never change.
 """
 
 import functools
@@ -66,7 +66,7 @@ RULES: Final[dict[str, str]] = {
     "missing-partition-metadata": "A partition has its topic's id.",
     "partition-metadata-corrupt": "The topic's id can be read.",
     "topic-id-differs": "All partitions of a topic have the same topic id.",
-    # Leavings.
+    # Leftovers.
     "leftover-deleted": "Nothing deleted is left.",
     "leftover-cleaned": "No cleaning was cut short.",
     "leftover-swap": "No swap of segments was cut short.",
@@ -95,7 +95,7 @@ FINDINGS_PER_RULE_AND_FILE: Final = 16
 
 
 class Severity(StrEnum):
-    """ERROR breaks a promise, WARNING mends itself at the next open, NOTE is worth knowing."""
+    """ERROR is damage, WARNING is repaired by the next open, NOTE is only information."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -104,7 +104,7 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One broken rule; `repair` is what a repair would do, None when nothing can be done."""
+    """One broken rule; `repair` describes the repair, None if there is none."""
 
     severity: Severity
     path: str
@@ -115,11 +115,11 @@ class Finding:
 
 
 class FindingList:
-    """Findings as they come: of one rule in one file the first few, and how many more there are."""
+    """Collects findings; of one rule in one file only the first few, and the number of others."""
 
     def __init__(self, rules: Mapping[str, str] = RULES) -> None:
         self._rules = rules
-        self._found: list[Finding] = []
+        self._findings: list[Finding] = []
         self._counts: Counter[tuple[str, str]] = Counter()
 
     def add(
@@ -135,7 +135,7 @@ class FindingList:
         assert rule in self._rules, f"{rule} is not a rule"
         self._counts[rule, path] += 1
         if self._counts[rule, path] <= FINDINGS_PER_RULE_AND_FILE:
-            self._found.append(Finding(severity, path, position, rule, message, repair))
+            self._findings.append(Finding(severity, path, position, rule, message, repair))
 
     error = functools.partialmethod(add, Severity.ERROR)
     warning = functools.partialmethod(add, Severity.WARNING)
@@ -150,14 +150,14 @@ class FindingList:
         severity: Severity = Severity.ERROR,
         repair: str | None = None,
     ) -> None:
-        """Adds what decoding a file raised."""
+        """Adds the error of decoding a file."""
         self.add(severity, path, rule, str(error).removeprefix(f"{path}: "), repair=repair)
 
     def has(self, rule: str, path: str) -> bool:
         return self._counts[rule, path] > 0
 
     def all(self) -> list[Finding]:
-        findings = list(self._found)
+        findings = list(self._findings)
         for (rule, path), count in self._counts.items():
             if count > FINDINGS_PER_RULE_AND_FILE:
                 more = count - FINDINGS_PER_RULE_AND_FILE

@@ -1,7 +1,7 @@
 """Checks one partition directory: names, segments in order, snapshots, epochs, metadata.
 
-Invariant  reads only, and never raises for what the files hold: everything becomes a finding. What
-           key indexes and evidence hold is checked by the packages that write them.
+Invariant  a check only reads, and damage never raises: it becomes a finding. The packages that
+           write key indexes and evidence check their content.
 """
 
 from collections.abc import Callable, Sequence
@@ -44,16 +44,16 @@ NEEDS_PERMISSION: Final = "needs --allow-data-loss"
 
 
 def show_nothing(size: int) -> None:
-    """The progress of a check nobody watches."""
+    """Progress callback that does nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionContext:
-    """What the log directory says about a partition."""
+    """What the log directory's files state about a partition, and options of the check."""
 
     clean: bool = False
     recovery_point: int | None = None
-    """None when unknown: then only the last segment counts as not yet on disk."""
+    """None when unknown: only the last segment then counts as unsynced."""
     log_start_offset: int = 0
     high_watermark: int | None = None
     now_ms: int = 0
@@ -64,7 +64,7 @@ class PartitionContext:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Bytes that recovery would cut off a data file, from a position to its end."""
+    """Bytes that recovery would remove from a data file, from a position to its end."""
 
     path: str
     position: int
@@ -73,16 +73,16 @@ class Loss:
 
 @dataclass(slots=True, kw_only=True)
 class PartitionFacts:
-    """What a check learned of a partition."""
+    """The result of checking a partition."""
 
     directory: str
     findings: list[Finding]
     first_base_offset: int
     end_offset: int
     epochs: LeaderEpochs
-    """According to the batches."""
+    """The leader epochs according to the batches."""
     history: LeaderEpochs
-    """As the stored file says, which also knows epochs that are no longer here."""
+    """The leader epochs in the stored file, which may include epochs without local batches."""
     topic_id: UUID | None
     losses: list[Loss] = field(default_factory=list)
     segments: list[SegmentFacts] = field(default_factory=list)
@@ -105,10 +105,10 @@ class PartitionCheck:
         self._fs = fs
         self._directory = directory
         self._context = context
-        self._found = FindingList()
+        self._findings = FindingList()
 
     def run(self) -> PartitionFacts:
-        """Raises OSError only, when the directory itself cannot be listed."""
+        """Raises only OSError, when the directory itself cannot be listed."""
         entries = self._fs.scan(self._directory)
         self._check_own_files(entries)
         names = [entry.name for entry in entries if not entry.is_directory]
@@ -119,10 +119,10 @@ class PartitionCheck:
         self._check_orphans(plain, bases)
         topic_id = self._check_metadata(names)
         epoch_path = f"{self._directory}/{LEADER_EPOCH_FILE}"
-        stored = read_epochs(self._fs, epoch_path, self._found)
-        epochs = EpochCheck(self._found, epoch_path, stored, self._context.log_start_offset)
+        stored = read_epochs(self._fs, epoch_path, self._findings)
+        epochs = EpochCheck(self._findings, epoch_path, stored, self._context.log_start_offset)
         producers = ProducerCheck(
-            self._found,
+            self._findings,
             self._read_snapshots(plain, bases),
             self._context.now_ms,
             self._context.producer_expiration_ms,
@@ -137,7 +137,7 @@ class PartitionCheck:
             epochs.finish(end_offset)
         return PartitionFacts(
             directory=self._directory,
-            findings=self._found.all(),
+            findings=self._findings.all(),
             first_base_offset=first_base,
             end_offset=end_offset,
             epochs=epochs.rebuilt,
@@ -148,7 +148,7 @@ class PartitionCheck:
         )
 
     def _check_own_files(self, entries: Sequence[FileInfo]) -> None:
-        """What is wrong with key indexes from without, and with the append times."""
+        """Checks the append times, and for directories with the name of a key index."""
         for entry in entries:
             path = f"{self._directory}/{entry.name}"
             file = parse_file_name(entry.name)
@@ -156,26 +156,26 @@ class PartitionCheck:
                 self._check_append_times(path)
             elif entry.name == APPEND_TIMES_FILE:
                 message = "a directory where append times belong: the log cannot be opened until "
-                self._found.error(path, "not-a-file", message + "it is moved away")
+                self._findings.error(path, "not-a-file", message + "it is moved away")
             elif entry.is_directory and file is not None and file.kind == KEYS:
                 message = "a directory where the key index belongs: the partition is not compacted "
-                self._found.error(path, "not-a-file", message + "until it is moved away")
+                self._findings.error(path, "not-a-file", message + "until it is moved away")
 
     def _check_append_times(self, path: str) -> None:
         try:
             data = self._fs.read(path)
         except FileNotFoundError:
-            self._found.note(path, "vanished", "gone while it was checked")
+            self._findings.note(path, "vanished", "gone while it was checked")
             return
-        count, rest = divmod(len(data), ENTRY_BYTES)
-        wrong = count - sum(1 for _ in decode_append_times(data))
-        if wrong or rest:
+        count, trailing_size = divmod(len(data), ENTRY_BYTES)
+        invalid = count - sum(1 for _ in decode_append_times(data))
+        if invalid or trailing_size:
             message = (
-                f"{wrong} of {count} entries do not match their CRC, {rest} bytes are no whole "
-                "entry; they are passed over, and a segment without an entry counts as appended "
-                "when its data file was last changed"
+                f"{invalid} of {count} entries do not match their CRC, {trailing_size} trailing "
+                "bytes are not a whole entry; both are ignored, and a segment without an entry "
+                "counts as appended when its data file was last changed"
             )
-            self._found.note(path, "append-times-corrupt", message)
+            self._findings.note(path, "append-times-corrupt", message)
 
     def _check_names(self, names: list[str], parsed: dict[str, SegmentFileName]) -> None:
         for name in names:
@@ -184,65 +184,65 @@ class PartitionCheck:
             if file is None:
                 if name.endswith(TEMPORARY_SUFFIX) or is_unfinished_key_index(name):
                     message = "left over from a write that did not finish"
-                    self._found.note(path, "leftover-tmp", message, repair="remove the file")
+                    self._findings.note(path, "leftover-tmp", message, repair="remove the file")
                 elif name not in _KNOWN_NAMES and not name.startswith(OWN_PREFIX):
-                    self._found.note(path, "unknown-file", "not a file of a partition; ignored")
+                    self._findings.note(path, "unknown-file", "not a file of a partition; ignored")
             elif file.state == DELETED:
                 message = "deleted, but not yet removed"
-                self._found.note(path, "leftover-deleted", message, repair="remove the file")
+                self._findings.note(path, "leftover-deleted", message, repair="remove the file")
             elif file.state:
                 message = "a cleaning or split was cut short"
                 repair = "finish the swap or drop it, as the next open would"
                 rule = f"leftover-{file.state.removeprefix('.')}"
-                self._found.warning(path, rule, message, repair=repair)
+                self._findings.warning(path, rule, message, repair=repair)
 
     def _check_orphans(self, plain: list[SegmentFileName], bases: list[int]) -> None:
         for file in plain:
             if file.kind not in (LOG, SNAPSHOT) and file.offset not in bases:
                 path = f"{self._directory}/{log_name(file.offset, file.kind)}"
                 message = "an index without its data file"
-                # Kafka's cleaner leaves the key indexes of segments that it joins.
-                report = self._found.note if file.kind == KEYS else self._found.error
+                # Kafka's cleaner does not remove the key indexes of segments that it merges.
+                report = self._findings.note if file.kind == KEYS else self._findings.error
                 report(path, "orphan-index", message, repair="remove the index")
 
     def _check_metadata(self, names: list[str]) -> UUID | None:
         path = f"{self._directory}/{PARTITION_METADATA_FILE}"
         if PARTITION_METADATA_FILE not in names:
             message = "no topic id; Kafka would set the partition aside as stray"
-            self._found.warning(path, "missing-partition-metadata", message)
+            self._findings.warning(path, "missing-partition-metadata", message)
             return None
         try:
             return decode_partition_metadata(self._fs.read(path), where=path)
         except Corrupt as error:
-            self._found.corrupt(path, "partition-metadata-corrupt", error)
+            self._findings.corrupt(path, "partition-metadata-corrupt", error)
             return None
 
     def _read_snapshots(
         self, plain: list[SegmentFileName], bases: list[int]
     ) -> dict[int, KnownSnapshot]:
-        """The snapshots that can be read; the others, and strays, are noted."""
+        """The readable snapshots by offset; reports the others, and strays."""
         offsets = sorted(file.offset for file in plain if file.kind == SNAPSHOT)
-        known = {}
+        snapshots = {}
         for offset in offsets:
             path = f"{self._directory}/{log_name(offset, SNAPSHOT)}"
             is_latest = offset == offsets[-1] and bool(bases) and offset >= bases[-1]
             if offset not in bases and not is_latest:
                 message = "belongs to no segment; the next open removes it"
-                self._found.note(path, "snapshot-stray", message, repair="remove the snapshot")
+                self._findings.note(path, "snapshot-stray", message, repair="remove the snapshot")
             try:
                 data = self._fs.read(path)
-                known[offset] = KnownSnapshot(path, data, decode_producer_snapshot(data, path))
+                snapshots[offset] = KnownSnapshot(path, data, decode_producer_snapshot(data, path))
             except FileNotFoundError:
-                self._found.note(path, "vanished", "gone while it was checked")
+                self._findings.note(path, "vanished", "gone while it was checked")
             except Corrupt as error:
-                self._found.corrupt(path, "snapshot-corrupt", error, repair=REMOVE_SNAPSHOT)
-        return known
+                self._findings.corrupt(path, "snapshot-corrupt", error, repair=REMOVE_SNAPSHOT)
+        return snapshots
 
     def _check_segments(
         self, bases: list[int], producers: ProducerCheck, epochs: EpochCheck
     ) -> list[SegmentFacts]:
         check = SegmentCheck(
-            self._found,
+            self._findings,
             producers=producers,
             epochs=epochs,
             deep=self._context.deep,
@@ -250,22 +250,22 @@ class PartitionCheck:
         )
         facts: list[SegmentFacts] = []
         for number, base in enumerate(bases):
-            place = self._place(bases, number)
+            checked = self._checked_segment(bases, number)
             try:
-                indexes = read_indexes(self._fs, place, self._found)
-                with self._fs.open(place.path(LOG)) as file:
-                    segment = check.check(place, file, file.size(), indexes)
+                indexes = read_indexes(self._fs, checked, self._findings)
+                with self._fs.open(checked.path(LOG)) as file:
+                    segment = check.check(checked, file, file.size(), indexes)
             except FileNotFoundError:
-                self._found.note(place.path(LOG), "vanished", "gone while it was checked")
+                self._findings.note(checked.path(LOG), "vanished", "gone while it was checked")
                 continue
             if facts and facts[-1].next_offset > base:
                 message = f"begins at offset {base}, the segment before ends at "
                 message += str(facts[-1].next_offset)
-                self._found.error(place.path(LOG), "segments-overlap", message)
+                self._findings.error(checked.path(LOG), "segments-overlap", message)
             facts.append(segment)
         return facts
 
-    def _place(self, bases: list[int], number: int) -> SegmentPlace:
+    def _checked_segment(self, bases: list[int], number: int) -> SegmentPlace:
         is_last = number + 1 == len(bases)
         recovery_point = self._context.recovery_point
         if recovery_point is None:
@@ -278,7 +278,7 @@ class PartitionCheck:
         )
 
     def _check_faults(self, segments: list[SegmentFacts]) -> list[Loss]:
-        """Names where recovery would cut, and lists what would be lost."""
+        """Reports where recovery would truncate; returns the bytes that would be lost."""
         losses: list[Loss] = []
         for number, segment in enumerate(segments):
             fault = segment.fault
@@ -294,7 +294,7 @@ class PartitionCheck:
                     for s in later
                     if s.size
                 ]
-            self._found.add(
+            self._findings.add(
                 self._fault_severity(segment, is_last=not later),
                 path,
                 fault.rule,
@@ -305,7 +305,7 @@ class PartitionCheck:
         return losses
 
     def _fault_severity(self, segment: SegmentFacts, *, is_last: bool) -> Severity:
-        """After a crash the last segment may end in zeros or in half a batch."""
+        """After a crash the last segment may end in zeros or in an incomplete batch."""
         assert segment.fault is not None
         context = self._context
         if context.clean or not is_last or segment.next_offset < (context.recovery_point or 0):

@@ -1,9 +1,7 @@
-"""Replays the batches of a partition and compares what is stored about producers and epochs.
+"""Replays the batches of a partition and compares snapshots, aborted transactions and epochs.
 
-Snapshots, aborted transactions and the history of leader epochs.
-
-Invariant  what cannot be known is not judged: before the log's first batch, behind gaps that
-           compaction left, and for producers that may have expired.
+Invariant  a difference is reported only if the batches prove it: not before the log's first batch,
+           not after gaps that compaction left, not for producers that may have expired.
 """
 
 from collections.abc import Mapping
@@ -29,7 +27,7 @@ REMOVE_SNAPSHOT: Final = "remove the snapshot; producer state is rebuilt from th
 
 @dataclass(frozen=True, slots=True)
 class KnownSnapshot:
-    """A snapshot file that could be read."""
+    """A readable snapshot file."""
 
     path: str
     data: bytes
@@ -38,9 +36,9 @@ class KnownSnapshot:
 
 @dataclass(slots=True)
 class ProducerCheck:
-    """Producer state according to the batches, and according to the snapshots."""
+    """Compares the producer state of the batches with the snapshots."""
 
-    found: FindingList
+    findings: FindingList
     snapshots: Mapping[int, KnownSnapshot]
     now_ms: int
     expiration_ms: int
@@ -52,7 +50,7 @@ class ProducerCheck:
     _pending: list[int] = field(default_factory=list)
 
     def begin(self, first_base_offset: int, log_start_offset: int) -> None:
-        """Starts at the first segment: from nothing, or from the snapshot taken there."""
+        """Starts at the first segment, with its snapshot if there is one, else empty."""
         self._next_offset = first_base_offset
         self._log_start_offset = log_start_offset
         self._pending = sorted(o for o in self.snapshots if o > first_base_offset)
@@ -64,12 +62,12 @@ class ProducerCheck:
 
     @property
     def is_exact(self) -> bool:
-        """Whether the replayed state is all there is to know."""
+        """Whether the replayed state is complete."""
         return self.is_complete and not self.has_gaps
 
     def observe(self, table: BatchTable, txn_index: TransactionIndex, path: str) -> None:
-        """Replays a table, stopping at every snapshot on the way to compare it."""
-        self._note_gaps(table)
+        """Replays a table, and compares every snapshot when the replay reaches its offset."""
+        self._record_gaps(table)
         bases = table.rows[:, BatchColumn.BASE_OFFSET]
         start = 0
         while start < len(table.rows):
@@ -82,11 +80,11 @@ class ProducerCheck:
                 replay_batches(part, self.states, txn_index, where=path)
             except Corrupt as error:
                 message = str(error).removeprefix(f"{path}: ")
-                self.found.error(path, "control-batch", message)
+                self.findings.error(path, "control-batch", message)
                 self.is_complete = False
             start = end
 
-    def _note_gaps(self, table: BatchTable) -> None:
+    def _record_gaps(self, table: BatchTable) -> None:
         rows = table.rows
         lasts = rows[:, BatchColumn.LAST_OFFSET]
         counts = lasts - rows[:, BatchColumn.BASE_OFFSET] + 1
@@ -97,51 +95,52 @@ class ProducerCheck:
         self._next_offset = int(lasts[-1]) + 1
 
     def finish(self, end_offset: int) -> None:
-        """Compares the snapshots up to the log end; names those beyond it."""
+        """Compares the snapshots up to the log end; reports those beyond it."""
         self._compare_up_to(end_offset)
         for offset in self._pending:
             path = self.snapshots[offset].path
             message = f"snapshot at offset {offset}, the log ends at {end_offset}"
-            self.found.warning(path, "snapshot-beyond-end", message, repair=REMOVE_SNAPSHOT)
+            self.findings.warning(path, "snapshot-beyond-end", message, repair=REMOVE_SNAPSHOT)
         self._pending = []
 
     def _compare_up_to(self, offset: int) -> None:
         while self._pending and self._pending[0] <= offset:
-            at = self._pending.pop(0)
-            snapshot = self.snapshots[at]
+            snapshot_offset = self._pending.pop(0)
+            snapshot = self.snapshots[snapshot_offset]
             for entry in snapshot.entries:
-                self._compare_entry(snapshot.path, at, entry)
-            self._find_missing(snapshot, at)
+                self._compare_entry(snapshot.path, snapshot_offset, entry)
+            self._report_missing(snapshot, snapshot_offset)
 
-    def _compare_entry(self, path: str, at: int, entry: SnapshotEntry) -> None:
+    def _compare_entry(self, path: str, snapshot_offset: int, entry: SnapshotEntry) -> None:
         latest = max(entry.last_offset, entry.transaction_first_offset)
-        if latest >= at:
-            message = f"producer {entry.producer_id} has offset {latest} in a snapshot up to {at}"
-            self.found.error(path, "snapshot-untrue", message, repair=REMOVE_SNAPSHOT)
+        if latest >= snapshot_offset:
+            message = f"producer {entry.producer_id} has offset {latest} in a snapshot up to "
+            message += str(snapshot_offset)
+            self.findings.error(path, "snapshot-untrue", message, repair=REMOVE_SNAPSHOT)
             return
         replayed = self.states.entries.get(entry.producer_id)
         if replayed is None:
             if self.is_exact:
                 message = f"producer {entry.producer_id} never wrote to this log"
-                self.found.error(path, "snapshot-untrue", message, repair=REMOVE_SNAPSHOT)
+                self.findings.error(path, "snapshot-untrue", message, repair=REMOVE_SNAPSHOT)
             return
         difference = self.find_difference(entry, replayed)
         if difference:
             message = f"producer {entry.producer_id}: {difference}"
-            self.found.error(path, "snapshot-untrue", message, repair=REMOVE_SNAPSHOT)
+            self.findings.error(path, "snapshot-untrue", message, repair=REMOVE_SNAPSHOT)
 
     def find_difference(self, entry: SnapshotEntry, replayed: ProducerStateEntry) -> str:
         """How a snapshot's producer differs from the replayed one; empty when it does not."""
         pairs = [("epoch", entry.epoch, replayed.epoch)] if not self.has_gaps else []
         last = replayed.batches[-1] if replayed.batches and not self.has_gaps else None
-        # Loading starts at the log start: a producer whose data lies below may be known by markers.
+        # Loading starts at the log start: of a producer with data below, only markers may remain.
         is_deleted = last is not None and last.last_offset < self._log_start_offset
-        # A producer that was forgotten may be known again by a marker alone.
-        is_forgotten = last is not None and (
+        # An expired producer may have come back with a marker alone.
+        is_expired = last is not None and (
             entry.timestamp - last.timestamp >= self.expiration_ms
             or self.now_ms - last.timestamp >= self.expiration_ms
         )
-        is_unknown = entry.last_offset == NONE and (is_deleted or is_forgotten)
+        is_unknown = entry.last_offset == NONE and (is_deleted or is_expired)
         if last is not None and not is_unknown:
             pairs += [
                 ("last sequence", entry.last_sequence, last.last_sequence),
@@ -157,25 +156,26 @@ class ProducerCheck:
                     NONE if open_since is None else open_since,
                 )
             )
-            # One that was forgotten and came back has no marker of its present life.
+            # A producer that expired and came back may have no marker since.
             if entry.coordinator_epoch != NONE:
-                known = replayed.coordinator_epoch
-                pairs.append(("coordinator epoch", entry.coordinator_epoch, known))
+                expected = replayed.coordinator_epoch
+                pairs.append(("coordinator epoch", entry.coordinator_epoch, expected))
         return ", ".join(
-            f"{name} {stored}, the batches say {true}"
-            for name, stored, true in pairs
-            if stored != true
+            f"{name} {stored}, the batches say {expected}"
+            for name, stored, expected in pairs
+            if stored != expected
         )
 
-    def _find_missing(self, snapshot: KnownSnapshot, at: int) -> None:
+    def _report_missing(self, snapshot: KnownSnapshot, snapshot_offset: int) -> None:
         if not self.is_exact:
             return
         listed = {entry.producer_id for entry in snapshot.entries}
         for producer_id, entry in self.states.entries.items():
             if producer_id in listed or entry.is_expired(self.now_ms, self.expiration_ms):
                 continue
-            message = f"producer {producer_id} wrote before offset {at} and is not in the snapshot"
-            self.found.warning(
+            message = f"producer {producer_id} wrote before offset {snapshot_offset} and is not in "
+            message += "the snapshot"
+            self.findings.warning(
                 snapshot.path, "snapshot-incomplete", message, repair=REMOVE_SNAPSHOT
             )
 
@@ -188,7 +188,7 @@ def find_txn_difference(
     next_offset: int,
     is_exact: bool,
 ) -> str | None:
-    """What is wrong with a segment's aborted transactions; None when nothing is known to be."""
+    """The first error in a segment's aborted transactions; None if none is certain."""
     if is_exact:
         if stored == replayed:
             return None
@@ -211,7 +211,7 @@ REBUILD_EPOCHS: Final = "rebuild the history from the batches"
 
 
 class EpochCheck:
-    """The stored history, and the one according to the batches."""
+    """Compares the stored leader epochs with those of the batches."""
 
     def __init__(
         self,
@@ -220,7 +220,7 @@ class EpochCheck:
         stored: LeaderEpochs | None,
         log_start_offset: int,
     ) -> None:
-        self._found = finding_list
+        self._findings = finding_list
         self._path = path
         self._stored = stored
         self._log_start_offset = log_start_offset
@@ -228,7 +228,7 @@ class EpochCheck:
         self.rebuilt = LeaderEpochs()
 
     def observe(self, table: BatchTable, path: str) -> None:
-        """Takes the table's batches run by run of one epoch."""
+        """Compares the batches of a table, in runs of one epoch."""
         epochs = table.rows[:, BatchColumn.LEADER_EPOCH]
         starts = np.flatnonzero(np.diff(epochs, prepend=epochs[0] - 1))
         ends = np.append(starts[1:], len(epochs)) - 1
@@ -241,7 +241,7 @@ class EpochCheck:
             if epoch < self._latest:
                 message = f"leader epoch {epoch} at offset {first} comes after {self._latest}"
                 position = int(table.rows[start, BatchColumn.POSITION])
-                self._found.warning(path, "epoch-descends", message, position=position)
+                self._findings.warning(path, "epoch-descends", message, position=position)
             else:
                 self._assign(epoch, first)
                 self._compare(epoch, first, last)
@@ -256,33 +256,35 @@ class EpochCheck:
         if stored is None or last < self._log_start_offset:
             return
         for offset in (max(first, self._log_start_offset), last):
-            known = stored.epoch_for_offset(offset)
-            if known is None:
+            stored_epoch = stored.epoch_for_offset(offset)
+            if stored_epoch is None:
                 message = f"no epoch for offset {offset}, written in epoch {epoch}"
-                self._found.warning(self._path, "epochs-incomplete", message, repair=REBUILD_EPOCHS)
+                self._findings.warning(
+                    self._path, "epochs-incomplete", message, repair=REBUILD_EPOCHS
+                )
                 return
-            if known != epoch:
-                message = f"epoch {known} for offset {offset}, written in epoch {epoch}"
-                self._found.error(self._path, "epochs-untrue", message, repair=REBUILD_EPOCHS)
+            if stored_epoch != epoch:
+                message = f"epoch {stored_epoch} for offset {offset}, written in epoch {epoch}"
+                self._findings.error(self._path, "epochs-untrue", message, repair=REBUILD_EPOCHS)
                 return
 
     def finish(self, end_offset: int) -> None:
         if self._stored is None:
-            if self.rebuilt.entries and not self._found.has("epochs-corrupt", self._path):
+            if self.rebuilt.entries and not self._findings.has("epochs-corrupt", self._path):
                 message = "no history of leader epochs, but batches that have one"
-                self._found.warning(self._path, "missing-epochs", message, repair=REBUILD_EPOCHS)
+                self._findings.warning(self._path, "missing-epochs", message, repair=REBUILD_EPOCHS)
             return
         for entry in self._stored.entries:
             if entry.start_offset > end_offset:
                 message = f"epoch {entry.epoch} begins at offset {entry.start_offset}, the log "
                 message += f"ends at {end_offset}"
-                self._found.warning(
+                self._findings.warning(
                     self._path, "epochs-beyond-end", message, repair="drop the epoch"
                 )
 
 
 def read_epochs(fs: FileSystem, path: str, finding_list: FindingList) -> LeaderEpochs | None:
-    """The stored history; None when there is none to compare with, which is then noted."""
+    """The stored leader epochs; None if the file is missing, or corrupt, which is reported."""
     try:
         data = fs.read(path)
     except FileNotFoundError:

@@ -1,11 +1,11 @@
-"""Repairs what a check found, by the engine's own recovery.
+"""Repairs the findings of a check with the recovery that opening a log uses.
 
 Layout     `<quarantine>/<partition>/<file>.cut-<position>`; a name in use gets `.1`, `.2`.
-Invariant  bytes of data are cut only when that is allowed, and copied aside before. A data file is
-           cut, renamed away or removed only from a position on that was allowed, or where nothing
-           but zeros is lost. A partition whose repair is refused or fails keeps its files.
-Crash      every step may be repeated: files are replaced whole, recovery cuts and rebuilds. A copy
-           is on disk, with its name, before the original is touched.
+Invariant  data is removed only if that is allowed, and copied to the quarantine before. A data file
+           is truncated, renamed or removed only from an allowed position, or if only zeros are
+           lost. A partition whose repair is refused or fails keeps its files.
+Crash      every step may be repeated: files are replaced atomically, recovery truncates and
+           rebuilds. A copy and its name are synced before the original is touched.
 """
 
 import contextlib
@@ -51,14 +51,14 @@ from varve.foundation.errors import Corrupt, StoreError
 
 
 class Quarantine:
-    """A directory beside the log directory, made when first needed."""
+    """A directory beside the log directory for removed data; created when first needed."""
 
     def __init__(self, fs: FileSystem, path: str) -> None:
         self._fs = fs
         self._path = path
 
     def keep(self, path: str, *, position: int = 0) -> str:
-        """Copies a file from a position on; gives the copy's path."""
+        """Copies a file from a position to its end; returns the path of the copy."""
         parent, name = posixpath.split(path)
         directory = f"{self._path}/{posixpath.basename(parent)}"
         self._fs.make_directory(directory)
@@ -70,22 +70,22 @@ class Quarantine:
         self._fs.sync_directory(self._path)
         return target
 
-    def _free_name(self, wanted: str) -> str:
-        name, number = wanted, 0
+    def _free_name(self, path: str) -> str:
+        name, number = path, 0
         while self._fs.exists(name):
             number += 1
-            name = f"{wanted}.{number}"
+            name = f"{path}.{number}"
         return name
 
 
 _NEVER_MS: Final = 2**62
 _NODE_ID: Final = 1
-_LOSSES_LISTED: Final = 20
+_LISTED_LOSSES_MAX: Final = 20
 
 
 @dataclass(slots=True)
 class RepairReport:
-    """What a repair did, and what it left and why."""
+    """The repairs that were made, and those that were refused with the reason."""
 
     done: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
@@ -93,7 +93,7 @@ class RepairReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepairTools:
-    """What a repair works with."""
+    """Dependencies and options of a repair."""
 
     fs: FileSystem
     clock: Clock
@@ -106,16 +106,16 @@ class RepairTools:
 def repair_directory(
     facts: DirectoryFacts, tools: RepairTools, *, has_own_files: bool = True
 ) -> RepairReport:
-    """Mends a checked log directory; the caller holds its lock.
+    """Repairs a checked log directory; the caller holds its lock.
 
-    Without `has_own_files` the partitions stand alone and only they are mended.
+    Without `has_own_files` the path is not a log directory, and only the partitions are repaired.
     """
     report = RepairReport()
     ends: dict[TopicPartition, int] = {}
-    log_starts = _salvage(tools.fs, f"{facts.path}/{LOG_START_OFFSET_FILE}")
+    log_starts = _read_valid_lines(tools.fs, f"{facts.path}/{LOG_START_OFFSET_FILE}")
     for partition, checked in sorted(facts.partitions.items()):
         repair = _PartitionRepair(partition, checked, tools, report)
-        repair.mend_topic_id(facts)
+        repair.repair_topic_id(facts)
         start = min(max(log_starts.get(partition, 0), 0), checked.end_offset)
         end = repair.run(log_start_offset=start)
         if end is not None:
@@ -142,8 +142,8 @@ class _PartitionRepair:
         self._fs = tools.fs
         self._report = report
 
-    def mend_topic_id(self, directory: DirectoryFacts) -> None:
-        """Takes the id from another partition of the topic, if there is one to take it from."""
+    def repair_topic_id(self, directory: DirectoryFacts) -> None:
+        """Writes the topic id of another partition of the topic, if there is one."""
         facts, topic = self._facts, self._partition.topic
         if facts.topic_id is not None:
             return
@@ -163,7 +163,7 @@ class _PartitionRepair:
         self._report.done.append(f"{path}: topic id {encode_topic_id(topic_id)} rewritten")
 
     def run(self, *, log_start_offset: int) -> int | None:
-        """Gives the log end offset afterwards; None when the partition was left as it is."""
+        """Returns the log end offset after the repair; None if the partition was not changed."""
         facts, report = self._facts, self._report
         if all(finding.repair is None for finding in facts.findings):
             return facts.end_offset
@@ -172,7 +172,7 @@ class _PartitionRepair:
             return None
         rules = {finding.rule for finding in facts.findings}
         if "offset-overflow" in rules and (facts.losses or "segments-overlap" in rules):
-            # Splitting would make segments of offsets that are themselves the damage.
+            # A split would create segments from damaged offsets.
             message = f"{facts.directory}: offsets are damaged beyond the range of their segment"
             report.refused.append(message)
             return None
@@ -209,7 +209,7 @@ class _PartitionRepair:
             self._report.done.append(f"{path}: rebuilt from the batches")
 
     def _load(self, log_start_offset: int) -> LoadedLog:
-        """Recovers every segment and brings the result to the disk."""
+        """Recovers every segment and syncs the result."""
         request = LoadRequest(
             files=SegmentFiles(self._fs),
             directory=self._facts.directory,
@@ -225,7 +225,7 @@ class _PartitionRepair:
         )
         loaded = LogLoader(request).load()
         loaded.active.close_indexes()
-        # Recovering a compacted segment leaves one where its batches end, short of the next base.
+        # Recovery of a compacted segment writes one where its batches end, before the next base.
         bases = [segment.base_offset for segment in loaded.closed]
         loaded.snapshots.remove_stray([*bases, loaded.active.base_offset])
         for segment in loaded.closed:
@@ -239,13 +239,13 @@ class _PartitionRepair:
 
 
 def _describe_losses(losses: Sequence[Loss]) -> str:
-    """What a repair would drop, segment by segment."""
+    """The data that a repair would drop, by segment."""
     parts = []
-    for loss in losses[:_LOSSES_LISTED]:
+    for loss in losses[:_LISTED_LOSSES_MAX]:
         name = posixpath.basename(loss.path)
         parts.append(f"{name} {f'from position {loss.position} on' if loss.position else 'whole'}")
-    if len(losses) > _LOSSES_LISTED:
-        parts.append(f"and {len(losses) - _LOSSES_LISTED} later ones whole")
+    if len(losses) > _LISTED_LOSSES_MAX:
+        parts.append(f"and {len(losses) - _LISTED_LOSSES_MAX} later ones whole")
     lost = sum(loss.size for loss in losses)
     count = "1 segment" if len(losses) == 1 else f"{len(losses)} segments"
     return (
@@ -255,22 +255,22 @@ def _describe_losses(losses: Sequence[Loss]) -> str:
 
 
 def _repair_metadata(facts: DirectoryFacts, tools: RepairTools, report: RepairReport) -> None:
-    """Keeps the lines of a broken `meta.properties` that make sense and makes up the rest."""
+    """Keeps the valid lines of a corrupt `meta.properties` and generates the others."""
     if not any(finding.rule == "meta-properties-corrupt" for finding in facts.findings):
         return
     path = f"{facts.path}/{META_PROPERTIES_FILE}"
     kept = tools.quarantine.keep(path)
-    known: dict[str, str] = {}
+    properties: dict[str, str] = {}
     for line in tools.fs.read(path).decode("iso-8859-1").splitlines():
         with contextlib.suppress(Corrupt):
-            known |= decode_properties(line, path)
+            properties |= decode_properties(line, path)
     metadata = DirectoryMetadata(
-        cluster_id=known.get("cluster.id") or encode_topic_id(random_topic_id(tools.random)),
-        node_id=_find_integer(known.get("node.id", known.get("broker.id", ""))),
+        cluster_id=properties.get("cluster.id") or encode_topic_id(random_topic_id(tools.random)),
+        node_id=_parse_node_id(properties.get("node.id", properties.get("broker.id", ""))),
         directory_id=random_topic_id(tools.random),
     )
     with contextlib.suppress(Corrupt):
-        text = f"version=0\ndirectory.id={known.get('directory.id', '')}\n"
+        text = f"version=0\ndirectory.id={properties.get('directory.id', '')}\n"
         old = decode_meta_properties(text.encode("iso-8859-1", "replace"), path)
         metadata = DirectoryMetadata(
             cluster_id=metadata.cluster_id,
@@ -284,13 +284,13 @@ def _repair_metadata(facts: DirectoryFacts, tools: RepairTools, report: RepairRe
     )
 
 
-def _find_integer(text: str) -> int:
+def _parse_node_id(text: str) -> int:
     is_number = text.isascii() and text.isdigit() and int(text[:12]) <= INT32_MAX
     return int(text) if is_number else _NODE_ID
 
 
-def _salvage(fs: FileSystem, path: str) -> dict[TopicPartition, int]:
-    """The lines of an offset checkpoint that can be read, whatever the others are."""
+def _read_valid_lines(fs: FileSystem, path: str) -> dict[TopicPartition, int]:
+    """The entries of an offset checkpoint's valid lines; the others are ignored."""
     offsets: dict[TopicPartition, int] = {}
     try:
         lines = fs.read(path).splitlines()
@@ -312,25 +312,25 @@ def _repair_checkpoints(
     tools: RepairTools,
     report: RepairReport,
 ) -> None:
-    """Rewrites the broken ones: what can be read, within the logs' ends.
+    """Rewrites corrupt checkpoints with their valid lines, limited to the log end offsets.
 
-    Unreadable recovery points and cleaner offsets are forgotten: the next open recovers all, the
-    next cleaning starts over.
+    Corrupt recovery points and cleaner offsets are dropped: the next open recovers everything, the
+    next cleaning starts from the beginning.
     """
     for name in CHECKPOINT_FILES:
         path = f"{facts.path}/{name}"
         if not tools.fs.exists(path):
             continue
-        offsets, known = _salvage(tools.fs, path), _read_offsets(tools.fs, path)
-        if known is None and name in (RECOVERY_POINT_FILE, CLEANER_OFFSET_FILE):
+        offsets, stored = _read_valid_lines(tools.fs, path), _read_offsets(tools.fs, path)
+        if stored is None and name in (RECOVERY_POINT_FILE, CLEANER_OFFSET_FILE):
             offsets = {}
-        within = {
+        limited = {
             partition: min(offset, ends.get(partition, offset))
             for partition, offset in offsets.items()
         }
-        if within != known:
-            write_atomically(tools.fs, path, encode_offsets(within))
-            report.done.append(f"{path}: rewritten with {len(within)} entries")
+        if limited != stored:
+            write_atomically(tools.fs, path, encode_offsets(limited))
+            report.done.append(f"{path}: rewritten with {len(limited)} entries")
 
 
 def _read_offsets(fs: FileSystem, path: str) -> dict[TopicPartition, int] | None:

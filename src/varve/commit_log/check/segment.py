@@ -1,6 +1,6 @@
 """Checks one segment: its data file, and its three indexes against the data, table by table.
 
-Invariant  an offset entry sends a scan to a batch start, early perhaps but never late; a time entry
+Invariant  an offset entry points to the start of a batch that is not after its offset; a time entry
            names the earliest batch with the largest timestamp so far.
 """
 
@@ -24,31 +24,33 @@ from varve.kernels.batch_layout import BatchColumn
 
 REBUILD: Final = "rebuild the index from its segment"
 
-_UNSEEN: Final = -(2**63)
-_FAR: Final = 2**62
+_NOT_OBSERVED: Final = -(2**63)
+_AFTER_ALL_POSITIONS: Final = 2**62
 
 Integers = npt.NDArray[np.int64]
 
 
 class EntryCheck:
-    """The entries of one sparse index against the batches."""
+    """Compares the entries of one sparse index with the batches."""
 
     kind: ClassVar[str]
     index: ClassVar[type[IndexEntries]]
 
-    def __init__(self, found: FindingList, place: "SegmentPlace", entries: Integers | None) -> None:
-        self._found = found
-        self._place = place
-        self._path = place.path(self.kind)
+    def __init__(
+        self, findings: FindingList, checked: "SegmentPlace", entries: Integers | None
+    ) -> None:
+        self._findings = findings
+        self._checked = checked
+        self._path = checked.path(self.kind)
         self.is_missing = entries is None
         self.entries = np.empty((0, 2), np.int64) if entries is None else entries
 
-    def _unseen(self) -> Integers:
-        return np.full(len(self.entries), _UNSEEN, np.int64)
+    def _not_observed(self) -> Integers:
+        return np.full(len(self.entries), _NOT_OBSERVED, np.int64)
 
     def _add(self, rule: str, message: str, slot: int) -> None:
-        self._found.add(
-            self._place.severity,
+        self._findings.add(
+            self._checked.severity,
             self._path,
             f"{self.kind.removeprefix('.')}-{rule}",
             message,
@@ -56,10 +58,12 @@ class EntryCheck:
             repair=REBUILD,
         )
 
-    def _add_absence(self, rule: str, message: str) -> None:
-        self._found.add(self._place.absence, self._path, rule, message, repair=REBUILD)
+    def _add_missing(self, rule: str, message: str) -> None:
+        self._findings.add(
+            self._checked.missing_severity, self._path, rule, message, repair=REBUILD
+        )
 
-    def _judge_order(self) -> None:
+    def _check_order(self) -> None:
         is_fall = (np.diff(self.entries, axis=0) < self.index.least_steps).any(axis=1)
         for slot in np.flatnonzero(is_fall).tolist():
             before, after = map(tuple, self.entries[slot : slot + 2].tolist())
@@ -72,14 +76,16 @@ class OffsetEntryCheck(EntryCheck):
     kind = INDEX
     index = OffsetIndex
 
-    def __init__(self, found: FindingList, place: "SegmentPlace", entries: Integers | None) -> None:
-        super().__init__(found, place, entries)
-        self._first_offsets = self._unseen()
-        self._last_offsets = self._unseen()
-        self._end_positions = self._unseen()
+    def __init__(
+        self, findings: FindingList, checked: "SegmentPlace", entries: Integers | None
+    ) -> None:
+        super().__init__(findings, checked, entries)
+        self._first_offsets = self._not_observed()
+        self._last_offsets = self._not_observed()
+        self._end_positions = self._not_observed()
 
     def observe(self, table: BatchTable) -> None:
-        """Records what the table's batches say about the entries."""
+        """Records the offsets and positions of batches that the entries point to."""
         rows = table.rows
         positions = rows[:, BatchColumn.POSITION]
         slots, hits = _matches(self.entries[:, 1], positions)
@@ -88,22 +94,22 @@ class OffsetEntryCheck(EntryCheck):
         slots, hits = _matches(self.entries[:, 0], rows[:, BatchColumn.LAST_OFFSET])
         self._end_positions[slots] = positions[hits]
 
-    def judge(self, *, end: int) -> None:
-        """Adds what is wrong. Entries from `end` on were not compared and are passed over."""
+    def report(self, *, end: int) -> None:
+        """Reports wrong entries; skips entries from position `end` on, which were not compared."""
         if self.is_missing:
-            self._add_absence("missing-index", "no offset index")
-        self._judge_order()
+            self._add_missing("missing-index", "no offset index")
+        self._check_order()
         offsets, positions = self.entries.T
-        is_start = self._last_offsets != _UNSEEN
-        known = positions < end
-        for slot in np.flatnonzero(known & ~is_start).tolist():
+        is_start = self._last_offsets != _NOT_OBSERVED
+        is_compared = positions < end
+        for slot in np.flatnonzero(is_compared & ~is_start).tolist():
             message = f"entry for offset {offsets[slot]}: no batch begins at its position"
             self._add("position", message, slot)
-        next_positions = np.append(positions[1:], _FAR)
+        next_positions = np.append(positions[1:], _AFTER_ALL_POSITIONS)
         ends_here = self._last_offsets == offsets
         # An append of several batches is indexed by its first position and its last offset.
         ends_later = (self._end_positions >= positions) & (self._end_positions < next_positions)
-        for slot in np.flatnonzero(known & is_start & ~ends_here & ~ends_later).tolist():
+        for slot in np.flatnonzero(is_compared & is_start & ~ends_here & ~ends_later).tolist():
             message = (
                 f"entry names offset {offsets[slot]}, the batch there holds "
                 f"{self._first_offsets[slot]}..{self._last_offsets[slot]}"
@@ -117,11 +123,13 @@ class TimeEntryCheck(EntryCheck):
     kind = TIME_INDEX
     index = TimeIndex
 
-    def __init__(self, found: FindingList, place: "SegmentPlace", entries: Integers | None) -> None:
-        super().__init__(found, place, entries)
-        self._batch_timestamps = self._unseen()
-        self._earlier_timestamps = self._unseen()
-        self._last_offset = _UNSEEN
+    def __init__(
+        self, findings: FindingList, checked: "SegmentPlace", entries: Integers | None
+    ) -> None:
+        super().__init__(findings, checked, entries)
+        self._batch_timestamps = self._not_observed()
+        self._earlier_timestamps = self._not_observed()
+        self._last_offset = _NOT_OBSERVED
         self.max_timestamp = -1
         self.max_timestamp_offset = -1
 
@@ -141,21 +149,21 @@ class TimeEntryCheck(EntryCheck):
             self.max_timestamp_offset = int(last_offsets[latest])
         self._last_offset = int(last_offsets[-1])
 
-    def judge(self, *, is_whole: bool) -> None:
-        """Adds what is wrong; with `is_whole` every batch of the segment was observed."""
+    def report(self, *, is_whole: bool) -> None:
+        """Reports wrong entries; with `is_whole` every batch of the segment was observed."""
         if self.is_missing:
-            self._add_absence("missing-timeindex", "no time index")
+            self._add_missing("missing-timeindex", "no time index")
             return
-        self._judge_order()
+        self._check_order()
         timestamps, offsets = self.entries.T
-        known = np.full(len(offsets), is_whole) | (offsets <= self._last_offset)
-        is_end = self._batch_timestamps != _UNSEEN
-        for slot in np.flatnonzero(known & ~is_end).tolist():
+        is_compared = np.full(len(offsets), is_whole) | (offsets <= self._last_offset)
+        is_end = self._batch_timestamps != _NOT_OBSERVED
+        for slot in np.flatnonzero(is_compared & ~is_end).tolist():
             message = f"no batch ends at the entry's offset {offsets[slot]}"
             self._add("offset", message, slot)
-        is_true = self._batch_timestamps == timestamps
-        is_true &= self._earlier_timestamps < timestamps
-        for slot in np.flatnonzero(known & is_end & ~is_true).tolist():
+        is_valid = self._batch_timestamps == timestamps
+        is_valid &= self._earlier_timestamps < timestamps
+        for slot in np.flatnonzero(is_compared & is_end & ~is_valid).tolist():
             message = (
                 f"entry says that {timestamps[slot]} is first reached by the batch that ends "
                 f"at offset {offsets[slot]}; that batch reaches "
@@ -165,39 +173,39 @@ class TimeEntryCheck(EntryCheck):
         last_timestamp = int(timestamps[-1]) if len(timestamps) else -1
         if is_whole and last_timestamp < self.max_timestamp:
             message = f"the segment's largest timestamp {self.max_timestamp} is not indexed"
-            self._add_absence("timeindex-lags", message)
+            self._add_missing("timeindex-lags", message)
 
 
 def _matches(
-    wanted: Integers, ascending: Integers
+    values: Integers, ascending: Integers
 ) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-    """Which of the wanted values stand in the ascending ones, and where."""
-    near = np.flatnonzero((wanted >= ascending[0]) & (wanted <= ascending[-1]))
-    places = np.minimum(np.searchsorted(ascending, wanted[near]), len(ascending) - 1)
-    hit = ascending[places] == wanted[near]
-    return near[hit], places[hit]
+    """The indexes of values that occur in `ascending`, and their indexes there."""
+    in_range = np.flatnonzero((values >= ascending[0]) & (values <= ascending[-1]))
+    slots = np.minimum(np.searchsorted(ascending, values[in_range]), len(ascending) - 1)
+    is_equal = ascending[slots] == values[in_range]
+    return in_range[is_equal], slots[is_equal]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentPlace:
-    """Which segment, and what the directory around it says."""
+    """The segment under check: its directory, base offset and whether it is recovered."""
 
     directory: str
     base_offset: int
     is_recovered: bool
-    """Whether the next open rebuilds its indexes anyway."""
+    """Whether the next open rebuilds its indexes."""
 
     def path(self, kind: str) -> str:
         return f"{self.directory}/{log_name(self.base_offset, kind)}"
 
     @property
     def severity(self) -> Severity:
-        """How much a wrong index entry matters."""
+        """The severity of a wrong index entry."""
         return Severity.WARNING if self.is_recovered else Severity.ERROR
 
     @property
-    def absence(self) -> Severity:
-        """How much a missing or short index matters."""
+    def missing_severity(self) -> Severity:
+        """The severity of a missing or short index."""
         return Severity.NOTE if self.is_recovered else Severity.ERROR
 
 
@@ -212,7 +220,7 @@ class SegmentIndexes:
 
 @dataclass(frozen=True, slots=True)
 class SegmentFacts:
-    """What a check learned of a segment."""
+    """The result of checking a segment."""
 
     base_offset: int
     next_offset: int
@@ -224,7 +232,7 @@ class SegmentFacts:
 
 
 class SegmentCheck:
-    """Checks segments one after the other; producers and epochs go through all of them."""
+    """Checks segments in order; the state of producers and epochs spans all of them."""
 
     def __init__(
         self,
@@ -235,7 +243,7 @@ class SegmentCheck:
         deep: bool,
         advance: Callable[[int], None],
     ) -> None:
-        self._found = finding_list
+        self._findings = finding_list
         self._producers = producers
         self._epochs = epochs
         self._deep = deep
@@ -243,24 +251,24 @@ class SegmentCheck:
         self._is_cut = False
 
     def check(
-        self, place: SegmentPlace, file: File, size: int, indexes: SegmentIndexes
+        self, checked: SegmentPlace, file: File, size: int, indexes: SegmentIndexes
     ) -> SegmentFacts:
-        """Walks the data once and holds the indexes against it."""
-        path = place.path(LOG)
+        """Walks the data once and compares the indexes with it."""
+        path = checked.path(LOG)
         batches = BatchCheck(
-            self._found,
+            self._findings,
             path,
-            base_offset=place.base_offset,
+            base_offset=checked.base_offset,
             deep=self._deep,
             advance=self._advance,
         )
-        offsets = OffsetEntryCheck(self._found, place, indexes.offsets)
-        times = TimeEntryCheck(self._found, place, indexes.times)
-        replayed = TransactionIndex(place.base_offset)
+        offsets = OffsetEntryCheck(self._findings, checked, indexes.offsets)
+        times = TimeEntryCheck(self._findings, checked, indexes.times)
+        replayed = TransactionIndex(checked.base_offset)
         for table, is_good in batches.tables(file, size):
             offsets.observe(table)
             times.observe(table)
-            # What follows a cut goes with it, and says nothing about what stays.
+            # Recovery drops everything after a fault, so it proves nothing about the rest.
             if is_good and not self._is_cut:
                 self._epochs.observe(table, path)
                 self._producers.observe(table, replayed, path)
@@ -268,15 +276,17 @@ class SegmentCheck:
         if not is_whole:
             self._producers.is_complete = False
             self._is_cut = True
-        offsets.judge(end=_FAR if is_whole or batches.seen_end == size else batches.seen_end)
-        times.judge(is_whole=is_whole)
+        offsets.report(
+            end=_AFTER_ALL_POSITIONS if is_whole or batches.seen_end == size else batches.seen_end
+        )
+        times.report(is_whole=is_whole)
         if is_whole:
-            self._judge_aborted(place, indexes.aborted, replayed, batches.next_offset)
-        # The first is named with what recovery would do about it.
+            self._check_aborted(checked, indexes.aborted, replayed, batches.next_offset)
+        # `PartitionCheck` reports the first fault together with its repair.
         for fault in batches.faults[1:]:
-            self._found.error(path, fault.rule, fault.message, position=fault.position)
+            self._findings.error(path, fault.rule, fault.message, position=fault.position)
         return SegmentFacts(
-            base_offset=place.base_offset,
+            base_offset=checked.base_offset,
             next_offset=batches.next_offset,
             size=size,
             good_end=batches.good_end,
@@ -285,51 +295,57 @@ class SegmentCheck:
             max_timestamp_offset=times.max_timestamp_offset,
         )
 
-    def _judge_aborted(
+    def _check_aborted(
         self,
-        place: SegmentPlace,
+        checked: SegmentPlace,
         stored: list[AbortedTransaction] | None,
         replayed: TransactionIndex,
         next_offset: int,
     ) -> None:
-        path = place.path(TXN_INDEX)
-        if self._found.has("txnindex-corrupt", path):
+        path = checked.path(TXN_INDEX)
+        if self._findings.has("txnindex-corrupt", path):
             return
-        true = list(replayed.entries())
+        expected = list(replayed.entries())
         if stored is None:
-            if true and self._producers.is_exact:
-                message = f"no index of the segment's {len(true)} aborted transactions"
-                self._found.add(place.absence, path, "missing-txnindex", message, repair=REBUILD)
+            if expected and self._producers.is_exact:
+                message = f"no index of the segment's {len(expected)} aborted transactions"
+                self._findings.add(
+                    checked.missing_severity, path, "missing-txnindex", message, repair=REBUILD
+                )
             return
-        is_behind = place.is_recovered and stored == true[: len(stored)]
+        is_prefix = checked.is_recovered and stored == expected[: len(stored)]
         difference = find_txn_difference(
             stored,
-            true,
-            base_offset=place.base_offset,
+            expected,
+            base_offset=checked.base_offset,
             next_offset=next_offset,
             is_exact=self._producers.is_exact,
         )
-        if difference is not None and not is_behind:
-            self._found.add(place.severity, path, "txnindex-untrue", difference, repair=REBUILD)
+        if difference is not None and not is_prefix:
+            self._findings.add(
+                checked.severity, path, "txnindex-untrue", difference, repair=REBUILD
+            )
 
 
-def read_indexes(fs: FileSystem, place: SegmentPlace, finding_list: FindingList) -> SegmentIndexes:
-    """The index files of a segment; what cannot be an index is noted and left out."""
+def read_indexes(
+    fs: FileSystem, checked: SegmentPlace, finding_list: FindingList
+) -> SegmentIndexes:
+    """Reads the index files of a segment; reports invalid ones and leaves them out."""
     return SegmentIndexes(
-        offsets=_read_entries(fs, place, INDEX, OffsetIndex, finding_list),
-        times=_read_entries(fs, place, TIME_INDEX, TimeIndex, finding_list),
-        aborted=_read_aborted(fs, place, finding_list),
+        offsets=_read_entries(fs, checked, INDEX, OffsetIndex, finding_list),
+        times=_read_entries(fs, checked, TIME_INDEX, TimeIndex, finding_list),
+        aborted=_read_aborted(fs, checked, finding_list),
     )
 
 
 def _read_entries(
     fs: FileSystem,
-    place: SegmentPlace,
+    checked: SegmentPlace,
     kind: str,
     index: type[OffsetIndex] | type[TimeIndex],
     finding_list: FindingList,
 ) -> Integers | None:
-    path = place.path(kind)
+    path = checked.path(kind)
     try:
         data = fs.read(path)
     except FileNotFoundError:
@@ -338,17 +354,19 @@ def _read_entries(
     entry_size = index.layout.itemsize
     if len(data) % entry_size:
         message = f"{len(data)} bytes are not a multiple of the entry size {entry_size}"
-        finding_list.add(place.severity, path, f"{rule}-length", message, repair=REBUILD)
+        finding_list.add(checked.severity, path, f"{rule}-length", message, repair=REBUILD)
     count = _count_used(data, entry_size)
     if count < len(data) // entry_size:
         message = f"{len(data) // entry_size - count} unused entries of zeros at the end"
-        finding_list.add(place.absence, path, f"{rule}-untrimmed", message, repair=REBUILD)
+        finding_list.add(
+            checked.missing_severity, path, f"{rule}-untrimmed", message, repair=REBUILD
+        )
     used = data[: count * entry_size]
-    return index.decode(used, place.base_offset, max(len(used), 1)).entries()
+    return index.decode(used, checked.base_offset, max(len(used), 1)).entries()
 
 
 def _count_used(data: bytes, entry_size: int) -> int:
-    """Entries before the zeros at the end; a file of one entry is no preallocated one."""
+    """The number of entries before trailing zeros; a file of one entry is not preallocated."""
     count = len(data) // entry_size
     if count == 1:
         return 1
@@ -357,15 +375,17 @@ def _count_used(data: bytes, entry_size: int) -> int:
 
 
 def _read_aborted(
-    fs: FileSystem, place: SegmentPlace, finding_list: FindingList
+    fs: FileSystem, checked: SegmentPlace, finding_list: FindingList
 ) -> list[AbortedTransaction] | None:
-    path = place.path(TXN_INDEX)
+    path = checked.path(TXN_INDEX)
     try:
-        return list(TransactionIndex.decode(fs.read(path), place.base_offset, where=path).entries())
+        return list(
+            TransactionIndex.decode(fs.read(path), checked.base_offset, where=path).entries()
+        )
     except FileNotFoundError:
         return None
     except Corrupt as error:
         finding_list.corrupt(
-            path, "txnindex-corrupt", error, severity=place.severity, repair=REBUILD
+            path, "txnindex-corrupt", error, severity=checked.severity, repair=REBUILD
         )
         return None
