@@ -1,8 +1,8 @@
-"""Read batches: header, checksum, records as columns or as objects.
+"""Reads a batch: header, checksum, records as columns or as objects.
 
 Layout     docs/formats/record-batch.md
-Invariant  records come out only if every byte of the records area is accounted for.
-Threads    nothing is changed once made; a batch looks into its buffer, which must stay too.
+Invariant  records are returned only if they use every byte of the records area.
+Threads    immutable; a batch refers to its buffer, which must not change either.
 """
 
 import struct
@@ -38,7 +38,7 @@ Headers = tuple[tuple[str, bytes | None], ...]
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Key, value and headers, with the timestamp (-1 is none) and, once read, the offset."""
+    """A record; timestamp -1 means none, offset -1 that the record is not yet in a log."""
 
     key: bytes | None
     value: bytes | None
@@ -48,7 +48,7 @@ class Record:
 
 
 class RecordColumns:
-    """A batch's records: their bytes, and a table of where each part of each lies."""
+    """Records as bytes, and a table with the position of each part of each record."""
 
     __slots__ = ("payload", "table")
 
@@ -96,14 +96,14 @@ class RecordColumns:
         return self._cell(index, RecordColumn.VALUE_START, RecordColumn.VALUE_SIZE)
 
     def headers(self, index: int) -> Headers:
-        """The record's headers; bytes of a key that are no UTF-8 show as U+FFFD, as in Kafka."""
+        """The record's headers; key bytes that are not UTF-8 become U+FFFD, as in Kafka."""
         row = self.table[index]
         start = int(row[RecordColumn.HEADERS_START])
         area = self.payload[start : int(row[RecordColumn.RECORD_END])].tobytes()
         return _decode_headers(area, int(row[RecordColumn.HEADERS_COUNT]))
 
     def keys_column(self) -> BinaryColumn:
-        """The keys, ready to build from, without a copy of their bytes."""
+        """The keys as a column to build batches from, without a copy of their bytes."""
         return BinaryColumn.at(self.payload, starts=self.key_starts, sizes=self.key_sizes)
 
     def values_column(self) -> BinaryColumn:
@@ -148,7 +148,7 @@ class RecordColumns:
 
 
 class Batch:
-    """The batch that starts at `position` of a buffer, which may continue after it."""
+    """The batch at `position` of a buffer; other bytes may follow it."""
 
     __slots__ = ("_buffer", "_where", "header")
 
@@ -180,7 +180,7 @@ class Batch:
         return self._parse(log_append_timestamp, limit_bytes)
 
     def columns_as_sent(self) -> RecordColumns:
-        """`columns` with the producer's timestamps, even where the log append time counts."""
+        """`columns` with the producer's timestamps, even under LogAppendTime."""
         return self._parse(NO_LOG_APPEND_TIMESTAMP, DECOMPRESSED_BYTES_MAX)
 
     def records(self) -> list[Record]:
@@ -210,7 +210,7 @@ class Batch:
         return RecordColumns(payload, table)
 
     def _payload(self, limit_bytes: int) -> tuple[Bytes, int]:
-        """The bytes that hold the records, and where in them they start."""
+        """The bytes that contain the records, and the position of the first."""
         codec = self.header.codec
         if codec is Codec.NONE or self.header.records_count == 0:
             return frozen_bytes(self._buffer), HEADER_BYTES
@@ -223,7 +223,7 @@ class Batch:
 
 
 def _decode_headers(area: bytes, count: int) -> Headers:
-    """Headers from bytes that the parser has walked already."""
+    """Headers from bytes that the parser has already validated."""
     headers = []
     position = 0
     for _ in range(count):

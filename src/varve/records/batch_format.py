@@ -25,7 +25,7 @@ from varve.kernels.batch_layout import (
 Buffer = bytes | bytearray | memoryview
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
-# Offset, length, four bytes of the version's own, magic: the same in every version.
+# Offset, length, four bytes that depend on the version, magic: the same in every version.
 PREFIX = struct.Struct(">qi4xb")
 
 
@@ -43,7 +43,7 @@ CODEC_MAX = max(Codec)
 
 
 def codec_of(attributes: int, *, where: str) -> Codec:
-    """The codec that the attributes of a batch name; raises `Corrupt` for the numbers 5 to 7."""
+    """The codec in a batch's attributes; raises `Corrupt` for the undefined numbers 5 to 7."""
     number = attributes & CODEC_MASK
     if number > CODEC_MAX:
         raise Corrupt(f"{where}: codec number {number} is unknown, the largest is {int(CODEC_MAX)}")
@@ -57,8 +57,8 @@ class TimestampType(IntEnum):
     LOG_APPEND_TIME = 1
 
 
-# A tuple, not a dataclass: a header is decoded per batch read, and a frozen dataclass of so many
-# fields takes several times as long to make.
+# A tuple, not a dataclass: a header is decoded per batch read, and creating a frozen dataclass with
+# this many fields takes several times as long.
 class BatchHeader(NamedTuple):
     """A decoded batch header; the fields are Kafka's, in their order."""
 
@@ -103,7 +103,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """From when on tombstones in the batch may go; None when no cleaning has set it."""
+        """When tombstones in the batch may be removed; None if no cleaning has set it."""
         return self.base_timestamp if self.has_delete_horizon else None
 
     @property
@@ -141,7 +141,7 @@ def decode_header(buffer: Buffer, position: int = 0, *, where: str = "batch") ->
 
 
 def _explain(buffer: Buffer, position: int, where: str) -> Corrupt:
-    """Why the bytes at `position` are no header of format 2."""
+    """The error for bytes at `position` that are not a header of format 2."""
     available = len(buffer) - position
     if position < 0 or available < PREFIX.size:
         return Corrupt(

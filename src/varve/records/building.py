@@ -1,8 +1,8 @@
-"""Build batches from records or from columns.
+"""Builds batches from records or from columns.
 
 Layout     61 bytes of header, then the records or their compressed form.
            docs/formats/record-batch.md
-Invariant  what is built can be read back; a batch with a fault is refused as a whole.
+Invariant  a built batch can be read back; one invalid record rejects the whole batch.
 """
 
 import ctypes
@@ -65,13 +65,13 @@ _PROBLEMS = {
 
 
 # Plain tuples on the way to the header and to the kernel: small batches pay for every object.
-_Columns = tuple[Any, ...]  # what `write_records` takes after the position
+_Columns = tuple[Any, ...]  # the arguments of `write_records` after the position
 _Head = tuple[int, ...]  # the header's fields from the leader epoch to the base timestamp
 _Tail = tuple[int, ...]  # the header's fields after the largest timestamp
 
 
 class BatchFields(TypedDict, total=False):
-    """What a batch says besides its records; meanings at `build_batch_from_columns`."""
+    """The optional fields of a batch; `build_batch_from_columns` documents them."""
 
     base_offset: int
     codec: Codec
@@ -90,7 +90,7 @@ class BatchFields(TypedDict, total=False):
 
 
 def build_batch(records: Sequence[Record], **fields: Unpack[BatchFields]) -> bytes:
-    """A batch of `records`, whose own offsets are not looked at: they count from `base_offset`."""
+    """A batch of `records`; offsets count from `base_offset`, those of the records are ignored."""
     headers = [record.headers for record in records]
     return build_batch_from_columns(
         BinaryColumn.of([record.key for record in records]),
@@ -122,12 +122,12 @@ def build_batch_from_columns(
     offset_deltas: npt.ArrayLike | None = None,
     last_offset_delta: int | None = None,
 ) -> bytes:
-    """A batch of the records whose keys, values and timestamps stand in the columns.
+    """A batch of the records in the columns of keys, values, timestamps and headers.
 
-    No column of keys or values means null for every record; a single timestamp goes for all.
-    `log_append_time` counts with `LOG_APPEND_TIME` only, and becomes the batch's largest timestamp.
-    `delete_horizon_ms` takes the place of the base timestamp. `offset_deltas` and
-    `last_offset_delta` are for batches with holes; without them offsets are consecutive.
+    Without a column of keys or values they are null for every record; a single timestamp applies to
+    all. `log_append_time` applies to `LOG_APPEND_TIME` only, and becomes the largest timestamp.
+    `delete_horizon_ms` replaces the base timestamp. `offset_deltas` and `last_offset_delta` are for
+    batches with offset gaps; without them offsets are consecutive.
 
     Raises `InvalidRecord` for a record that cannot be encoded or a batch without records (see
     `empty_batch`), `InvalidRequest` for fields or columns that do not fit together.
@@ -198,8 +198,8 @@ def build_batch_from_columns(
     if codec is not Codec.NONE:
         payload, max_timestamp = _compressed_records(size, columns, codec, level)
         size = len(payload)
-    # A BytesIO hands out the very bytes that were written into its buffer, so the batch need not be
-    # built elsewhere and copied. The bytes are not cleared first, since all of them are written.
+    # BytesIO returns the bytes object that it was built on, without a copy, so the batch is written
+    # into it directly. The bytes are not cleared first, since all of them are written.
     sheet = io.BytesIO(_uncleared_bytes(None, HEADER_BYTES + size))
     out = np.frombuffer(sheet.getbuffer(), np.uint8)
     if codec is Codec.NONE:
@@ -209,12 +209,12 @@ def build_batch_from_columns(
     if timestamp_type is TimestampType.LOG_APPEND_TIME:
         max_timestamp = log_append_time
     _seal(out, base_offset, head, max_timestamp, tail)
-    del out  # while somebody could still write to its buffer, a BytesIO hands out a copy
+    del out  # BytesIO returns a copy while its buffer is still exported
     return sheet.getvalue()
 
 
 def empty_batch(original: BatchHeader) -> bytes:
-    """What cleaning keeps of a batch without survivors: its offsets and its producer's state."""
+    """The batch without records that cleaning keeps for its offsets and producer state."""
     kept = original.attributes & (LOG_APPEND_TIME_BIT | TRANSACTIONAL_BIT | CONTROL_BIT)
     batch = np.empty(HEADER_BYTES, np.uint8)
     head = (original.partition_leader_epoch, MAGIC, 0, kept, original.last_offset_delta, -1)
@@ -262,7 +262,7 @@ def _compressed_records(
 
 
 def _write(out: Bytes, position: int, columns: _Columns) -> int:
-    """Lay out the records, which end where `out` ends: the largest timestamp."""
+    """Write the records, which fill `out` from `position`; return their largest timestamp."""
     status, end, max_timestamp, index = write_records(out, position, *columns)
     if status != _OK or end != len(out):
         problem = _PROBLEMS[BuildStatus(status) or BuildStatus.NO_ROOM]
@@ -271,7 +271,7 @@ def _write(out: Bytes, position: int, columns: _Columns) -> int:
 
 
 def _seal(batch: Bytes, base_offset: int, head: _Head, max_timestamp: int, tail: _Tail) -> None:
-    """Write the header of a batch whose records stand in place."""
+    """Write the header of a batch whose records are already written."""
     last_offset_delta = head[4]
     if not 0 <= base_offset <= LONG_MAX - last_offset_delta:
         raise InvalidRequest(

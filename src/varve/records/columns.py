@@ -1,7 +1,7 @@
 """Columns to build batches from: keys, values and headers without an object per record.
 
 Layout     a column is bytes plus the start and the size of each cell; size -1 is null.
-Threads    columns are never changed once made.
+Threads    columns are immutable.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ Bytes = npt.NDArray[np.uint8]
 Integers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
-# The most that two lengths of a header take as varints.
+# The largest size of a header's two lengths as varints, 5 bytes each.
 _HEADER_OVERHEAD = 10
 
 
@@ -36,7 +36,7 @@ def frozen_integers(values: npt.ArrayLike) -> Integers:
 
 
 def plain_integers(values: npt.ArrayLike) -> Integers:
-    """`values` as an array of int64 with nothing between, not necessarily read-only."""
+    """`values` as a contiguous array of int64, not necessarily read-only."""
     return _plain(np.asarray(values), np.int64)
 
 
@@ -149,7 +149,7 @@ NO_HEADERS = EncodedHeaders(NO_CELLS, NO_INTEGERS)
 
 
 class HeaderColumns:
-    """The headers of all records in a row; those of record i end before `ends[i]`."""
+    """The headers of all records, concatenated; those of record i end before `ends[i]`."""
 
     __slots__ = ("ends", "keys", "values")
 

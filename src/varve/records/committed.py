@@ -1,11 +1,11 @@
-"""The committed records of a fetch response or of a log read: the only filter of its kind.
+"""Filters the committed records of a fetch response or a log read; all readers use it.
 
-Aborted transactions are dropped as Kafka's consumer does: each begins at its first offset and ends
-at its producer's next abort marker. A read without isolation lists no aborted transactions.
+Aborted transactions are dropped as in Kafka's consumer: each begins at its first offset and ends at
+its producer's next abort marker. A read_uncommitted read lists no aborted transactions.
 
 Invariant  only whole batches with a valid CRC are returned, in offset order, without control
            batches, empty batches and batches of aborted transactions.
-Threads    nothing changes after construction; the data must stay unchanged too.
+Threads    immutable after construction; the data must not change either.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -46,11 +46,11 @@ _ROWS_MAX = 4096
 
 
 class CommittedBatches:
-    """The committed batches of `data` that hold records from `start_offset` on.
+    """The committed batches of `data` with records at or after `start_offset`.
 
-    Iterating gives each as a `Batch` and raises Corrupt at the first damaged batch; everything else
-    raises at once if any batch is damaged. The last batch of a fetch response may be cut off: it is
-    left out, and the next fetch starts with it.
+    Iteration yields each as a `Batch` and raises Corrupt at the first damaged batch; all other
+    methods raise if any batch is damaged. An incomplete last batch of a fetch response is ignored:
+    the next fetch starts with it.
     """
 
     def __init__(
@@ -192,7 +192,7 @@ class CommittedBatches:
 
 
 def parse_columns(buffer: Bytes, rows: Table, *, where: str) -> tuple[RecordColumns, Integers]:
-    """The records of the batches in `rows` as one table, and where the rows of each batch end.
+    """The records of the batches in `rows` as one table, and the end of each batch's rows in it.
 
     `rows` come from `scan_batches` over `buffer`. Raises Corrupt naming the first broken record.
     """
@@ -243,7 +243,7 @@ def _is_abort(batch: Batch) -> bool:
 
 
 def _place_records(buffer: Bytes, rows: Table, where: str) -> tuple[Bytes, Table]:
-    """The bytes that hold the records, and for each batch the arguments of `parse_batches`."""
+    """The bytes that contain the records, and the row of `parse_batches` for each batch."""
     places = np.empty((len(rows), PLACE_COUNT), np.int64)
     attributes = rows[:, BatchColumn.ATTRIBUTES]
     places[:, 0] = rows[:, BatchColumn.POSITION] + HEADER_BYTES
@@ -280,7 +280,7 @@ def _decompress(data: Bytes, number: int, where: str) -> Bytes:
 
 
 def _check_counts(places: Table, where: str) -> None:
-    """Refuses record counts that the bytes cannot hold, before memory is allocated for them."""
+    """Rejects record counts that exceed the bytes, before memory is allocated for them."""
     counts_max = (places[:, 1] - places[:, 0]) // RECORD_SIZE_MIN
     is_wrong = (places[:, 2] < 0) | (places[:, 2] > counts_max)
     if is_wrong.any():

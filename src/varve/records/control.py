@@ -17,7 +17,7 @@ _MARKER = struct.Struct(">hi")
 
 
 class ControlType(IntEnum):
-    """What a control record says; types from Kafka's metadata log are named, not read."""
+    """Types of control records; those of Kafka's metadata log are named, but not decoded."""
 
     UNKNOWN = -1
     ABORT = 0
@@ -31,7 +31,7 @@ class ControlType(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ControlRecord:
-    """A decoded control record; the coordinator epoch is that of ABORT and COMMIT only."""
+    """A decoded control record; only ABORT and COMMIT have a coordinator epoch."""
 
     type: ControlType
     version: int
@@ -39,7 +39,7 @@ class ControlRecord:
 
 
 def decode_control_record(key: bytes | None, value: bytes | None) -> ControlRecord:
-    """Decode a control record; versions above 0 are read as 0, types unknown here are named so."""
+    """Decode a control record; versions above 0 are read as 0, other types become UNKNOWN."""
     if key is None or len(key) < _KEY.size:
         size = "null" if key is None else f"{len(key)} bytes"
         raise Corrupt(f"control record with a key of {size}, at least {_KEY.size} are needed")

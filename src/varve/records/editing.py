@@ -1,7 +1,7 @@
-"""Changes to batches that are already encoded: offsets, leader epoch, timestamps, producer, codec.
+"""Edits encoded batches: offsets, leader epoch, timestamps, producer, codec.
 
-Invariant  offsets and leader epoch lie outside the CRC; every other change comes with a new one. A
-           batch is either changed completely or, when a value does not fit, left as it was.
+Invariant  offsets and leader epoch lie outside the CRC; every other change updates it. A batch is
+           changed completely or, if a value does not fit its field, not at all.
 """
 
 from collections.abc import Sequence
@@ -54,7 +54,7 @@ def edit_batch(
     base_sequence: int | None = None,
     transactional: bool | None = None,
 ) -> bytearray:
-    """The batch with other header fields; None keeps a field, the records stay as they are.
+    """The batch with other header fields; None keeps a field, the records do not change.
 
     A bytearray is changed in place, bytes are copied. Raises InvalidRequest for a value that does
     not fit its field.
