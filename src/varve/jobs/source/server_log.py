@@ -3,8 +3,8 @@
 Invariant  bounds are cached when they are first read. Pieces are cut by offset, with bytes
            estimated from a sample. Every record of the requested offsets is in a block: an empty
            response counts as the end of the log only after retries until the request timeout.
-Threads    one thread reads; another fetches the next response. Bounds may be read by any thread:
-           the client sends one request at a time.
+Threads    one thread reads; another fetches the next response. Bounds may be read by any thread,
+           as the client is thread-safe.
 """
 
 from collections.abc import Iterator, Sequence
