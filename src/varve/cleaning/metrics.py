@@ -1,10 +1,9 @@
-"""What cleaning measures, under names of its own and with Kafka's beside them.
+"""The metrics of cleaning and retention, with the names of Kafka's equivalents.
 
-Percent stay percent, so that what was learnt on Kafka's numbers still holds; times are in seconds,
-as Prometheus has them.
+Percentages stay percentages, as in Kafka; times are in seconds, as usual in Prometheus.
 
-Invariant  the figures of the last cleaning are those of each thread's last one, and the largest
-           counts; they are 0 before the first.
+Invariant  metrics of the last cleaning are the maximum over the last run of each thread; 0 before
+           the first run.
 Threads    any; `_lock` guards the last cleanings.
 """
 
@@ -170,7 +169,7 @@ LOG_SIZE = gauge(
 
 
 class CleanerMetrics:
-    """The figures of one store's cleaning and retention; a collector for a registry.
+    """The metrics of cleaning and retention of one store; a prometheus_client collector.
 
     The size and offsets of the partitions of `store` are looked up when metrics are collected.
     """
@@ -187,13 +186,13 @@ class CleanerMetrics:
     def observe_selection(
         self, *, now_ms: int, max_dirty_ratio: float, max_delay_ms: int = 0
     ) -> None:
-        """The cleaner looked for work; the largest ratio and delay of all partitions it saw."""
+        """Records a selection of the cleaner: the largest dirty ratio and delay."""
         self._last_run_ms = now_ms
         self.table.set(MAX_DIRTY_PERCENT, 100 * max_dirty_ratio)
         self.table.set(MAX_COMPACTION_DELAY, max_delay_ms / 1000)
 
     def observe_clean(self, report: CleanReport, *, thread: int = 0) -> None:
-        """A cleaning ended; a dry run changes nothing and counts for nothing."""
+        """Records a run; a dry run is not counted."""
         if report.is_dry_run:
             return
         with self._lock:
@@ -233,7 +232,7 @@ class CleanerMetrics:
     def set_health(
         self, health: Mapping[str, Sequence[PartitionHealth]], *, dead_threads: int = 0
     ) -> None:
-        """How cleaning fares, by log directory; one without partitions in trouble shows 0."""
+        """Sets the health by log directory; a directory without a problem has 0."""
         self.table.set(DEAD_THREADS, dead_threads)
         self.table.replace(
             UNCLEANABLE_PARTITIONS,
@@ -251,7 +250,7 @@ class CleanerMetrics:
         )
 
     def collect(self) -> "Iterator[Family]":
-        """What prometheus_client asks a collector for."""
+        """Called by prometheus_client."""
         since_ms = max(0, self._clock.now_ms() - self._last_run_ms)
         self.table.set(TIME_SINCE_LAST_RUN, since_ms / 1000)
         logs = [log for _, log, _ in self._store.logs()]
@@ -263,7 +262,7 @@ class CleanerMetrics:
         return self.table.collect()
 
     def _show_left_stale(self, partitions: set[TopicPartition]) -> None:
-        """Forgets the partitions of deleted topics."""
+        """Sets the stale bytes left, without the partitions of deleted topics."""
         with self._lock:
             for gone in self._left_stale.keys() - partitions:
                 del self._left_stale[gone]

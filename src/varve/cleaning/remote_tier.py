@@ -1,4 +1,4 @@
-"""What cleaning needs to know of the part of a log that is in object storage."""
+"""The interface of cleaning to the remote tier: its bounds, and key look-ups."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -12,9 +12,9 @@ from varve.foundation.errors import Unavailable
 class RemoteBounds:
     """How far a partition is copied to object storage, and compacted there.
 
-    Offsets before `copied_offset` are in it: only segments that end there or before are cleaned
-    locally. It was itself cleaned before `cleaned_up_to`: tombstones and transaction markers at
-    that offset or after it stay, for what they delete may still be in object storage.
+    Offsets before `copied_offset` are copied: only segments that end there or before are cleaned
+    locally. The remote tier is compacted before `cleaned_up_to`: local tombstones and transaction
+    markers from there on stay, because object storage may still hold what they delete.
     """
 
     copied_offset: int
@@ -22,7 +22,7 @@ class RemoteBounds:
 
 
 class RemoteTier(Protocol):
-    """The remote part of the logs of one store."""
+    """The remote tier of one store."""
 
     def bounds(self, partition: TopicPartition) -> RemoteBounds | None:
         """None for a topic that is not tiered. Raises StoreError when the store does not answer."""
@@ -38,8 +38,8 @@ class RemoteTier(Protocol):
     ) -> KeyEntry | None:
         """The latest record of a key hash among the remote segments before an offset.
 
-        Those that end before `start_offset` count for nothing. None when there is none, or only one
-        that the local part has removed since. Raises Unavailable when the store does not answer.
+        Segments that end before `start_offset` are ignored. None when there is none, or only one
+        that the local log has removed since. Raises Unavailable when the store does not answer.
         """
 
 

@@ -1,4 +1,4 @@
-"""What cleaning reports: one run, its progress, and the segments it must leave alone.
+"""Reports of cleaning: one run, its progress, and the health of a partition.
 
 Invariant  values only; a report is made once and never changes.
 """
@@ -13,11 +13,11 @@ from varve.commit_log import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class PartitionHealth:
-    """How cleaning fares with one partition.
+    """The health of cleaning for one partition.
 
-    `error` is the last failure of a whole run, or that the object store cannot be asked what it
-    holds. `waits_for` says what keeps a part of the log from cleaning in good health: the copy to
-    object storage.
+    `error` is the last failure of a run, or of the object store whose bounds the run needs.
+    `waits_for` is set while a part of the log waits for its copy to object storage, which is not an
+    error.
     """
 
     partition: TopicPartition
@@ -38,7 +38,7 @@ class PartitionHealth:
 
 @dataclass(frozen=True, slots=True)
 class CleanProgress:
-    """How far a run is: `phase` is index, plan or copy; both counts are bytes."""
+    """The progress of a run: `phase` is index, plan or copy."""
 
     partition: TopicPartition
     phase: str

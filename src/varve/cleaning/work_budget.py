@@ -1,4 +1,4 @@
-"""What background work may use: a rate of bytes read and written, which all its threads share.
+"""The budget of background work: a rate of bytes read and written, shared by its threads.
 
 Threads    any; one lock, not held while a thread waits.
 """
@@ -10,17 +10,17 @@ from typing import Final
 from varve.foundation.clock import Clock
 
 _WINDOW_MS: Final = 300
-"""What passes between two looks at the clock; also how much unused rate can be made up for."""
+"""The burst that `spend` allows without a wait, and the unused rate that carries over."""
 
 
 class WorkBudget:
-    """Counts the bytes that a piece of work reads and writes; this one lets all pass.
+    """Counts the bytes that work reads and writes; this base class sets no limit.
 
     A subclass may wait to keep to a rate, report progress, or raise to stop the work.
     """
 
     def spend(self, size: int) -> None:
-        """So many bytes are about to be, or were just, read or written."""
+        """Accounts for bytes that are about to be, or were just, read or written."""
 
 
 UNLIMITED: Final = WorkBudget()
@@ -45,7 +45,7 @@ class Throttle(WorkBudget):
     def spend(self, size: int) -> None:
         with self._lock:
             now_ms = self._clock.now_ms()
-            # A clock that is set back must not make everybody wait until it is there again.
+            # A clock that is set back must not make threads wait until it has caught up.
             self._paid_until_ms -= max(self._last_ms - now_ms, 0)
             self._last_ms = now_ms
             begin = max(self._paid_until_ms, now_ms - _WINDOW_MS)

@@ -1,12 +1,12 @@
 """Which part of a compacted log may be cleaned, how dirty it is, and whether cleaning is due.
 
-Readers may go through the remote log first and then through the local one. So the remote log stays
-an exact prefix of the history, and tombstones and markers that delete something in it stay local.
+Readers read the remote log first and then the local one. So the remote log stays an exact prefix
+of the history, and tombstones and markers that delete records in it stay in the local log.
 
 Invariant  whole segments only: neither the active segment, nor one that an undecided transaction
            or a record younger than `min.compaction.lag.ms` touches, nor one of a tiered topic that
            is not copied yet, nor anything after those.
-Threads    any; the decision is made on one reading of the log.
+Threads    any; the decision is based on one consistent read of the log.
 """
 
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ KEPT_FOR_REMOTE: Final = "kept for older records in the cold tier"
 
 
 class CleaningBound(StrEnum):
-    """What ends the part of a log that may be cleaned."""
+    """The reason why the cleanable part of a log ends."""
 
     ACTIVE_SEGMENT = "active segment"
     LAST_STABLE_OFFSET = "last stable offset"
@@ -42,8 +42,8 @@ class CleanableLog:
     """The part of a log that may be cleaned, and how dirty it is.
 
     `is_corrected` says that the checkpoint lay outside the log and `first_dirty_offset` should
-    replace it. `blocked_by` says what ends the cleanable part at `first_uncleanable_offset`, and
-    `blocked_until_ms` when that ends by itself, None when it takes an event. `remote_bounds` are
+    replace it. `blocked_by` describes what ends the cleanable part at `first_uncleanable_offset`,
+    `blocked_until_ms` is when time alone lifts it, None when it takes an event. `remote_bounds` are
     None for a topic that is not tiered.
     """
 
@@ -78,14 +78,14 @@ class CleanableLog:
 
     @property
     def priority(self) -> tuple[bool, int, float]:
-        """Orders logs that are due, the greatest first: broken promises, then dirt."""
+        """Sort key of due logs, greatest first: exceeded max.compaction.lag.ms, then ratio."""
         return (self.is_forced, self.delay_ms if self.is_forced else 0, self.ratio)
 
     @property
     def next_first_dirty(self) -> int:
-        """The checkpoint once all that may be cleaned is clean.
+        """The cleaner checkpoint after a complete run.
 
-        What was cleaned before it had to wait for its copy stays clean.
+        It does not go back when segments cleaned before now wait for their copy.
         """
         return max(self.first_dirty_offset, self.first_uncleanable_offset)
 
@@ -100,7 +100,7 @@ def find_cleanable(
 ) -> CleanableLog:
     """How dirty a log is; `first_dirty_offset` is its cleaner checkpoint, None without one.
 
-    `settings` are the topic's, for a look at what others would give.
+    `settings` default to those of the topic.
     """
     return read_consistently(
         log,
@@ -193,7 +193,7 @@ def _blocked_text(
 
 
 def _compaction_delay_ms(log: SegmentList, first_dirty_offset: int, now_ms: int) -> int:
-    """By how much the oldest dirty closed segment has outwaited `max.compaction.lag.ms`."""
+    """By how much the oldest dirty closed segment exceeds `max.compaction.lag.ms`."""
     lag_ms = log.settings.max_compaction_lag_ms
     if lag_ms >= LONG_MAX:
         return 0

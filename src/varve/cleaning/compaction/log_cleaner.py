@@ -1,4 +1,4 @@
-"""Compacts the logs of a store: chooses what is due, runs it, and keeps going whatever fails.
+"""The log cleaner: selects compacted logs that are due, and cleans them.
 
 Invariant  a partition is worked on by one thread at a time. A failure stays with its partition: it
            shows in `health` and is retried with exponential backoff, without a restart. Only
@@ -181,7 +181,7 @@ class LogCleaner:
             return None
 
     def _compacted(self) -> list[PartitionCleaner]:
-        known = {
+        partitions = {
             name: self._get(name, log, directory)
             for name, log, directory in self._store.logs()
             if log.settings.is_compacted and directory.failure is None
@@ -189,13 +189,13 @@ class LogCleaner:
         with self._lock:
             for name in set(self._partitions) - {name for name, _, _ in self._store.logs()}:
                 del self._partitions[name]
-        return list(known.values())
+        return list(partitions.values())
 
     def _get(self, name: TopicPartition, log: Log, directory: LogDirectory) -> PartitionCleaner:
         with self._lock:
-            known = self._partitions.get(name)
-            if known is not None and known.log is log:
-                return known
+            cached = self._partitions.get(name)
+            if cached is not None and cached.log is log:
+                return cached
             topic_id = self._store.topic_id(name)
             key = NO_TOPIC_ID if topic_id is None else topic_id.bytes
             partition = PartitionCleaner(
@@ -216,7 +216,7 @@ class LogCleaner:
 
     @property
     def _buffer_bytes(self) -> int:
-        """What one thread may use for planning."""
+        """The planning memory of one thread."""
         settings = self._settings
         share = settings.log_cleaner_dedupe_buffer_size // max(settings.log_cleaner_threads, 1)
         return int(share * settings.log_cleaner_io_buffer_load_factor)
@@ -260,7 +260,7 @@ class LogCleaner:
         dry_run: bool = False,
         progress: Progress | None = None,
     ) -> CleanReport:
-        """Cleans one partition now, however little of it is dirty; raises what goes wrong.
+        """Cleans one partition now, whatever its dirty ratio; raises errors instead of noting them.
 
         A dry run only builds missing key indexes.
         """
@@ -274,7 +274,7 @@ class LogCleaner:
             return report
 
     def plan(self, partition: TopicPartition, now_ms: int) -> CleaningPlan[SegmentPlan]:
-        """What a run would do now; only key indexes that are missing are built."""
+        """Plans a run without changing the log; builds missing key indexes."""
         with self._take(partition) as cleaner:
             run = self._new_run(cleaner, now_ms)
             with cleaner.work(f"plan of {partition}"):
@@ -283,7 +283,7 @@ class LogCleaner:
     def _new_run(
         self, partition: PartitionCleaner, now_ms: int, progress: Progress | None = None
     ) -> CompactionRun:
-        """A run over what may be cleaned now, however little; raises PolicyViolation."""
+        """A run whatever the dirty ratio; raises PolicyViolation."""
         log = partition.log
         if not log.settings.is_compacted:
             raise PolicyViolation(

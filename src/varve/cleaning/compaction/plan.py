@@ -134,9 +134,7 @@ def _planned_bytes(group: Sequence[P]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class PlanInput:
-    """A segment of the run; without a key index it is held: left alone, and so is what follows
-    from it.
-    """
+    """A segment of the run; one without a key index is held and not cleaned."""
 
     segment: InputSegment
     next_offset: int
@@ -248,8 +246,8 @@ def choose_groups(
 def _find_expired(sources: Sequence[PlanInput], rules: RunRules, first_held: int) -> Bits:
     """Bits of the records in batches past their horizon.
 
-    Behind a held segment none expires: what it deletes may still stand there. Nor does one that is
-    kept for the cold tier.
+    After a held segment none expires: the segment may hold records that it deletes. Nor does one
+    that is kept for the remote tier.
     """
     known = [source.keys for source in sources if source.keys is not None]
     starts, size = lay_out_bits([keys.record_count for keys in known])

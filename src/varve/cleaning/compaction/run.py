@@ -101,12 +101,12 @@ class PartitionCleaner:
         )
 
     def note_selection(self, log: CleanableLog) -> None:
-        """The object store answers; what waits for the copy is shown in the health."""
+        """Clears the error of the object store, and notes what waits for its copy."""
         self.store_error = None
         self.waits_for = log.blocked_by if log.blocker is CleaningBound.COPY else ""
 
     def note_failure(self, error: Exception, now_ms: int) -> None:
-        """Puts the next attempt off; an unexpected error is logged with its stack."""
+        """Schedules the next attempt; an unexpected error is logged with its stack."""
         self.failures += 1
         self.error = f"{type(error).__name__}: {error}"
         self.retry_ms = now_ms + min(RETRY_MIN_MS << min(self.failures - 1, 20), RETRY_MAX_MS)
@@ -121,7 +121,7 @@ class PartitionCleaner:
 
     @contextmanager
     def try_take(self) -> Iterator[bool]:
-        """Exclusive use of the partition; False while another thread has it."""
+        """Takes `is_busy` without waiting; yields False while another thread has it."""
         is_free = self.is_busy.acquire(blocking=False)
         try:
             yield is_free
@@ -212,7 +212,7 @@ class CompactionRun:
         self._was_stopped = False
 
     def plan(self) -> CleaningPlan[SegmentPlan]:
-        """Builds missing key indexes and plans; the log is not changed."""
+        """Builds missing key indexes and plans; does not change the log."""
         sources = self._find_sources()
         end, remote_bounds = self._cleanable.first_uncleanable_offset, self._cleanable.remote_bounds
         rules = RunRules(
@@ -248,7 +248,7 @@ class CompactionRun:
         sources = []
         for segment, end in zip(self._closed, ends, strict=True):
             keys = indexes.ensure(segment, end, self._now_ms, budget)
-            # A segment that was held could not be cleaned when the rest was.
+            # A held segment was not cleaned by earlier runs.
             is_dirty = end > first_dirty_offset or segment.base_offset in indexes.recovered
             sources.append(PlanInput(segment, end, is_dirty, keys))
         return sources
@@ -258,7 +258,7 @@ class CompactionRun:
         return _PhaseBudget(progress, self._partition.budget, self._progress)
 
     def preview(self) -> CleanReport:
-        """What a run would do; only key indexes that are missing are built."""
+        """The report of a dry run; builds missing key indexes."""
         with self._partition.work(f"plan of {self._log.topic_partition}"):
             return self._report(self.plan(), is_dry_run=True)
 
@@ -278,8 +278,8 @@ class CompactionRun:
         budget = self._begin_phase("copy", 2 * plan.copied_bytes)
         remove_unfinished(self._fs, self._log.directory)
         if plan.groups:
-            # A marker that decided a transaction may stand in the active segment, not yet synced:
-            # what the plan drops for its sake must not be gone when the marker is lost.
+            # A marker that decided a transaction may be in the active segment and not synced yet:
+            # records dropped because of it must not be lost if the marker is.
             self._log.flush()
         for group in plan.groups:
             if not self._log.settings.is_compacted:
@@ -419,7 +419,7 @@ class CompactionRun:
 
 
 def _describe_bounds(cleanable: CleanableLog) -> str:
-    """What this run must leave because of the remote tier; empty if nothing."""
+    """Describes what the remote tier keeps this run from cleaning; empty without a tier."""
     if cleanable.remote_bounds is None:
         return ""
     kept = f"from offset {cleanable.remote_bounds.cleaned_up_to} on are {KEPT_FOR_REMOTE}"

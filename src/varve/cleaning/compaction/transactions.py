@@ -1,12 +1,12 @@
 """Follows transactions through a cleaning run and finds the markers that are no longer needed.
 
-A marker is needed while a batch of its transaction is there for readers to judge by it. Whoever
-sees a batch in this run still needs the marker, even if the batch goes in the very same run. From
-an offset on markers may be needed by readers of the cold tier, whose batches no run sees.
+A marker is needed while a batch of its transaction exists. A batch that is seen in this run keeps
+its marker, even if the run removes the batch. From an offset on, readers of the remote tier may
+need markers, whose batches a local run does not see.
 
-Invariant  segments are fed once each, all of a run, in offset order. An aborted transaction is
-           kept with its marker while that is needed. From the first held segment on everything
-           stays: a transaction may have its records in there.
+Invariant  all segments of a run are added once, in offset order. An aborted transaction is kept
+           while its marker is needed. From the first held segment on all markers stay: their
+           transactions may have records in it.
 Threads    one; a run has its own.
 """
 
@@ -63,7 +63,7 @@ class TransactionTracker:
     def judge(
         self, base_offset: int, next_offset: int, batches: Table, marks: Table
     ) -> MarkVerdicts:
-        """Takes the marks of the next segment, behind which the one after begins."""
+        """Judges the marks of the next segment, which ends before `next_offset`."""
         assert base_offset >= self._next_offset, "segments of a run are fed in offset order"
         if base_offset >= self._held_from:
             decided = self._decided_between(base_offset, next_offset)
@@ -100,7 +100,7 @@ class TransactionTracker:
         ]
 
     def fork(self, base_offset: int, next_offset: int) -> "TransactionTracker":
-        """What it takes to judge the next segment elsewhere, with the transactions it needs."""
+        """A tracker that can judge only the next segment, for another process."""
         fork = TransactionTracker((), self._kept_from, self._held_from)
         if base_offset >= self._held_from:
             fork._aborted = self._decided_between(base_offset, next_offset)
@@ -137,7 +137,7 @@ class TransactionTracker:
         *,
         is_kept: bool,
     ) -> bool:
-        """The verdict on a marker, which ends its producer's transaction."""
+        """Whether a marker is discardable; ends its producer's transaction."""
         if control == ControlType.ABORT:
             transaction = self._ongoing.pop(producer_id, None)
             is_needed = is_kept or producer_id in self._seen_aborted

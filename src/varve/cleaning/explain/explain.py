@@ -1,8 +1,8 @@
-"""Why is this segment, record or key still here, which rule keeps it, and when can it go?
+"""Explains which rules keep a segment, record or key, and when it can be removed.
 
-Invariant  nothing is changed. An answer is true for the moment it was asked: what is appended or
-           decided later may keep a record longer, or let it go earlier where a block has no time.
-Threads    any; no lock. Each answer is made on facts taken once.
+Invariant  read-only. An explanation holds for the moment of the call: later appends and decisions
+           may keep a record longer, or remove it earlier where a blocker has no time.
+Threads    any; no lock. Each explanation is based on one snapshot of the facts.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Why something is still here: the values that explain and forecast answer with.
+"""The values that explain returns: segments, records, and the rules that keep them.
 
 Invariant  values only; `to_json` gives plain dictionaries, keys as text where they are UTF-8.
 """
@@ -36,7 +36,7 @@ class RecordState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Blocker:
-    """One rule in the way; `until_ms` is when time alone lifts it, None when it takes an event."""
+    """A rule that blocks a removal; `until_ms` is when time alone lifts it, None for an event."""
 
     rule: BlockingRule
     text: str
@@ -45,7 +45,7 @@ class Blocker:
 
 @dataclass(frozen=True, slots=True)
 class RemovalPath:
-    """One way for something to go: by retention or by compaction.
+    """One way of removal: by retention or by compaction.
 
     `earliest_ms` is when the next pass could take it, None when that is not known: the blocks
     without a time say what must happen first.
@@ -75,7 +75,7 @@ class SegmentExplanation:
 
     `age_from` is what `retention.ms` counts from. `compaction` is None on a topic that is not
     compacted; it shows when stale records can be removed. `dirty_ratio` is the log's.
-    `local` is how it leaves the local disk for the cold tier, None where it does not.
+    `local` is how it leaves the local disk for the remote tier, None where it does not.
     """
 
     partition: TopicPartition

@@ -71,7 +71,7 @@ class _Slice(NamedTuple):
 
 
 class SpillFile:
-    """The file beside; it comes into being with the first write."""
+    """The spill file of a build, created by the first write."""
 
     def __init__(self, fs: FileSystem, path: str) -> None:
         self._fs = fs
@@ -80,7 +80,7 @@ class SpillFile:
         self._size = 0
 
     def write(self, rows: npt.NDArray[Any]) -> int:
-        """Gives the position of what was written."""
+        """Writes rows; returns their position."""
         if self._file is None:
             self._file = self._fs.open_writable(self.path)
             self._file.truncate(0)
@@ -103,7 +103,7 @@ class SpillFile:
 
 
 class EntryRuns:
-    """Sorted runs of entries, given back as one sorted sequence without equals."""
+    """Sorted runs of entries, merged to one sorted sequence without duplicates."""
 
     def __init__(self, spill: SpillFile) -> None:
         self._spill = spill
@@ -146,7 +146,7 @@ class EntryRuns:
 
 
 class SpilledTable:
-    """Rows of one kind in the order they came; beyond its bound they go to the file."""
+    """Rows of one table in the order of insertion; spilled to the file beyond a bound."""
 
     def __init__(self, spill: SpillFile, bytes_max: int) -> None:
         self._spill = spill
@@ -420,7 +420,7 @@ class KeyIndexBuilder:
         yield from self._runs.merge(self._entries, self._scratch)
 
     def discard(self) -> None:
-        """Removes what lies aside; a finished index stays."""
+        """Removes temporary files; a finished index stays."""
         with contextlib.suppress(OSError):
             self._spill.remove()
         with contextlib.suppress(OSError):
@@ -470,7 +470,7 @@ def build_key_index(
 def index_segment(
     builder: KeyIndexBuilder, segment: InputSegment, budget: WorkBudget = UNLIMITED
 ) -> KeyIndexHeader:
-    """Has a builder read the whole data file, with its CRCs; raises as `build_key_index`."""
+    """Feeds the whole data file to a builder, checking CRCs; raises like `build_key_index`."""
     try:
         walk = BatchWalk(segment.file(), start=0, end=segment.size, verify_crc=True)
         for table in walk:

@@ -53,8 +53,8 @@ LEFT_ALONE: Final = (
 
 
 def hold_reason(error: StoreError) -> str:
-    """Why a segment is held, and what to do about it."""
-    # What an old format needs its message says itself; a repair leaves it as it is.
+    """The reason why a segment is held, with the remedy."""
+    # The error of an old format has its own remedy; a repair does not change it.
     return f"{error}; {_LEFT if isinstance(error, UnsupportedFormat) else LEFT_ALONE}"
 
 
@@ -79,7 +79,7 @@ def is_partition_failure(error: OSError) -> bool:
 
 
 def partition_failure(error: OSError, doing: str) -> Unavailable:
-    """What the partition has to say of it."""
+    """The error of the partition for a failed derived file."""
     then = "try again, the log is as it was"
     if classify_error(error) in (DiskProblem.DENIED, DiskProblem.BROKEN):
         then = f"{then}; or delete the file: it is made again"
@@ -209,7 +209,7 @@ class SegmentKeyIndexes:
     def hold(self, segment: Segment, reason: str, now_ms: int) -> None:
         """Leaves a damaged segment alone until the next attempt is due.
 
-        Its index goes: it speaks of bytes that can no longer be read, and is the proof of health.
+        Its key index is deleted, as a valid key index proves that the segment is intact.
         """
         known = self.holds.get(segment.base_offset)
         attempts = known.attempts + 1 if known else 1
@@ -233,7 +233,7 @@ class SegmentKeyIndexes:
         )
 
     def learn(self, segment: Segment, header: KeyIndexHeader) -> None:
-        """Takes the index that was written together with a new segment."""
+        """Adds the index that was written with a new segment."""
         self._known[segment] = _Known(header)
 
     def delete_all(self) -> None:
@@ -242,7 +242,7 @@ class SegmentKeyIndexes:
             self._remove(segment)
 
     def forget(self) -> None:
-        """Has all indexes verified again before they are used."""
+        """Discards all checks: indexes are verified again at their next use."""
         self._known = {}
 
     def forget_vanished(self) -> None:
@@ -250,7 +250,7 @@ class SegmentKeyIndexes:
         closed = set(self._log.view.closed)
         bases = {segment.base_offset for segment in closed}
         known = list(self._known.items())  # at once: a look-up may add to it meanwhile
-        self._known = {segment: one for segment, one in known if segment in closed}
+        self._known = {segment: index for segment, index in known if segment in closed}
         self.holds = {base: hold for base, hold in self.holds.items() if base in bases}
         self.recovered &= bases
 
@@ -284,7 +284,7 @@ _NEXT_USE = "built again at the next use"
 
 
 def check_keys(fs: FileSystem, facts: DirectoryFacts) -> list[Finding]:
-    """What is wrong with the key indexes there are; a segment without one is as it may be."""
+    """Findings about key indexes; a segment without one is not a finding."""
     return [
         finding
         for partition_facts in facts.partitions.values()

@@ -5,10 +5,10 @@ erasure replaces its inputs by its outputs, an expiry and an eviction remove the
 left at the end is read and compared. Whether object storage holds what was evicted is checked by
 `varve tier fsck`.
 
-Invariant  reads only, whether a store has the directory open or not; nothing the files hold makes
-           it raise.
-Crash      a line may lack its removal, when a crash came between the two, and a removal its line
-           `done`: the generation of the segments that a later line or the disk has decides.
+Invariant  read-only, whether a store has the directory open or not; damaged files are reported
+           and do not make it raise.
+Crash      a crash may leave a line without its removal, and a removal without its line `done`: the
+           segments in a later line or on disk show whether it was carried out.
 """
 
 import posixpath
@@ -50,7 +50,7 @@ ATTEMPTS: Final = 3
 
 
 class Outcome(StrEnum):
-    """What became of a removal on record."""
+    """The outcome of a recorded removal."""
 
     DONE = "carried out"
     DONE_UNMARKED = "carried out, not noted"
@@ -120,7 +120,7 @@ def audit_partition(
     """
     directory = directory.rstrip("/")
     for attempt in range(1, ATTEMPTS + 1):
-        before = _look(fs, directory)
+        before = _take_snapshot(fs, directory)
         audit = _Audit(fs, directory, deep=deep, advance=advance)
         try:
             report = audit.run(head)
@@ -128,18 +128,18 @@ def audit_partition(
             if attempt == ATTEMPTS:
                 raise
             continue
-        if report.is_clean or _is_steady(before, _look(fs, directory)):
+        if report.is_clean or _is_unchanged(before, _take_snapshot(fs, directory)):
             return report
     audit.warn("in-use", f"changed in each of {ATTEMPTS} attempts: findings may be of the moment")
     return audit.report()
 
 
-def _look(fs: FileSystem, directory: str) -> tuple[int, Listing]:
+def _take_snapshot(fs: FileSystem, directory: str) -> tuple[int, Listing]:
     path = f"{directory}/{REMOVAL_LOG_FILE}"
     return fs.info(path).size if fs.exists(path) else 0, list_data(fs, directory)
 
 
-def _is_steady(before: tuple[int, Listing], after: tuple[int, Listing]) -> bool:
+def _is_unchanged(before: tuple[int, Listing], after: tuple[int, Listing]) -> bool:
     """Whether nothing was removed meanwhile; appends let the last file grow and new ones follow."""
     return before[0] == after[0] and set(before[1][:-1]) <= set(after[1])
 
@@ -286,14 +286,14 @@ class _Audit:
         return all(summary.next_offset <= self._log_start for summary in summaries)
 
     def _check_input(self, summary: SegmentSummary, removal: Removal) -> None:
-        known, left_by = self._expected.get(summary.base_offset, (summary, 0))
-        # What cannot be read any more is counted as far as it can, and goes at last.
+        expected, left_by = self._expected.get(summary.base_offset, (summary, 0))
+        # A damaged segment is counted as far as it can be read.
         is_cut_short = removal.takes_whole and summary.log_crc is None
-        if known.is_same(summary) or (is_cut_short and known.size == summary.size):
+        if expected.is_same(summary) or (is_cut_short and expected.size == summary.size):
             return
         message = (
             f"found segment {summary.base_offset} with {_describe(summary)}, removal {left_by} had "
-            f"left {_describe(known)}: it was changed without a record"
+            f"left {_describe(expected)}: it was changed without a record"
         )
         self._error("changed-between", message, removal.id)
 
@@ -337,7 +337,7 @@ class _Audit:
         for entry in self._history.entries:
             removal = entry.removal
             segments = self._verified.get(removal.id, [])
-            # The digest is one over all outputs; of those that another line took none is left.
+            # The digest covers all outputs, so it can be compared only while all of them exist.
             if segments and len(segments) == len(removal.outputs):
                 self._compare_keys(removal, segments, topic_id)
 
@@ -345,26 +345,25 @@ class _Audit:
         self, removal: Removal, segments: Sequence[LiveSegment], topic_id: bytes
     ) -> None:
         try:
-            # An erasure looks at what was aborted too, and at what may yet be.
+            # An erasure covers aborted and undecided records too.
             with_aborted = removal.kind is RemovalKind.ERASURE
             digests = [
                 self._live.digest(segment, topic_id, with_aborted=with_aborted)
                 for segment in segments
             ]
-            found = hex_digest(*digests)
+            digest = hex_digest(*digests)
         except Corrupt as error:
             self._error("output-damaged", str(error), removal.id)
             return
-        if found != removal.keys_after:
-            message = f"the keys have digest {found}, on record is {removal.keys_after[:64]}"
+        if digest != removal.keys_after:
+            message = f"the keys have digest {digest}, on record is {removal.keys_after[:64]}"
             self._error("keys-differ", message, removal.id)
 
 
 def find_outcome(removal: Removal, later: Sequence[RemovalEntry], live: LiveSegments) -> Outcome:
-    """What became of a removal that is not noted as carried out.
+    """The outcome of a removal without a line `done`.
 
-    The generation of its segments that is met next decides: in the first later line that reads
-    any of them, else on disk.
+    Its segments show it: in the first later line that reads any of them, else on disk.
     """
     if not removal.inputs:
         return Outcome.UNCLEAR
@@ -373,9 +372,9 @@ def find_outcome(removal: Removal, later: Sequence[RemovalEntry], live: LiveSegm
         live.has_size if removal.takes_whole else live.holds
     )
     for entry in later:
-        met = entry.removal.inputs
-        if any(start <= summary.base_offset < max(end, start + 1) for summary in met):
-            is_there = partial(_is_among, met)
+        later_inputs = entry.removal.inputs
+        if any(start <= summary.base_offset < max(end, start + 1) for summary in later_inputs):
+            is_there = partial(_is_among, later_inputs)
             break
     inputs = [is_there(summary) for summary in removal.inputs]
     if removal.takes_whole:
@@ -388,8 +387,8 @@ def find_outcome(removal: Removal, later: Sequence[RemovalEntry], live: LiveSegm
     return Outcome.NOT_DONE if any(inputs) else Outcome.UNCLEAR
 
 
-def _is_among(met: Sequence[SegmentSummary], summary: SegmentSummary) -> bool:
-    return any(summary.is_same(other) for other in met)
+def _is_among(summaries: Sequence[SegmentSummary], summary: SegmentSummary) -> bool:
+    return any(summary.is_same(other) for other in summaries)
 
 
 def _describe(summary: SegmentSummary) -> str:

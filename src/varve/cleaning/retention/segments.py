@@ -1,7 +1,7 @@
 """The segments of a log, local and remote, as values that retention and compaction decide on.
 
-Invariant  a list is taken from one view of the log and never changes. Times, which open a segment's
-           files, are read when they are first asked for.
+Invariant  a list is taken from one view of the log and never changes. Times are read lazily, as
+           that opens the files of a segment.
 Threads    any; no lock. A segment that left the log since raises FileNotFoundError or Unavailable
            when asked for its times: `read_consistently` repeats the reading then.
 """
@@ -183,7 +183,7 @@ class SegmentList:
 
 def list_segments(log: Log, settings: LogSettings | None = None) -> SegmentList:
     """The local segments of a log now, under its own settings or others."""
-    # The bounds before the view: whatever they let through is then in the segments.
+    # Read the bounds before the view, so that the segments include all offsets below them.
     high_watermark, stable = log.high_watermark, log.last_stable_offset
     view = log.view
     segments: list[ReadableSegment] = list(view)
@@ -211,7 +211,7 @@ def list_segments(log: Log, settings: LogSettings | None = None) -> SegmentList:
 
 
 def read_consistently(log: Log, read: Callable[[], T]) -> T:
-    """The result of reading a log; a reading during which a segment left the log is repeated."""
+    """Calls `read`, and repeats it when a segment left the log meanwhile."""
     for _ in range(_ATTEMPTS_MAX):
         try:
             return read()
@@ -239,7 +239,7 @@ def lag_timestamp(times: SegmentTimes, settings: LogSettings) -> int:
 def first_timestamp(segment: SegmentInfo, settings: LogSettings) -> int:
     """From when `max.compaction.lag.ms` counts; not above 0 when it is unknown.
 
-    The promise holds by whichever clock began earlier; under `event` by the records' alone.
+    The earlier of event time and append time counts; under `event` only the event time.
     """
     policy = settings.retention_time
     if policy == APPEND_TIME:
