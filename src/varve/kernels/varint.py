@@ -63,18 +63,6 @@ def read_varlong(at: int, end: int) -> tuple[int, int]:
 
 
 @inlined
-def skip_varlong(at: int, end: int) -> int:
-    """The address behind an integer of up to ten bytes, or a negative fault."""
-    limit = min(end, at + 10)
-    address = at
-    while address < limit:
-        if load_u8_at(address) < 0x80:
-            return address + 1
-        address += 1
-    return VARINT_TOO_LONG if address - at == 10 else VARINT_OUT_OF_BYTES
-
-
-@inlined
 def zigzag(value: int) -> Any:
     return np.uint64((np.int64(value) << 1) ^ (np.int64(value) >> 63))
 

@@ -49,7 +49,7 @@ KEYS_PER_TASK: Final = 32 << 20
 the whole partition for a share of the hashes."""
 
 PLANNED_BITS_MAX: Final = 256 << 20
-"""Memory for hash ranges that are planned at once, each with two bits per record."""
+"""Bytes of bits of the hash ranges that are planned at once, each with two bits per record."""
 _PLAN_THREADS: Final = 8
 _RECORD_BYTES: Final = 64
 """Assumed bytes per record, to estimate the keys of data outside the remote tier."""
