@@ -75,6 +75,15 @@ class S3Server:
         pages = self._client().get_paginator("list_objects_v2").paginate(Bucket=bucket)
         return {one["Key"]: one["ETag"] for page in pages for one in page.get("Contents", [])}
 
+    def clear(self, bucket: str = BUCKET) -> None:
+        """Deletes every object, also those whose key ends with a slash, which stores do not list.
+
+        All servers of a process have the same buckets.
+        """
+        client = self._client()
+        for key in self.etags(bucket):
+            client.delete_object(Bucket=bucket, Key=key)
+
     def unfinished_uploads(self, bucket: str = BUCKET) -> int:
         return len(self._client().list_multipart_uploads(Bucket=bucket).get("Uploads", []))
 

@@ -160,8 +160,7 @@ def server() -> Iterator[S3Server]:
 
 @pytest.fixture
 def bench(server: S3Server, tmp_path: Path) -> Bench:
-    objects = open_object_store(f"s3://{BUCKET}", server.settings)
-    objects.delete([one.key for one in objects.list("")])
+    server.clear()
     made = Bench(server, str(tmp_path / "data"))
     made.put("ann", "bob", "cy")
     made.put("ann", "dan", value="w")
