@@ -117,7 +117,7 @@ def test_what_cannot_be_is_one_line_and_verify_tells_damage(tmp_path: Path) -> N
     assert missing.stderr.count("\n") == 1, missing.stderr
     inside = run("state", "--dir", data, "--to", f"{data}/place")
     assert inside.exit_code == 1
-    assert "apart from the log" in inside.stderr
+    assert "overlap" in inside.stderr
     assert run("state", "--dir", data).exit_code == 2
     done = run("state", "--dir", data, "--to", str(place), "--at-offset", '{"0": 3, "1": 4}')
     assert done.exit_code == 0, done.stderr
