@@ -119,10 +119,13 @@ class WindowStore(Closing):
                 return False
             self._sequence = (self._sequence + 1) & SEQUENCE_MAX
         encoded = self._encode(key, time_ms)
-        self._check_size(len(encoded) + len(value or b""))
+        changelog = self._changelog
+        if changelog is None:
+            return self._store.put(encoded, value, time_ms)
+        self._check_size(changelog, len(encoded) + len(value or b""))
         was_written = self._store.put(encoded, value, time_ms)
         if was_written:
-            self._log(LoggedWrite(encoded, value, time_ms))
+            self._log(changelog, LoggedWrite(encoded, value, time_ms))
         return was_written
 
     def remove(self, key: bytes, time_ms: int) -> bool:
@@ -130,8 +133,8 @@ class WindowStore(Closing):
         check_key(key, self._store.name)
         encoded = self._encode(key, time_ms)
         was_written = self._store.remove(encoded, time_ms)
-        if was_written:
-            self._log(LoggedWrite(encoded, None, time_ms))
+        if was_written and self._changelog is not None:
+            self._log(self._changelog, LoggedWrite(encoded, None, time_ms))
         return was_written
 
     def maintain(self, stream_time_ms: int) -> int:
@@ -170,20 +173,18 @@ class WindowStore(Closing):
             raise
         self._store.close()
 
-    def _check_size(self, size: int) -> None:
-        if self._changelog is not None and size > self._changelog.write_bytes_max:
+    def _check_size(self, changelog: Changelog, size: int) -> None:
+        if size > changelog.write_bytes_max:
             raise RecordTooLarge(
                 f"store {self._store.name}: an entry of {size} bytes is too large for the "
-                f"changelog, which takes {self._changelog.write_bytes_max}: raise "
+                f"changelog, which takes {changelog.write_bytes_max}: raise "
                 "max.message.bytes of its topic"
             )
 
-    def _log(self, write: LoggedWrite) -> None:
-        if self._changelog is None:
-            return
+    def _log(self, changelog: Changelog, write: LoggedWrite) -> None:
         self._pending.append(write)
         if len(self._pending) >= self._pending_count_max:
-            self._append_pending(self._changelog)
+            self._append_pending(changelog)
 
     def _append_pending(self, changelog: Changelog) -> None:
         if self._pending:
