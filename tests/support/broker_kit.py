@@ -24,7 +24,6 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 import varve
-from tests.support.manual_timers import ManualTimers
 from varve.broker.broker import Broker, Endpoint
 from varve.broker.error_responses import error_response
 from varve.broker.handlers import HANDLERS
@@ -36,6 +35,7 @@ from varve.disk import FileSystem, MemoryFileSystem, PowerLoss, RealFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.settings import GivenValue
 from varve.object_store import ObjectStore
+from varve.testing.kafka_kit import ManualTimers
 from varve.wire import APIS, ApiKey, Message, decode, encode
 from varve.wire.errors import KafkaError
 

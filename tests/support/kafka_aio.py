@@ -23,7 +23,6 @@ from tests.support.kafka_clients import (
     FETCH_WAIT_MS,
     RETRY_MS,
     WAIT_SECONDS,
-    Closing,
     ConsumerClient,
     ConsumerOptions,
     Fenced,
@@ -37,6 +36,7 @@ from tests.support.kafka_clients import (
     Received,
 )
 from tests.support.kafka_login import Login
+from varve.foundation.closing import Closing
 
 T = TypeVar("T")
 

@@ -162,16 +162,3 @@ class KafkaClient(Protocol):
     def consumer(self, bootstrap: str, options: ConsumerOptions) -> ConsumerClient: ...
     def admin(self, bootstrap: str) -> AdminClient: ...
     def close(self) -> None: ...
-
-
-class Closing:
-    """A context that closes at its end."""
-
-    def close(self) -> None:
-        raise NotImplementedError
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

@@ -34,7 +34,6 @@ from tests.support.kafka_clients import (
     RETRY_MS,
     WAIT_SECONDS,
     Broken,
-    Closing,
     ConsumerClient,
     ConsumerOptions,
     Failed,
@@ -49,6 +48,7 @@ from tests.support.kafka_clients import (
     Received,
 )
 from tests.support.kafka_login import Login
+from varve.foundation.closing import Closing
 
 _POLL_COUNT: Final = 500
 _CONNECTION: Final[dict[str, Any]] = {

@@ -13,7 +13,6 @@ from tests.support.kafka_clients import (
     RECONNECT_MAX_MS,
     RETRY_MS,
     WAIT_SECONDS,
-    Closing,
     ConsumerClient,
     ConsumerOptions,
     Fenced,
@@ -27,6 +26,7 @@ from tests.support.kafka_clients import (
     Received,
 )
 from tests.support.kafka_login import Login
+from varve.foundation.closing import Closing
 
 with warnings.catch_warnings():
     # kafka-python reads its schemas by a function that Python 3.11 has marked as deprecated.

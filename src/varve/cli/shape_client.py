@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import SplitResult, quote, urlencode, urlsplit
 
-from varve.disk.file_system import Closing
+from varve.foundation.closing import Closing
 from varve.foundation.errors import InvalidRequest, NotFound, StoreError, Unavailable
 
 _TIMEOUT_S: Final = 90

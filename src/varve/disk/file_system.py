@@ -66,26 +66,6 @@ class File(Protocol):
     ) -> None: ...
 
 
-class Closing:
-    """Makes a context manager of a class that can `close`."""
-
-    __slots__ = ()
-
-    def close(self) -> None:
-        raise NotImplementedError
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-
 class Lock(Protocol):
     """An exclusive lock that is held until released or until the process ends."""
 

@@ -9,7 +9,7 @@ import errno
 import threading
 from collections.abc import Iterator, Sequence
 
-from varve.disk.file_system import Buffer, Closing, File, FileInfo, sync_each
+from varve.disk.file_system import Buffer, File, FileInfo, sync_each
 from varve.disk.tree import (
     Change,
     DirectoryNode,
@@ -21,6 +21,7 @@ from varve.disk.tree import (
     system_error,
 )
 from varve.foundation.clock import Clock
+from varve.foundation.closing import Closing
 from varve.foundation.errors import Locked
 
 

@@ -21,7 +21,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Final
 
-from varve.disk.file_system import Buffer, Closing, File, FileInfo, sync_each
+from varve.disk.file_system import Buffer, File, FileInfo, sync_each
+from varve.foundation.closing import Closing
 from varve.foundation.errors import Locked
 
 BUFFERS_PER_CALL_MAX = 1024

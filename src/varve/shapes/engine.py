@@ -14,11 +14,11 @@ Threads    any. Workers run turns, checkpoints, snapshots and maintenance; in an
 import itertools
 from collections.abc import Callable
 from random import Random
-from types import TracebackType
 from typing import Final, Self
 
 from varve.disk import FileSystem, Lock, make_durable_directory
 from varve.foundation.clock import Clock
+from varve.foundation.closing import Closing
 from varve.foundation.errors import Closed, Unavailable
 from varve.shapes import metrics
 from varve.shapes.compaction.report import CompactionReport
@@ -37,7 +37,7 @@ EVICTED_TOGETHER: Final = 100
 """The most shapes that are evicted for one new shape."""
 
 
-class ShapeEngine:
+class ShapeEngine(Closing):
     """All shapes of one data directory. Use it as a context manager, or close it."""
 
     def __init__(
@@ -178,17 +178,6 @@ class ShapeEngine:
         if not self._is_open:
             raise Closed(f"the engine of shapes in {self.root} is closed: open it again")
         return self.context
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     # Finding and creating
 

@@ -23,13 +23,14 @@ import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from functools import partial
-from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, TypeVar
 
+from varve.broker.background import Timer
 from varve.broker.broker import Broker
 from varve.broker.settings import BrokerSettings, GroupSettings
 from varve.embedded import Store
 from varve.foundation.clock import ManualClock
+from varve.foundation.closing import Closing
 from varve.foundation.errors import Closed
 from varve.foundation.settings import GivenValue
 from varve.kafka_server.server import Server
@@ -56,7 +57,7 @@ class FlowingClock(ManualClock):
         return super().now_ms() + int((time.monotonic() - self._began) * 1000)
 
 
-class _Timer:
+class _ManualTimer:
     __slots__ = ("call", "is_cancelled")
 
     def __init__(self, call: Callable[[], object]) -> None:
@@ -67,21 +68,18 @@ class _Timer:
         self.is_cancelled = True
 
 
-class FlowingTimers:
-    """Timers by a flowing clock; `run_due` is for after a jump."""
+class ManualTimers:
+    """Timers by a clock that a test moves; `run_due` makes the calls that are due."""
 
-    def __init__(self, clock: FlowingClock, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, clock: ManualClock) -> None:
         self._clock = clock
-        self._loop = loop
-        self._heap: list[tuple[int, int, _Timer]] = []
+        self._heap: list[tuple[int, int, _ManualTimer]] = []
         self._numbers = itertools.count()
-        self._next: asyncio.TimerHandle | None = None
 
-    def call_later(self, delay_ms: int, call: Callable[[], object]) -> _Timer:
-        timer = _Timer(call)
+    def call_later(self, delay_ms: int, call: Callable[[], object]) -> Timer:
+        timer = _ManualTimer(call)
         due_ms = self._clock.now_ms() + max(0, delay_ms)
         heapq.heappush(self._heap, (due_ms, next(self._numbers), timer))
-        self._arm()
         return timer
 
     def run_due(self) -> None:
@@ -89,6 +87,23 @@ class FlowingTimers:
             timer = heapq.heappop(self._heap)[2]
             if not timer.is_cancelled:
                 timer.call()
+
+
+class FlowingTimers(ManualTimers):
+    """Timers by a flowing clock, called by the loop; `run_due` is for after a jump."""
+
+    def __init__(self, clock: FlowingClock, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(clock)
+        self._loop = loop
+        self._next: asyncio.TimerHandle | None = None
+
+    def call_later(self, delay_ms: int, call: Callable[[], object]) -> Timer:
+        timer = super().call_later(delay_ms, call)
+        self._arm()
+        return timer
+
+    def run_due(self) -> None:
+        super().run_due()
         self._arm()
 
     def _arm(self) -> None:
@@ -113,7 +128,7 @@ class _Running:
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(_TIMEOUT_SECONDS)
 
 
-class KafkaKit:
+class KafkaKit(Closing):
     """A server whose store and time are yours; use it as a context manager.
 
     `settings` are those of `varve.open`. `broker` and `server` are settings of the server; without
@@ -283,14 +298,3 @@ class KafkaKit:
         """Stops the server, closes the store, and raises Corrupt when an invariant is broken."""
         self._stop(crash=False)
         self.virtual.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()

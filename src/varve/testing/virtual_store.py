@@ -19,6 +19,7 @@ from varve.commit_log.check.partition import PartitionContext
 from varve.disk import FileSystem, PowerLoss, RealFileSystem
 from varve.embedded import Cleaned, Store
 from varve.foundation.clock import ManualClock
+from varve.foundation.closing import Closing
 from varve.foundation.errors import Closed, Corrupt, InvalidRequest
 from varve.foundation.settings import GivenValue
 from varve.object_store import MemoryObjectStore, ObjectStore
@@ -28,7 +29,7 @@ START_MS: Final = 1_700_000_000_000
 _MEMORY_ROOT: Final = "/data"
 
 
-class VirtualStore:
+class VirtualStore(Closing):
     """A store whose time and power are yours.
 
     Without a directory it is in memory. `settings` are those of `varve.open`; `seed` decides
@@ -201,17 +202,6 @@ class VirtualStore:
         for finding in self.check():
             if finding.severity is Severity.ERROR:
                 raise Corrupt(f"{finding.path}: {finding.rule}: {finding.message}")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def length_ms(

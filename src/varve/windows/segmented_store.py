@@ -15,11 +15,11 @@ import contextlib
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Final, NamedTuple, Self
 
 from varve.disk import FileSystem
 from varve.foundation.clock import Clock
+from varve.foundation.closing import Closing
 from varve.foundation.errors import Closed, InvalidRequest, StoreError
 from varve.rocks.database import Databases, Put, Scan
 from varve.rocks.segments import Segment, Segments
@@ -49,7 +49,7 @@ class WindowEntry(NamedTuple):
     value: bytes
 
 
-class WindowIterator:
+class WindowIterator(Closing):
     """Iterates over entries. Use it as a context manager: it keeps files open until closed."""
 
     def __init__(self, segments: Sequence[Segment], key_range: KeyRange, *, backward: bool) -> None:
@@ -79,17 +79,6 @@ class WindowIterator:
         self._pending_segments.clear()
         self._next = None
         self._end_scan()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _peek(self) -> WindowEntry | None:
         while self._next is None and (self._scan is not None or self._pending_segments):

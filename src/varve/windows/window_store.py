@@ -14,8 +14,8 @@ import contextlib
 from typing import Final, Self
 
 from varve.disk import FileSystem, RealFileSystem
-from varve.disk.file_system import Closing
 from varve.foundation.clock import Clock, SystemClock
+from varve.foundation.closing import Closing
 from varve.foundation.errors import InvalidRequest, RecordTooLarge, StoreError
 from varve.rocks.database import Databases, RocksDatabases
 from varve.rocks.state_files import Checkpoint

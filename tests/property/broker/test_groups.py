@@ -9,7 +9,6 @@ from typing import Any, TypeVar, cast
 import hypothesis.strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule
 
-from tests.support.manual_timers import ManualTimers
 from tests.support.rounds import machine_settings
 from varve.broker.background import BackgroundTasks
 from varve.broker.groups.classic_group import ClassicGroup, ClassicState
@@ -19,6 +18,7 @@ from varve.broker.groups.records import GroupLog, Records
 from varve.broker.settings import GroupSettings
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import DirectoryOffline
+from varve.testing.kafka_kit import ManualTimers
 from varve.wire import ErrorCode, KafkaError
 from varve.wire.messages.groups import (
     JoinGroupResponse,

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from varve.commit_log.names import KEYS, LOG
 from varve.commit_log.segment import Segment
 from varve.disk import File, FileSystem
-from varve.disk.file_system import Closing
+from varve.foundation.closing import Closing
 from varve.foundation.errors import Corrupt, UnsupportedFormat
 from varve.kernels.crc import crc32c, extend_crc32c
 from varve.records import HEADER_BYTES as BATCH_HEADER_BYTES

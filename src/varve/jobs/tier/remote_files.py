@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Final, Self
 
 import numpy as np
@@ -29,6 +28,7 @@ import numpy as np
 from varve.cleaning.key_index.key_index import KeyIndex, KeyIndexHeader, SegmentKeys
 from varve.disk import File, RealFileSystem
 from varve.disk.real import RealFile
+from varve.foundation.closing import Closing
 from varve.foundation.errors import Corrupt
 from varve.kernels.crc import crc32c
 from varve.object_store import ObjectStore
@@ -44,7 +44,7 @@ Opener = Callable[[], ObjectStore]
 """Returns the object store of the process that calls it."""
 
 
-class TierFiles:
+class TierFiles(Closing):
     """Opens objects by key; `sizes` lists the objects that may be opened.
 
     Pickled as its opener and sizes, without connections and cache.
@@ -101,17 +101,6 @@ class TierFiles:
             self._prefetcher.shutdown(cancel_futures=True)
             self._prefetcher = None
         self._blocks.clear()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 class TierFile(UnchangingFile):

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Final
 
+from varve.foundation.closing import Closing
 from varve.foundation.errors import InvalidRequest
 from varve.shapes.feed.row import Row, split_rows
 from varve.shapes.feed.table_store import TableScan, TableState, TableStore
@@ -213,7 +214,7 @@ class TopicTable:
         self._store.close()
 
 
-class TableView:
+class TableView(Closing):
     """All rows at one position, whatever is applied or written later."""
 
     def __init__(
@@ -250,12 +251,6 @@ class TableView:
         """Closes the scan; closing twice is harmless."""
         self._scan.close()
         self._table.forget(self)
-
-    def __enter__(self) -> "TableView":
-        return self
-
-    def __exit__(self, *failure: object) -> None:
-        self.close()
 
 
 def _merge(layers: Sequence[MemLayer]) -> tuple[dict[str, bytes | None], bool]:

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple, NoReturn
 from varve.commit_log.sparse_index import OffsetIndex, TimeIndex
 from varve.commit_log.transaction_index import TransactionIndex
 from varve.disk import Buffer
-from varve.disk.file_system import Closing
+from varve.foundation.closing import Closing
 from varve.foundation.errors import Corrupt, InvalidRequest, UnsupportedFormat
 from varve.tiering.manifest.paths import RemotePath
 from varve.tiering.manifest.segment import RemoteSegment

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Self
 
 from varve.disk import FileSystem, MemoryFileSystem
-from varve.disk.file_system import Closing
 from varve.foundation.clock import Clock
+from varve.foundation.closing import Closing
 from varve.object_store import ObjectStore
 from varve.tiering.read.extent_cache import ExtentCache
 from varve.tiering.read.index_cache import IndexCache
