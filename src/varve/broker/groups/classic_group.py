@@ -32,7 +32,7 @@ from varve.broker.groups.classic_member import (
     failed_join,
     member_from_record,
 )
-from varve.broker.groups.group import GroupKind, GroupServices, group_error_code
+from varve.broker.groups.group import Committer, GroupKind, GroupServices, group_error_code
 from varve.broker.groups.records import CONSUMER_PROTOCOL, Records, find_subscribed_topics
 from varve.foundation.errors import StoreError
 from varve.wire import ErrorCode
@@ -129,27 +129,19 @@ class ClassicGroup:
             return False
         return self._subscribed is None or topic in self._subscribed
 
-    def check_commit(
-        self,
-        member_id: str,
-        instance_id: str | None,
-        epoch: int,
-        *,
-        version: int,
-        is_transactional: bool,
-    ) -> None:
+    def check_commit(self, client: Committer) -> None:
         """A client without a generation may commit while there are no members."""
         if self.state is ClassicState.DEAD:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        if epoch < 0 and self.is_empty:
+        if client.epoch < 0 and self.is_empty:
             return
-        if epoch >= 0 or member_id != NO_MEMBER or instance_id is not None:
-            self._check_member(member_id, instance_id, epoch)
-        elif not is_transactional:
+        if client.epoch >= 0 or client.has_id:
+            self._check_member(client.member_id, client.instance_id, client.epoch)
+        elif not client.is_transactional:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
-        if not is_transactional and self.state is ClassicState.COMPLETING_REBALANCE:
+        if not client.is_transactional and self.state is ClassicState.COMPLETING_REBALANCE:
             raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
-        self._note_alive(member_id)
+        self._note_alive(client.member_id)
 
     def check_fetch(self, member_id: str | None, epoch: int) -> None:
         """Every client may fetch offsets."""

@@ -39,7 +39,7 @@ from varve.broker.groups.consumer_state import (
     ConsumerState,
     reconcile,
 )
-from varve.broker.groups.group import GroupKind, Groups, GroupServices, kafka_errors
+from varve.broker.groups.group import Committer, GroupKind, Groups, GroupServices, kafka_errors
 from varve.broker.groups.records import CONSUMER_PROTOCOL, Records, changes, tombstones
 from varve.broker.request import find_matching
 from varve.broker.topics import ServedTopic, Topics
@@ -157,27 +157,20 @@ class ConsumerGroup:
     def is_subscribed_to(self, topic: str) -> bool:
         return any(topic in self.state.topics_of(member) for member in self.state.members.values())
 
-    def check_commit(
-        self,
-        member_id: str,
-        instance_id: str | None,
-        epoch: int,
-        *,
-        version: int,
-        is_transactional: bool,
-    ) -> None:
+    def check_commit(self, client: Committer) -> None:
         """A client that is not a member may commit while there are none, or in a transaction."""
-        if epoch < 0 and self.is_empty:
+        if client.epoch < 0 and self.is_empty:
             return
-        is_nobody = epoch == -1 and not member_id and instance_id is None
-        if is_transactional and is_nobody:
+        if client.is_transactional and client.epoch == -1 and not client.has_id:
             return
-        member = self._get_member(member_id)
-        if not is_transactional and version < _FIRST_COMMIT_VERSION:
+        member = self._get_member(client.member_id)
+        if not client.is_transactional and client.version < _FIRST_COMMIT_VERSION:
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
-        if epoch != member.epoch:
+        if client.epoch != member.epoch:
             raise KafkaError(
-                ErrorCode.ILLEGAL_GENERATION if is_transactional else ErrorCode.STALE_MEMBER_EPOCH
+                ErrorCode.ILLEGAL_GENERATION
+                if client.is_transactional
+                else ErrorCode.STALE_MEMBER_EPOCH
             )
 
     def check_fetch(self, member_id: str | None, epoch: int) -> None:

@@ -15,6 +15,7 @@ from varve.broker.groups.classic_group import NO_MEMBER, ClassicGroup
 from varve.broker.groups.committed_offsets import Commits, CommittedOffsets, OffsetExpiry
 from varve.broker.groups.consumer_coordinator import ConsumerCoordinator
 from varve.broker.groups.group import (
+    Committer,
     Group,
     Groups,
     GroupServices,
@@ -140,26 +141,15 @@ class GroupCoordinator:
 
     # Offsets
 
-    def check_commit(
-        self,
-        group_id: str,
-        member_id: str,
-        instance_id: str | None,
-        epoch: int,
-        *,
-        version: int,
-        is_transactional: bool = False,
-    ) -> None:
+    def check_commit(self, group_id: str, client: Committer) -> None:
         """Raises KafkaError unless a client may commit offsets; renews the session of a member."""
         group = self.groups.find(group_id)
         if group is not None:
-            group.check_commit(
-                member_id, instance_id, epoch, version=version, is_transactional=is_transactional
-            )
-        elif epoch >= 0:
-            is_reported = version >= _FIRST_COMMIT_WITH_MISSING and not is_transactional
+            group.check_commit(client)
+        elif client.epoch >= 0:
+            has_code = client.version >= _FIRST_COMMIT_WITH_MISSING and not client.is_transactional
             raise KafkaError(
-                ErrorCode.GROUP_ID_NOT_FOUND if is_reported else ErrorCode.ILLEGAL_GENERATION
+                ErrorCode.GROUP_ID_NOT_FOUND if has_code else ErrorCode.ILLEGAL_GENERATION
             )
 
     async def commit(self, group_id: str, offsets: Commits) -> None:

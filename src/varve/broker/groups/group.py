@@ -45,6 +45,23 @@ class GroupServices:
     """Generations, or epochs of consumer groups, since the start."""
 
 
+@dataclass(frozen=True, slots=True)
+class Committer:
+    """The client that commits offsets, as its request names it."""
+
+    member_id: str
+    instance_id: str | None
+    epoch: int
+    """The generation, or in consumer groups the member epoch; below 0 for clients without one."""
+    version: int
+    """Of the request."""
+    is_transactional: bool = False
+
+    @property
+    def has_id(self) -> bool:
+        return bool(self.member_id) or self.instance_id is not None
+
+
 class Group(Protocol):
     """Members, and what they may do with the offsets of their group."""
 
@@ -74,18 +91,8 @@ class Group(Protocol):
 
     def is_subscribed_to(self, topic: str) -> bool: ...
 
-    def check_commit(
-        self,
-        member_id: str,
-        instance_id: str | None,
-        epoch: int,
-        *,
-        version: int,
-        is_transactional: bool,
-    ) -> None:
-        """Raises KafkaError unless a member may commit; `epoch` is its generation or member epoch,
-        `version` that of the request.
-        """
+    def check_commit(self, client: Committer) -> None:
+        """Raises KafkaError unless the client may commit; renews the session of a member."""
         ...
 
     def check_fetch(self, member_id: str | None, epoch: int) -> None:

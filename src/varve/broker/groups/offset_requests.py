@@ -14,7 +14,7 @@ from uuid import UUID
 from varve.broker.broker import Broker
 from varve.broker.error_responses import reporting
 from varve.broker.groups.committed_offsets import Commits, CommittedOffset
-from varve.broker.groups.group import Group
+from varve.broker.groups.group import Committer, Group
 from varve.broker.request import Operation, RequestContext, ResourceType
 from varve.broker.topics import ServedTopic, by_topic
 from varve.commit_log import TopicPartition
@@ -83,13 +83,13 @@ async def handle_offset_commit(
     broker: Broker, context: RequestContext, request: messages.OffsetCommitRequest
 ) -> messages.OffsetCommitResponse:
     context.authorize(Operation.READ, ResourceType.GROUP, request.group_id)
-    broker.groups.check_commit(
-        request.group_id,
+    client = Committer(
         request.member_id,
         request.group_instance_id,
         request.generation_id_or_member_epoch,
         version=context.version,
     )
+    broker.groups.check_commit(request.group_id, client)
     commits = _RequestedCommits(broker)
     response = messages.OffsetCommitResponse()
     for topic in request.topics:
@@ -155,14 +155,14 @@ def _check_txn_commit(
         error = ErrorCode.COORDINATOR_NOT_AVAILABLE
     if error:
         raise KafkaError(error)
-    broker.groups.check_commit(
-        group,
+    client = Committer(
         request.member_id,
         request.group_instance_id,
         request.generation_id,
         version=context.version,
         is_transactional=True,
     )
+    broker.groups.check_commit(group, client)
 
 
 # OffsetFetch

@@ -1,7 +1,7 @@
 """Requests for ACLs, SCRAM credentials and client quotas."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from enum import IntEnum
 from typing import TypeVar
 
@@ -17,6 +17,9 @@ from varve.wire import ErrorCode
 from varve.wire.errors import KafkaError, code_for
 from varve.wire.messages import security as messages
 
+Request = TypeVar("Request")
+Result = TypeVar("Result", messages.AclCreationResult, messages.DeleteAclsFilterResult)
+Value = TypeVar("Value")
 E = TypeVar("E", ResourceType, PatternType, Operation, Permission)
 
 
@@ -60,10 +63,7 @@ async def handle_create_acls(
     """Creates all valid bindings, or where the table cannot be written none."""
     _authorize(broker, context, Operation.ALTER)
     results = [messages.AclCreationResult(error_message=None) for _ in request.creations]
-    valid: list[tuple[messages.AclCreationResult, AclBinding]] = []
-    for creation, result in zip(request.creations, results, strict=True):
-        with reporting(result):
-            valid.append((result, _to_binding(creation)))
+    valid = _convert_valid(request.creations, results, _to_binding)
     with reporting(*(result for result, _ in valid)):
         await broker.blocking.run(broker.acls.add, [binding for _, binding in valid])
     return messages.CreateAclsResponse(results=results)
@@ -75,16 +75,24 @@ async def handle_delete_acls(
     """Deletes what the valid filters match, or where the table cannot be written nothing."""
     _authorize(broker, context, Operation.ALTER)
     results = [messages.DeleteAclsFilterResult(error_message=None) for _ in request.filters]
-    valid: list[tuple[messages.DeleteAclsFilterResult, AclFilter]] = []
-    for requested, result in zip(request.filters, results, strict=True):
-        with reporting(result):
-            valid.append((result, _to_filter(requested)))
+    valid = _convert_valid(request.filters, results, _to_filter)
     with reporting(*(result for result, _ in valid)):
         filters = [filter for _, filter in valid]
         deleted = await broker.blocking.run(broker.acls.remove, filters)
         for (result, _), bindings in zip(valid, deleted, strict=True):
             result.matching_acls = [_deleted_acl(binding) for binding in bindings]
     return messages.DeleteAclsResponse(filter_results=results)
+
+
+def _convert_valid(
+    requests: Iterable[Request], results: Iterable[Result], convert: Callable[[Request], Value]
+) -> list[tuple[Result, Value]]:
+    """The valid requests, converted, each with its result; the other results report the error."""
+    valid = []
+    for request, result in zip(requests, results, strict=True):
+        with reporting(result):
+            valid.append((result, convert(request)))
+    return valid
 
 
 def _to_binding(creation: messages.AclCreation) -> AclBinding:
