@@ -97,7 +97,9 @@ class OpenSegment:
     def time_index(self) -> TimeIndex:
         if self._time_index is None:
             index = self._read_index(TIME_INDEX, TimeIndex)
-            self._time_index = index if index is not None and index.count else None
+            # Without entries it is valid only if the segment has no bytes.
+            if index is not None and (index.count or not self.segment.size):
+                self._time_index = index
         if self._time_index is None and not self.rebuild_indexes():
             self._time_index = TimeIndex.decode(b"", self.segment.base_offset, 0)
         assert self._time_index is not None

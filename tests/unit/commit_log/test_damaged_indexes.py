@@ -31,6 +31,14 @@ def reopened(bench: Bench) -> Bench:
     return bench
 
 
+def test_the_empty_index_of_a_log_without_records_is_not_rebuilt(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.open()
+    reopened(bench)
+    assert caplog.messages == []
+
+
 def offset_entries(bench: Bench, base: int = 0) -> list[list[int]]:
     data = bench.read_file(base, ".index")
     return [list(entry) for entry in OffsetIndex.decode(data, base, len(data)).entries().tolist()]
