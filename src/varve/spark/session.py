@@ -25,7 +25,6 @@ from pyspark.sql.utils import is_remote
 import varve
 from varve.foundation.errors import InvalidRequest, Unavailable
 from varve.spark.data_source import register
-from varve.spark.java import get_java
 from varve.spark.ship import PYTHON_NAME, SHIP_KEY, with_shipment
 
 LOCAL: Final = "local[*]"
@@ -76,6 +75,9 @@ def get_session(
     session_conf = dict(conf or {})
     if chosen.startswith(REMOTE_SCHEME):
         return _connect(chosen, session_conf)
+    # Not at the top: `python -m varve.spark.java` warns about a module that is already imported.
+    from varve.spark.java import get_java
+
     os.environ["JAVA_HOME"] = get_java().home  # Spark's own scripts read it first
     is_embedded = chosen.startswith("local") and not chosen.startswith("local-cluster")
     if is_embedded:

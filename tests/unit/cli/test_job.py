@@ -99,7 +99,7 @@ def test_without_java_a_query_is_one_line_and_leaves_no_log(
 
     # Another test of this process may have left a session, which would be used without a Java.
     monkeypatch.setattr(session, "_find_live_session", lambda master: None)
-    monkeypatch.setattr(session, "get_java", fail)
+    monkeypatch.setattr("varve.spark.java.get_java", fail)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     found = run("query", "orders", "--dir", str(place / "data"))
     assert found.exit_code == 1

@@ -82,7 +82,7 @@ def test_a_session_without_java_is_one_clear_error(monkeypatch: pytest.MonkeyPat
     def fail() -> Java:
         raise Unavailable("no Java")
 
-    monkeypatch.setattr(session, "get_java", fail)
+    monkeypatch.setattr("varve.spark.java.get_java", fail)
     monkeypatch.setattr(session, "_find_live_session", lambda master: None)
     with pytest.raises(Unavailable, match="no Java"):
         session.get_session()
@@ -220,3 +220,10 @@ def test_what_is_found_is_found_again_by_its_home() -> None:
         pytest.skip("there is no Java here")
     assert find_java({"JAVA_HOME": java.home, "PATH": "/nowhere"}, []) == java
     assert os.path.isdir(java.home)
+
+
+def test_the_command_prints_no_warning() -> None:
+    command = [sys.executable, "-m", "varve.spark.java", "--wrong"]
+    outcome = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert outcome.returncode == 2
+    assert outcome.stderr == "usage: python -m varve.spark.java [--install]\n"
