@@ -61,7 +61,7 @@ def command(
     console = Console(stderr=as_json, quiet=as_json)
     chosen = secrets.randbelow(1 << 32) if seed is None else seed
     with demo_directory(directory) as root:
-        place = Place(str(root.absolute()))
+        place = Place(str(root.absolute()), is_kept=directory is not None)
         story = Story(place, CustomerStream(seed=chosen, count=records), console)
         story.note("seed", chosen)
         started = time.monotonic()

@@ -16,6 +16,8 @@ class Place:
     """Where the demo keeps its things: the log directory, and beside it all that is made of it."""
 
     directory: str
+    is_kept: bool = True
+    """Whether the files remain after the demo; only then are their paths worth printing."""
 
     @property
     def remote(self) -> str:

@@ -213,7 +213,8 @@ def erase_person(story: Story, job: "Job") -> None:
         f"{key.decode()}: {result.records} records, and its rows in the snapshot and the table "
         f"({result.elapsed_ms / 1000:.1f} s); asked again: [bold green]none left[/]",
     )
-    story.tell("", f"the receipt is signed, and the signature holds: {place.receipt}")
+    path = f": {place.receipt}" if place.is_kept else ""
+    story.tell("", f"the receipt is signed, and the signature holds{path}")
 
 
 def _look_for(story: Story, job: "Job", key: bytes) -> int:
@@ -239,10 +240,11 @@ def verify_all(story: Story, job: "Job") -> None:
     if result.has_damage:
         raise Corrupt(f"{len(result.findings)} findings, the first: {result.findings[0]}")
     story.note("verified_bytes", result.verified_bytes)
+    path = f"; {story.place.page}" if story.place.is_kept else ""
     story.tell(
         "8. Verify",
         f"{format_bytes(result.verified_bytes)} of objects, keys and indexes read and compared: "
-        f"[bold green]no damage[/] ({result.elapsed_ms / 1000:.1f} s); {story.place.page}",
+        f"[bold green]no damage[/] ({result.elapsed_ms / 1000:.1f} s){path}",
     )
 
 
