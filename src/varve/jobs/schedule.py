@@ -46,7 +46,7 @@ class JobName(StrEnum):
 
 
 REMOTE_JOBS: Final = frozenset({JobName.COMPACT, JobName.VERIFY})
-"""Jobs that work on the cold tier alone."""
+"""Jobs that only work on remote segments."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,9 +135,9 @@ def _find_next(interval_ms: int, last: LastRun | None, now_ms: int) -> tuple[int
 def _find_problem(job: JobName, settings: LogSettings) -> str | None:
     """Returns why the topic's settings rule a job out; None if they do not."""
     if job in REMOTE_JOBS and not settings.remote_storage_enable:
-        return "not possible: the topic is not in the cold tier (remote.storage.enable)"
+        return "not possible: the topic has no remote segments (remote.storage.enable is false)"
     if job is JobName.COMPACT and not settings.is_compacted:
-        return "not possible: cleanup.policy has no compact in it"
+        return "not possible: cleanup.policy does not include compact"
     return None
 
 
@@ -159,7 +159,7 @@ def read_runs(fs: FileSystem, directory: str) -> dict[tuple[JobName, str], LastR
     except (errors.Corrupt, ValueError, TypeError, KeyError, AttributeError) as error:
         raise errors.Corrupt(
             f"{path}: cannot be read as a record of job runs ({type(error).__name__}: "
-            f"{error!s:.80}): remove it, and every job is due"
+            f"{error!s:.80}): remove it; every job is due then"
         ) from error
 
 
@@ -177,7 +177,7 @@ def write_runs(fs: FileSystem, directory: str, runs: Runs) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobContext:
-    """The inputs of a scheduled job; `address` is None if there is no cold tier."""
+    """The inputs of a scheduled job; `address` is None for a directory without a tier."""
 
     directory: str
     topic: str
@@ -309,8 +309,8 @@ def _find_address(
         return None
     if location.metadata != DEFAULT_METADATA:
         raise errors.InvalidRequest(
-            f"the cold tier of {directory} has varve.tier.metadata={location.metadata}: jobs can "
-            f"only read manifests in the object store (varve.tier.metadata={DEFAULT_METADATA})"
+            f"the tier of {directory} has varve.tier.metadata={location.metadata}: jobs can only "
+            f"read manifests in the object store (varve.tier.metadata={DEFAULT_METADATA})"
         )
     return Bucket(location.url, tuple(settings.items()), cluster)
 
@@ -397,15 +397,15 @@ def run_table(context: JobContext) -> tuple[object, str | None]:
 
 
 def _find_bucket(context: JobContext) -> Bucket | None:
-    """Returns the cold tier; None if the topic is not in it."""
+    """Returns the bucket of the tier; None if the topic has no remote segments."""
     return context.address if context.settings.remote_storage_enable else None
 
 
 def _get_bucket(context: JobContext) -> Bucket:
     if context.address is None:
         raise errors.InvalidRequest(
-            f"{context.directory} does not record the object store of its cold tier: no segment "
-            "has been copied yet"
+            f"{context.directory} does not record the object store of its tier: no segment has "
+            "been copied yet"
         )
     return context.address
 

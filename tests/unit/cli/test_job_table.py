@@ -33,13 +33,13 @@ def test_a_topic_and_a_table_must_be_named(data: str) -> None:
     [
         (("--to", "orders"), "write NAMESPACE.NAME"),
         (("--to", "a.b", "--schema", "/none/at/all"), "cannot be read"),
-        (("--to", "a.b", "--catalog", "http://127.0.0.1:9"), "not reached"),
-        (("--to", "a.b", "--warehouse", "s3://bucket/x"), "it cannot contain a catalog file"),
+        (("--to", "a.b", "--catalog", "http://127.0.0.1:9"), "cannot be reached"),
+        (("--to", "a.b", "--warehouse", "s3://bucket/x"), "cannot contain a catalog file"),
         (
             ("--to", "a.b", "--format", "raw", "--registry", "http://host"),
             "raw values have no schema",
         ),
-        (("--to", "a.b", "--buckets", "10001"), "there are 1 to 10000"),
+        (("--to", "a.b", "--buckets", "10001"), "from 1 to 10000"),
         (("--to", "a.b", "--expire-snapshots", "1"), "catalog.db is missing"),
     ],
 )

@@ -101,7 +101,7 @@ def test_runs_are_read_as_written_and_broken_notes_are_named() -> None:
         with fs.open_writable(f"data/{JOBS_FILE}") as file:
             file.truncate(0)
             file.write_at(0, content.encode())
-        with pytest.raises(Corrupt, match="every job is due"):
+        with pytest.raises(Corrupt, match="every job is due then"):
             read_runs(fs, "data")
 
 

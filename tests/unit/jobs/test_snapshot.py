@@ -318,9 +318,9 @@ def test_some_snapshots_are_kept(kit: SnapshotTopic, tmp_path: Path) -> None:
     fill(kit)
     kit.take()
     for count in (0, -1):
-        with pytest.raises(InvalidRequest, match="keep 1 at least"):
+        with pytest.raises(InvalidRequest, match="the minimum is 1"):
             kit.place.keep(count)
-        with pytest.raises(InvalidRequest, match="keep 1 at least"):
+        with pytest.raises(InvalidRequest, match="the minimum is 1"):
             take_snapshot(
                 "orders",
                 str(tmp_path / "place"),
@@ -371,13 +371,13 @@ def test_a_place_is_of_one_topic_and_one_number_of_buckets(kit: SnapshotTopic) -
 
 def test_a_place_lies_apart_from_the_log(tmp_path: Path) -> None:
     for place in (f"{tmp_path}/data", f"{tmp_path}/data/in", f"{tmp_path}", f"file:{tmp_path}"):
-        with pytest.raises(InvalidRequest, match="overlap: give snapshots a place outside"):
+        with pytest.raises(InvalidRequest, match="overlap: choose a place"):
             check_apart(place, [f"{tmp_path}/data", "s3://bucket/tier"])
-    with pytest.raises(InvalidRequest, match="overlap: give snapshots a place outside"):
+    with pytest.raises(InvalidRequest, match="overlap: choose a place"):
         check_apart("s3://bucket/tier/state", ["s3://bucket/tier"])
     check_apart(f"{tmp_path}/data-2", [f"{tmp_path}/data", "s3://bucket/tier"])
     (tmp_path / "link").symlink_to(tmp_path / "data")
-    with pytest.raises(InvalidRequest, match="overlap: give snapshots a place outside"):
+    with pytest.raises(InvalidRequest, match="overlap: choose a place"):
         check_apart(f"{tmp_path}/link/in", [f"{tmp_path}/data"])
 
 
@@ -456,7 +456,7 @@ def test_rows_are_erased_from_all_snapshots_of_a_directory(
 def test_what_is_not_there_is_told(kit: SnapshotTopic, tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="does not hold a snapshot"):
         kit.open()
-    with pytest.raises(InvalidRequest, match="say where the topic is"):
+    with pytest.raises(InvalidRequest, match="give the object store"):
         take_snapshot("orders", str(tmp_path / "place"), runner=LocalRunner())
 
 

@@ -166,7 +166,7 @@ def test_bad_rows_go_to_the_side_table_with_the_reason(bench: TableBench) -> Non
     assert [row["_key"] for row in bad] == [b"b", b"c", b"d"]
     assert bad[0]["value"] == b"oops"
     assert "not JSON" in bad[0]["reason"]
-    assert bad[1]["reason"] == "field id is required and is not there"
+    assert bad[1]["reason"] == "field id is required and missing"
     assert "field id" in bad[2]["reason"]
 
 
@@ -253,7 +253,7 @@ def test_a_table_that_varve_did_not_make_is_left_alone(bench: TableBench) -> Non
     bench.sync(JSON)
     catalog = bench.address.open()
     foreign = catalog.create_table("shop.other", bench.table().schema())
-    with pytest.raises(InvalidRequest, match="not made by varve"):
+    with pytest.raises(InvalidRequest, match="not created by varve"):
         bench.sync(JSON, name="shop.other")
     assert catalog.load_table("shop.other").metadata == foreign.metadata
     catalog.close()

@@ -143,8 +143,8 @@ def test_a_number_that_the_registry_does_not_know_makes_a_bad_row() -> None:
             make(FIRST, stub.endpoint), encode(FIRST, {"id": 1, "who": None}, 9), b"\x01"
         )
     assert found.reasons == (
-        "the registry has no schema 9",
-        "the value does not begin with the number of a schema",
+        "the registry has no schema with id 9",
+        "the value does not begin with a schema id",
     )
 
 
@@ -166,9 +166,9 @@ def test_a_registry_is_told_who_asks() -> None:
 @pytest.mark.parametrize(
     ("answer", "error", "told"),
     [
-        (Answer(500, {}), StoreUnavailable, "answers 500"),
-        (Answer(401, {}), StoreDenied, "refuses"),
-        (Answer(200, {}, b"{}"), Corrupt, "no Avro schema.*: mend the registry"),
+        (Answer(500, {}), StoreUnavailable, "status 500"),
+        (Answer(401, {}), StoreDenied, "denied access"),
+        (Answer(200, {}, b"{}"), Corrupt, "not an Avro schema.*: mend the registry"),
         (Answer(200, {}, b'{"schema": "{}", "schemaType": "PROTOBUF"}'), Corrupt, "PROTOBUF"),
     ],
 )
@@ -180,7 +180,7 @@ def test_a_registry_that_fails_ends_the_run(
 
 
 def test_a_registry_that_is_not_there_ends_the_run() -> None:
-    with pytest.raises(StoreUnavailable, match="not reached"):
+    with pytest.raises(StoreUnavailable, match="cannot be reached"):
         decode(make(FIRST, "http://127.0.0.1:9"), encode(FIRST, {"id": 1, "who": None}, 1))
 
 
@@ -198,7 +198,7 @@ def test_a_value_that_no_column_holds_is_bad() -> None:
 @pytest.mark.parametrize(
     ("schema", "told"),
     [
-        ('"string"', "values are to be records"),
+        ('"string"', "values must be records"),
         ("oops", "is not an Avro schema"),
         (
             '{"type": "record", "name": "R", "fields": [{"name": "a", "type": "thing"}]}',
@@ -210,11 +210,11 @@ def test_a_value_that_no_column_holds_is_bad() -> None:
         ),
         (
             '{"type": "record", "name": "R", "fields": [{"name": "a", "type": ["null", "R"]}]}',
-            "a type that holds itself",
+            "a recursive type",
         ),
         (
             '{"type": "record", "name": "R", "fields": [{"name": "a", "type": "null"}]}',
-            "null has no column",
+            "null cannot be a column",
         ),
     ],
 )

@@ -52,7 +52,7 @@ def test_a_registry_that_is_down_changes_nothing(bench: TableBench) -> None:
         framed = TableSettings(format=ValueFormat.AVRO, registry=stub.endpoint)
         bench.sync(framed)
     put(bench, encode(SECOND, {"id": 2, "who": None, "total": 0.0}, 2))
-    with pytest.raises(Unavailable, match="not reached"):
+    with pytest.raises(Unavailable, match="cannot be reached"):
         bench.sync(framed)
     assert len(bench.rows()) == 1
     assert bench.bad_rows() == []
@@ -63,7 +63,7 @@ def test_the_registry_cannot_be_forgotten(bench: TableBench) -> None:
     put(bench, encode(FIRST, {"id": 1, "who": None}, 1))
     with http_stub(serve) as stub:
         bench.sync(TableSettings(format=ValueFormat.AVRO, registry=stub.endpoint))
-        with pytest.raises(InvalidRequest, match="give its URL"):
+        with pytest.raises(InvalidRequest, match="give the registry's URL"):
             bench.sync()
         bare = TableSettings(format=ValueFormat.AVRO, schema=json.dumps(FIRST))
         bench.sync(bare, name="shop.bare")

@@ -125,7 +125,7 @@ def test_a_table_under_another_name_is_left_alone_and_told(bench: TableBench) ->
     done = erase(bench)
     (told,) = done.out_of_reach
     assert "in use by table shop.renamed" in told
-    assert "give it its name back, and erase again" in told
+    assert "rename it back, and erase again" in told
     assert len(bench.rows("shop.renamed")) == before
 
 
@@ -156,7 +156,7 @@ def test_files_that_are_not_known_to_be_of_the_topic_are_told(bench: TableBench)
             path.write_text(json.dumps(document))
     done = erase(bench)
     (told,) = done.out_of_reach
-    assert "Remove what is yours there by hand" in told
+    assert "Delete the files of the table by hand" in told
     assert done.rows == 1, "that of the side table"
     assert [one for one in left(bench) if one.suffix == ".parquet"]
 
@@ -165,7 +165,7 @@ def test_a_location_that_was_not_noted_is_told(bench: TableBench) -> None:
     drop(bench, TABLE, BAD)
     done = erase_from_table(replace(output(bench), locations=()), {}, KEY)
     assert not done.is_there
-    assert "where its files were is not noted" in done.out_of_reach[0]
+    assert "no location of its files is registered" in done.out_of_reach[0]
 
 
 def test_a_location_on_a_missing_disk_is_told(bench: TableBench) -> None:

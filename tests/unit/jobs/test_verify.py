@@ -200,7 +200,7 @@ def test_a_key_that_is_not_there_is_found_in_the_key_index() -> None:
 
     edit_keys(remote, edit)
     one = only(remote)
-    assert "lists a key that no record has" in one.message
+    assert "lists a key that no committed record" in one.message
 
 
 def test_an_index_that_points_into_a_batch_is_found() -> None:

@@ -1,1 +1,1 @@
-"""Compaction of the cold tier."""
+"""Compaction of remote segments."""

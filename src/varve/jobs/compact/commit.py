@@ -55,7 +55,7 @@ def balance_group(
         keys_before=hex_digest(*(figures.digest for figures in group.plans)),
         keys_after=hex_digest(group.written.digest),
         rule=(
-            f"cleanup.policy {','.join(settings.cleanup_policy)} in the cold tier: the latest "
+            f"cleanup.policy {','.join(settings.cleanup_policy)} in remote segments: the latest "
             f"record of each key below offset {rules.first_uncleanable_offset}; tombstones and "
             f"markers delete.retention.ms={settings.delete_retention_ms} after they are first "
             "cleaned"

@@ -1,4 +1,4 @@
-"""Compacts topics in the cold tier by the rules of the local log cleaner.
+"""Compacts the remote segments of topics by the rules of the local log cleaner.
 
 Invariant  partitions are independent: a partition that fails does not stop the others. The tasks of
            a stage run together for all partitions.

@@ -1,4 +1,4 @@
-"""Compacts one partition of the cold tier, stage by stage.
+"""Compacts the remote segments of one partition, stage by stage.
 
 1. The run takes the lease, deletes leftovers of earlier runs and reads the manifest.
 2. One task per segment verifies its key index, or builds a missing one.
@@ -77,6 +77,7 @@ PASSES_MAX: Final = 8
 _TASK_PLAN_BYTES: Final = 32 << 20
 """Approximate size of the batch tables and bits that one task plans segments with."""
 _TASK_SEGMENTS: Final = 64
+"""Segments that one task plans: each costs some small requests, whatever its size."""
 
 
 @dataclass
@@ -137,14 +138,14 @@ class PartitionCompaction:
         self._result.add_manifest(manifest, is_first=number == 0)
         chain = cleanable.find_chain(manifest, self._manifests.segments(manifest), self.history)
         if not chain:
-            self._result.add_note("the cold tier holds no segments of the partition")
+            self._result.add_note("the partition has no remote segments")
             return
-        latest = chain[-1].epochs[-1][0]
-        if self.history is None and manifest.leader_epoch > latest:
+        last_epoch = chain[-1].epochs[-1][0]
+        if self.history is None and manifest.leader_epoch > last_epoch:
             self._result.add_note(
                 f"a leader of epoch {manifest.leader_epoch} has written the manifest, but the "
-                f"copied segments end at epoch {latest}: the offset where the log was truncated is "
-                "unknown; wait for the next copy, or name the log directory"
+                f"remote segments end at epoch {last_epoch}: the offset where the log was "
+                "truncated is unknown; wait for the next copy, or give the log directory (--dir)"
             )
             return
         if chain[-1].end_offset < manifest.highest_offset:

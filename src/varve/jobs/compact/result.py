@@ -24,6 +24,7 @@ _READS_PER_INPUT: Final = 4
 _COMMIT_WRITES: Final = 2
 """The evidence and the manifest; an announcement writes the manifest alone."""
 _COMMIT_LISTS: Final = 2
+"""Listings of a manifest commit, to find its newest version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,8 +154,8 @@ class PartitionResult(JsonFields):
         if commit.voided:
             self.voided_groups += len(commit.voided)
             self.add_note(
-                f"{len(commit.voided)} groups were left as they are: their segments changed "
-                "meanwhile; the next run compacts them"
+                f"{len(commit.voided)} groups were not committed: their segments changed during "
+                "the run; the next run compacts them"
             )
 
     def _add_rewritten(self, segments: Sequence[SegmentFigures]) -> None:

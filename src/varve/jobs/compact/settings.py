@@ -1,4 +1,4 @@
-"""Settings of a compaction of the cold tier; the bucket does not hold the topics' settings."""
+"""Settings of a compaction of remote segments, with those of its topics, which no bucket stores."""
 
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -9,7 +9,9 @@ from varve.jobs.key_plans import INLINE_BYTES
 from varve.tiering.settings import TierSettings
 
 _BUFFER_BYTES: Final = 128 << 20
+"""Memory of a task for keys: Kafka's default of `log.cleaner.dedupe.buffer.size`."""
 _RANGE_BYTES: Final = 64 << 20
+"""Key index entries of a task: half of its memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,1 +1,1 @@
-"""The state of a topic as Parquet, and where to read on."""
+"""Snapshots: the latest record of each key of a topic, as Parquet files with resume offsets."""

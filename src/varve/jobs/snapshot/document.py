@@ -26,6 +26,7 @@ DATA_FOLDER: Final = "data"
 WORK_FOLDER: Final = "work"
 _SUFFIX: Final = ".json"
 _DIGITS: Final = 20
+"""Digits of a snapshot number in a key, so that keys sort like numbers."""
 
 Count = Annotated[int, Field(ge=0, le=LONG_MAX)]
 
@@ -49,11 +50,11 @@ class SnapshotPartition:
     """The state of one partition: the latest record of each key in [start, resume).
 
     The records in [`read_from`, `resume_offset`) were read for this snapshot; earlier ones are
-    those of the previous snapshot. `manifest_version` is that of the cold tier, None for a
-    partition that is not in it. Tombstones below `cleaned_up_to` may have been compacted away. With
-    `is_thinned` an erasure has removed single records whose keys may have older records in the log,
-    so that the rows are no longer the state of the log. `mark` identifies the batch before
-    `resume_offset`, None if there is none.
+    those of the previous snapshot. `manifest_version` is None for a partition without remote
+    segments. Tombstones below `cleaned_up_to` may have been compacted away. With `is_thinned` an
+    erasure has removed single records whose keys may have older records in the log, so that the
+    rows are no longer the state of the log. `mark` identifies the batch before `resume_offset`,
+    None if there is none.
     """
 
     partition: Count

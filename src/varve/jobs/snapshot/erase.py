@@ -31,7 +31,7 @@ from varve.object_store.opening import BUCKETS, find_scheme
 from varve.object_store.s3_versions import S3Versions, open_versions
 
 F = TypeVar("F", "SnapshotFile", "StoredRows")
-Find = Callable[[pa.Array, pa.Array, pa.Array], npt.NDArray[np.bool_]]
+RowFinder = Callable[[pa.Array, pa.Array, pa.Array], npt.NDArray[np.bool_]]
 
 _COLUMNS: Final = ["partition", "offset", "key"]
 _PASSES_MAX: Final = 8
@@ -39,6 +39,7 @@ _PASSES_MAX: Final = 8
 _TASK_BYTES: Final = 256 << 20
 """Approximate bytes of files that one task reads."""
 _TASK_FILES: Final = 256
+"""Files that one task reads: each costs a request, whatever its size."""
 
 
 def erase_from_snapshot(
@@ -68,7 +69,7 @@ def count_in_snapshot(
 def _find_address(output: DerivedOutput, settings: Mapping[str, GivenValue]) -> Bucket:
     opening: dict[str, GivenValue] = {**dict(output.how), **settings}
     if find_scheme(output.place) not in BUCKETS:
-        opening = {}  # a directory takes no settings; those given are for object stores
+        opening = {}  # a directory takes no settings; these are for object stores
     return find_store_address(output.place, opening)
 
 
@@ -224,8 +225,8 @@ class _SnapshotErasure:
             replace(partition, is_thinned=True) if partition.partition in incomplete else partition
             for partition in document.partitions
         ]
-        kept = tuple(file for file in files if file is not None)
-        return replace(document, files=kept, partitions=tuple(partitions))
+        remaining = tuple(file for file in files if file is not None)
+        return replace(document, files=remaining, partitions=tuple(partitions))
 
     def _remove(self) -> None:
         """Deletes all files that no document names: the old files, and leftovers of runs."""
@@ -351,7 +352,7 @@ class CountTask:
         return sum(file.count(objects, shared) for file in self.files)
 
 
-def find_rows(opened: pq.ParquetFile, find: Find) -> npt.NDArray[np.bool_]:
+def find_rows(opened: pq.ParquetFile, find: RowFinder) -> npt.NDArray[np.bool_]:
     """Marks the matching rows of a file."""
     table = opened.read(columns=_COLUMNS)
     return find(*(table.column(name) for name in _COLUMNS))

@@ -17,7 +17,7 @@ from varve.jobs.source.options import SourceFilters, SourceOptions, for_partitio
 from varve.jobs.source.topic_source import PartitionSource
 from varve.jobs.tier.bucket import find_cluster
 
-_EVERYTHING = SourceFilters()
+_NO_FILTERS = SourceFilters()
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ def _check_partitions(sources: Sequence[PartitionSource], options: SourceOptions
 
 def _find_bounds(source: PartitionSource, options: SourceOptions) -> PartitionPlan:
     first, last = source.bounds()
-    start, end = source.wanted(_EVERYTHING)
+    start, end = source.wanted(_NO_FILTERS)
     requested = for_partition(options.ending, source.number)
     if requested is not None and requested < first:
         raise OffsetOutOfRange(
@@ -155,11 +155,11 @@ def _continue_from(scope: PartitionPlan, previous: SnapshotDocument) -> Partitio
             "and older ones may be the latest now"
         )
         return replace(scope, note=note, is_reread=True)
-    broken = scope.source.find_break(before.resume_offset, before.mark)
-    if broken is not None:
+    history_break = scope.source.find_break(before.resume_offset, before.mark)
+    if history_break is not None:
         note = (
-            f"read in full: {broken}: since snapshot {previous.snapshot} the log was truncated and "
-            "has continued with other records"
+            f"read in full: {history_break}: since snapshot {previous.snapshot} the log was "
+            "truncated and has continued with other records"
         )
         return replace(scope, note=note, is_reread=True)
     if not has_all_tombstones(before, now):

@@ -1,4 +1,4 @@
-"""Takes snapshots: the latest record of each key of a topic, at given offsets, as Parquet files.
+"""Takes snapshots: the latest record of each key of a topic below an offset, as Parquet files.
 
 1. The driver plans the offsets of each partition, and the snapshot to continue from.
 2. One task per range of hashes finds the latest records by key indexes.
@@ -54,6 +54,7 @@ from varve.tiering.manifest.pages import new_id
 
 DAY_MS: Final = 86_400_000
 _BUCKETS_MAX: Final = 4096
+"""Buckets of a partition: at 64 MiB for each, enough for 256 GiB of rows."""
 _OPEN_SETTINGS: Final = ("endpoint", "region", "allow.http")
 """Settings of a place that the output registry stores: those to find it, no credentials."""
 
@@ -151,7 +152,7 @@ def take_snapshot(
 ) -> SnapshotResult:
     """Takes a snapshot of a topic at an offset, at a time, or at its end, into `place`.
 
-    The topic is in the cold tier of `address`, in log directories, or in both. The snapshot
+    The topic is in the object store of `address`, in log directories, or in both. The snapshot
     continues from an earlier snapshot in `place` if there is one.
     """
     options = SourceOptions(
@@ -164,7 +165,7 @@ def take_snapshot(
         split_bytes=settings.split_bytes,
     )
     if address is None and not directories:
-        raise InvalidRequest("say where the topic is: an object store, a log directory, or both")
+        raise InvalidRequest("give the object store of the topic, its log directory, or both")
     check_apart(place, [*directories, *([] if address is None else [address.url])])
     if settings.keep is not None:
         check_keep(settings.keep)
@@ -209,7 +210,7 @@ class SnapshotRun:
         if scope.previous is not None:
             self._store.check_files(scope.previous)
             if not scope.is_new:
-                return self._end(scope, scope.previous, is_new=False)
+                return self._finish(scope, scope.previous, is_new=False)
         names = sorted(name for name in self.place_settings if name in _OPEN_SETTINGS)
         register_output(
             self.options,
@@ -221,13 +222,13 @@ class SnapshotRun:
             how=[(name, str(self.place_settings[name])) for name in names],
         )
         number = documents[-1].snapshot + 1 if documents else 1
-        return self._make(scope, number, buckets, receipts)
+        return self._take(scope, number, buckets, receipts)
 
     def _find_buckets(self, documents: Sequence[SnapshotDocument]) -> int | None:
         """Returns the number of buckets of the place; None if this run determines it."""
         requested = self.settings.buckets
         if requested is not None and not 1 <= requested <= _BUCKETS_MAX:
-            raise InvalidRequest(f"{requested} buckets: there may be 1 to {_BUCKETS_MAX}")
+            raise InvalidRequest(f"buckets is {requested}, it must be from 1 to {_BUCKETS_MAX}")
         current = documents[-1].buckets if documents else requested
         if requested is not None and requested != current:
             raise InvalidRequest(
@@ -236,7 +237,7 @@ class SnapshotRun:
             )
         return current
 
-    def _make(
+    def _take(
         self, scope: SnapshotPlan, number: int, bucket_count: int | None, receipts: Receipts
     ) -> SnapshotResult:
         source = scope.partitions[0].source
@@ -267,7 +268,7 @@ class SnapshotRun:
         finally:
             with suppress(StoreError):  # a later run sweeps
                 self._store.remove_work(self._id)
-        return self._end(
+        return self._finish(
             scope,
             document,
             is_new=True,
@@ -351,7 +352,7 @@ class SnapshotRun:
 
     # Result
 
-    def _end(
+    def _finish(
         self,
         scope: SnapshotPlan,
         document: SnapshotDocument,
@@ -422,13 +423,15 @@ def _plan_merges(
     sizes = np.zeros((max(starts) + 1) * buckets, np.int64)
     for part in staged:
         sizes[part.codes] += np.diff(part.positions)
-    fresh = set(np.flatnonzero(sizes).tolist())
+    staged_codes = set(np.flatnonzero(sizes).tolist())
     expired = {code for code, file in before.items() if file.min_offset < starts[file.partition]}
     merges = []
-    for code in sorted(fresh | expired):
+    for code in sorted(staged_codes | expired):
         number, bucket = divmod(code, buckets)
         previous = before.get(code)
         size = int(sizes[code]) + (0 if previous is None else previous.size)
         merges.append(BucketMerge(code, number, bucket, starts[number], previous, size))
-    reused = [file for code, file in before.items() if code not in fresh and code not in expired]
+    reused = [
+        file for code, file in before.items() if code not in staged_codes and code not in expired
+    ]
     return merges, reused

@@ -67,8 +67,8 @@ def check_apart(place: str, others: Collection[str]) -> None:
     for other in map(_resolve, others):
         if f"{url}/".startswith(f"{other}/") or f"{other}/".startswith(f"{url}/"):
             raise InvalidRequest(
-                f"{url} and {other} overlap: give snapshots a place outside of the log "
-                "and its cold tier"
+                f"{url} and {other} overlap: choose a place for snapshots outside of log "
+                "directories and object stores of topics"
             )
 
 
@@ -147,8 +147,8 @@ class SnapshotStore:
 
     def check_files(self, document: SnapshotDocument) -> None:
         """Raises Corrupt if files of a snapshot are missing or have another size."""
-        lost = self._find_lost(document)
-        if not lost:
+        damaged = self._find_damaged(document)
+        if not damaged:
             return
         if self._find_document(document.key) != document:
             raise Unavailable(
@@ -156,12 +156,12 @@ class SnapshotStore:
                 "the next one was to continue from it: take it again"
             )
         raise Corrupt(
-            f"{self.objects.name}: {len(lost)} files of snapshot {document.snapshot}, {lost[0]!r} "
-            "among them, are missing or of another size: restore them from a copy, or take a full "
-            "snapshot (--full), from which later ones continue"
+            f"{self.objects.name}: {len(damaged)} files of snapshot {document.snapshot}, such as "
+            f"{damaged[0]!r}, are missing or have another size: restore them from a copy, or take "
+            "a full snapshot (--full), from which later ones continue"
         )
 
-    def _find_lost(self, document: SnapshotDocument) -> list[str]:
+    def _find_damaged(self, document: SnapshotDocument) -> list[str]:
         sizes = {entry.key: entry.size for entry in self.files()}
         return [file.path for file in document.files if sizes.get(file.path) != file.size]
 
@@ -175,11 +175,11 @@ class SnapshotStore:
                 f"{self.objects.name}: snapshot {previous.snapshot} was removed or changed while "
                 "the next one continued from it: take it again"
             )
-        lost = self._find_lost(document)
-        if lost:
+        damaged = self._find_damaged(document)
+        if damaged:
             raise Unavailable(
-                f"{self.objects.name}: {len(lost)} files of the new snapshot, {lost[0]!r} among "
-                "them, were removed while it was taken: take it again"
+                f"{self.objects.name}: {len(damaged)} files of the new snapshot, such as "
+                f"{damaged[0]!r}, were removed while it was taken: take it again"
             )
         try:
             self.objects.create(document.key, document.encode())
@@ -245,7 +245,7 @@ class SnapshotStore:
 def check_keep(count: int) -> None:
     """Raises InvalidRequest for a count below 1."""
     if count < 1:
-        raise InvalidRequest(f"{count} snapshots are to be kept: keep 1 at least")
+        raise InvalidRequest(f"{count} snapshots cannot be kept: the minimum is 1")
 
 
 def is_work(key: str) -> bool:

@@ -32,9 +32,11 @@ from varve.object_store import ObjectStore
 
 Codes = npt.NDArray[np.int64]
 
-_HALF: Final = np.uint64(32)
-_GROUP_BYTES: Final = 16 << 20
-_GROUP_ROWS_MIN: Final = 1024
+_HALF_BITS: Final = np.uint64(32)
+_ROW_GROUP_BYTES: Final = 16 << 20
+"""Approximate bytes of a Parquet row group before compression: the memory of a reader."""
+_ROW_GROUP_ROWS_MIN: Final = 1024
+"""Large rows share a row group, since each row group has statistics for each column."""
 _COMPRESSION: Final = "zstd"
 _STATISTICS: Final = ["partition", "offset", "timestamp", "key"]
 
@@ -47,7 +49,7 @@ class StoreOpener(Protocol):
 
 def bucket_of(hashes: npt.NDArray[np.uint64], buckets: int) -> Codes:
     """Returns the bucket of each hash; a bucket is a range of the high word."""
-    return (((hashes[:, 0] >> _HALF) * np.uint64(buckets)) >> _HALF).astype(np.int64)
+    return (((hashes[:, 0] >> _HALF_BITS) * np.uint64(buckets)) >> _HALF_BITS).astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +218,7 @@ def merge_rows(tables: Sequence[pa.Table], *, start_offset: int) -> pa.Table:
 def write_rows(rows: pa.Table) -> bytes:
     """Encodes rows as a Parquet file."""
     rows = rows.combine_chunks()
-    group_rows = max(_GROUP_ROWS_MIN, _GROUP_BYTES * len(rows) // max(rows.nbytes, 1))
+    group_rows = max(_ROW_GROUP_ROWS_MIN, _ROW_GROUP_BYTES * len(rows) // max(rows.nbytes, 1))
     out = io.BytesIO()
     pq.write_table(
         rows,

@@ -1,4 +1,4 @@
-"""Decodes Avro values into columns, with one given schema or with the schemas of a registry.
+"""Decodes Avro values into columns, with one schema or with the schemas of a registry.
 
 Layout     with a registry: byte 0, the schema id (4 bytes, big-endian), the datum, as Confluent's
            serializers write it. Without a registry a value is the datum alone.
@@ -26,13 +26,14 @@ from varve.foundation.errors import Corrupt, InvalidRequest, StoreDenied, StoreU
 from varve.jobs.table import decoding
 from varve.jobs.table.types import Fields, ValueField, list_of, map_of, struct_of
 
-Parsed = Any
+ParsedSchema = Any
 """A schema as fastavro parses it."""
 
-_FRAME: Final = Struct(">bi")
+_FRAME_HEAD: Final = Struct(">bi")
 _DEPTH_MAX: Final = 20
+"""Nesting of types; a recursive type exceeds it."""
 _TIMEOUT_SECONDS: Final = 10
-_REQUEST_TRIES: Final = 3
+_REQUEST_ATTEMPTS_MAX: Final = 3
 _SCHEMA_BYTES_MAX: Final = 4 << 20
 _PRIMITIVES: Final[Mapping[str, iceberg.IcebergType]] = {
     "boolean": iceberg.BooleanType(),
@@ -57,7 +58,7 @@ _LOGICAL: Final[Mapping[str, iceberg.IcebergType]] = {
 }
 
 
-def parse_avro(text: str, where: str) -> Parsed:
+def parse_avro(text: str, where: str) -> ParsedSchema:
     """Parses the JSON of a schema; raises InvalidRequest."""
     try:
         return fastavro.parse_schema(json.loads(text))
@@ -67,19 +68,21 @@ def parse_avro(text: str, where: str) -> Parsed:
 
 
 @lru_cache(maxsize=256)
-def _parse_known(text: str) -> Parsed:
+def _parse_cached(text: str) -> ParsedSchema:
     return parse_avro(text, "the schema of the registry")
 
 
-def avro_fields(schema: Parsed, where: str) -> Fields:
+def avro_fields(schema: ParsedSchema, where: str) -> Fields:
     """Returns the columns of a record schema; raises InvalidRequest for unsupported types."""
     if not isinstance(schema, dict) or schema.get("type") != "record":
-        raise InvalidRequest(f"{where}: values are to be records; this schema is of another type")
-    maker = _TypeMaker(where)
-    maker.learn(schema)
+        raise InvalidRequest(f"{where}: values must be records, this schema has another type")
+    converter = _TypeConverter(where)
+    converter.collect_named(schema)
     return tuple(
         ValueField(
-            field["name"], maker.make(field["type"], field["name"], 0), not _is_optional(field)
+            field["name"],
+            converter.convert(field["type"], field["name"], 0),
+            not _is_optional(field),
         )
         for field in schema["fields"]
     )
@@ -99,35 +102,39 @@ class SchemaRegistry:
     def __reduce__(self) -> tuple[type["SchemaRegistry"], tuple[str, dict[int, str]]]:
         return type(self), (self._url, dict(self._schemas))
 
-    def find_schema(self, number: int) -> str | None:
+    def find_schema(self, schema_id: int) -> str | None:
         """Returns the text of a schema; None if the registry does not have its id.
 
         Raises StoreDenied, StoreUnavailable or Corrupt if the request fails.
         """
-        schema = self._schemas.get(number) or self._fetch(number)
+        schema = self._schemas.get(schema_id) or self._fetch(schema_id)
         if schema is not None:
-            self._schemas[number] = schema
+            self._schemas[schema_id] = schema
         return schema
 
-    def _fetch(self, number: int) -> str | None:
+    def _fetch(self, schema_id: int) -> str | None:
         base_url, auth = _split_user(self._url)
-        url = f"{base_url.rstrip('/')}/schemas/ids/{number}"
+        url = f"{base_url.rstrip('/')}/schemas/ids/{schema_id}"
         response = _request(url, auth)
         if response.status_code == 404:
             return None
         if response.status_code in (401, 403):
             raise StoreDenied(
-                f"{url}: the registry refuses ({response.status_code}): mend the rights"
+                f"{url}: the registry denied access (status {response.status_code}): check the "
+                "user, the password and their permissions"
             )
         if response.status_code != 200:
-            raise StoreUnavailable(f"{url}: the registry answers {response.status_code}")
+            raise StoreUnavailable(
+                f"{url}: the registry responded with status {response.status_code}"
+            )
         return _decode_schema(response.content, url)
 
 
 def _decode_schema(data: bytes, url: str) -> str:
     if len(data) > _SCHEMA_BYTES_MAX:
         raise Corrupt(
-            f"{url}: {len(data)} bytes are no schema, {_SCHEMA_BYTES_MAX} may be: mend the registry"
+            f"{url}: the response has {len(data)} bytes, a schema may have {_SCHEMA_BYTES_MAX}: "
+            "mend the registry"
         )
     try:
         document: dict[str, Any] = json.loads(data)
@@ -137,23 +144,23 @@ def _decode_schema(data: bytes, url: str) -> str:
             raise ValueError(f"a schema of type {kind}")
         json.loads(schema)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise Corrupt(f"{url}: no Avro schema: {error!r:.200}: mend the registry") from error
+        raise Corrupt(f"{url}: not an Avro schema: {error!r:.200}: mend the registry") from error
     return str(schema)
 
 
 def _request(url: str, auth: tuple[str, str] | None) -> requests.Response:
     headers = {"accept": "application/vnd.schemaregistry.v1+json, application/json"}
-    for left in reversed(range(_REQUEST_TRIES)):
+    for attempts_left in reversed(range(_REQUEST_ATTEMPTS_MAX)):
         try:
             response = requests.get(url, auth=auth, headers=headers, timeout=_TIMEOUT_SECONDS)
         except requests.RequestException as error:
-            if not left:
+            if not attempts_left:
                 line = f"{type(error).__name__}: {error}".splitlines()[0]
                 raise StoreUnavailable(
-                    f"{url}: the registry is not reached: {line:.200}"
+                    f"{url}: the registry cannot be reached: {line:.200}"
                 ) from error
             continue
-        if response.status_code < 500 or not left:
+        if response.status_code < 500 or not attempts_left:
             return response
     raise AssertionError("the last try returns or raises")
 
@@ -171,8 +178,8 @@ def _split_user(url: str) -> tuple[str, tuple[str, str] | None]:
 def find_first_schema(values: Iterable[bytes], registry: SchemaRegistry) -> str | None:
     """Returns the schema of the first value whose schema id the registry has."""
     for value in values:
-        if len(value) >= _FRAME.size and value[0] == 0:
-            schema = registry.find_schema(_FRAME.unpack_from(value)[1])
+        if len(value) >= _FRAME_HEAD.size and value[0] == 0:
+            schema = registry.find_schema(_FRAME_HEAD.unpack_from(value)[1])
             if schema is not None:
                 return schema
     return None
@@ -191,7 +198,7 @@ class AvroDecoder:
         return tuple(field.name for field in self.fields)
 
     def decode(self, values: pa.Array, headers: pa.Array) -> decoding.Decoded:
-        reader = _parse_known(self.schema)
+        reader = _parse_cached(self.schema)
         converters = [
             (field.name, decoding.make_converter(field.type, _find_leaf)) for field in self.fields
         ]
@@ -203,7 +210,7 @@ class AvroDecoder:
 
         return decoding.decode_rows(values, self.fields, read)
 
-    def _read(self, value: bytes, reader: Parsed, missing: set[int]) -> dict[str, Any]:
+    def _read(self, value: bytes, reader: ParsedSchema, missing: set[int]) -> dict[str, Any]:
         writer, datum = reader, value
         if self.registry is not None:
             writer, datum = self._open_frame(value, self.registry, missing)
@@ -212,53 +219,53 @@ class AvroDecoder:
             row = fastavro.schemaless_reader(stream, writer, reader)
         except Exception as error:  # fastavro raises any exception for invalid bytes
             raise decoding.ValueRejected(
-                f"no Avro of that schema: {type(error).__name__}: {error}"[:200]
+                f"not a value of its Avro schema: {type(error).__name__}: {error}"[:200]
             ) from None
         if stream.read(1):
-            raise decoding.ValueRejected("bytes follow the Avro value: it is of another schema")
+            raise decoding.ValueRejected("bytes follow the Avro value: it has another schema")
         if not isinstance(row, dict):
             raise decoding.ValueRejected("the Avro value is not a record")
         return row
 
     def _open_frame(
         self, value: bytes, registry: SchemaRegistry, missing: set[int]
-    ) -> tuple[Parsed, bytes]:
+    ) -> tuple[ParsedSchema, bytes]:
         """Returns the writer schema and the datum of a value; requests a `missing` id once."""
-        if len(value) < _FRAME.size or value[0] != 0:
-            raise decoding.ValueRejected("the value does not begin with the number of a schema")
-        number = _FRAME.unpack_from(value)[1]
-        text = None if number in missing else registry.find_schema(number)
+        if len(value) < _FRAME_HEAD.size or value[0] != 0:
+            raise decoding.ValueRejected("the value does not begin with a schema id")
+        schema_id = _FRAME_HEAD.unpack_from(value)[1]
+        text = None if schema_id in missing else registry.find_schema(schema_id)
         if text is None:
-            missing.add(number)
-            raise decoding.ValueRejected(f"the registry has no schema {number}")
-        return _parse_known(text), value[_FRAME.size :]
+            missing.add(schema_id)
+            raise decoding.ValueRejected(f"the registry has no schema with id {schema_id}")
+        return _parse_cached(text), value[_FRAME_HEAD.size :]
 
 
-class _TypeMaker:
+class _TypeConverter:
     """Converts Avro types to Iceberg types; resolves named types."""
 
     def __init__(self, where: str) -> None:
         self._where = where
         self._named: dict[str, Any] = {}
 
-    def learn(self, schema: Any) -> None:
+    def collect_named(self, schema: Any) -> None:
         """Collects the named types of a schema, which later types may refer to."""
         if isinstance(schema, list):
             for branch in schema:
-                self.learn(branch)
+                self.collect_named(branch)
         elif isinstance(schema, dict):
             if "name" in schema and schema.get("type") in ("record", "enum", "fixed"):
                 self._named[schema["name"]] = schema
             for inner in ("type", "items", "values"):
-                self.learn(schema.get(inner))
+                self.collect_named(schema.get(inner))
             for field in schema.get("fields", ()):
-                self.learn(field["type"])
+                self.collect_named(field["type"])
 
-    def make(self, schema: Any, path: str, depth: int) -> iceberg.IcebergType:
+    def convert(self, schema: Any, path: str, depth: int) -> iceberg.IcebergType:
         if depth > _DEPTH_MAX:
-            raise self._fault(path, "a type that holds itself has no columns")
+            raise self._error(path, "a recursive type cannot be a column")
         if isinstance(schema, list):
-            return self.make(self._pick(schema, path), path, depth + 1)
+            return self.convert(self._get_branch(schema, path), path, depth + 1)
         if isinstance(schema, str):
             schema = self._named.get(schema, {"type": schema})
         logical = _find_logical(schema)
@@ -268,30 +275,32 @@ class _TypeMaker:
             case "record" | "error":
                 return struct_of(
                     {
-                        field["name"]: self.make(
+                        field["name"]: self.convert(
                             field["type"], f"{path}.{field['name']}", depth + 1
                         )
                         for field in schema["fields"]
                     }
                 )
             case "array":
-                return list_of(self.make(schema["items"], f"{path}[]", depth + 1))
+                return list_of(self.convert(schema["items"], f"{path}[]", depth + 1))
             case "map":
-                return map_of(self.make(schema["values"], f"{path}{{}}", depth + 1))
+                return map_of(self.convert(schema["values"], f"{path}{{}}", depth + 1))
             case str() as name if name in _PRIMITIVES:
                 return _PRIMITIVES[name]
             case str() as name if name not in self._named:
-                raise self._fault(path, f"{name} has no column")
+                raise self._error(path, f"type {name} cannot be a column")
             case inner:
-                return self.make(inner, path, depth + 1)
+                return self.convert(inner, path, depth + 1)
 
-    def _pick(self, union: Sequence[Any], path: str) -> Any:
+    def _get_branch(self, union: Sequence[Any], path: str) -> Any:
         branches = [branch for branch in union if branch != "null"]
         if len(branches) != 1:
-            raise self._fault(path, f"a union of {len(branches)} types besides null has no column")
+            raise self._error(
+                path, f"a union of {len(branches)} types besides null cannot be a column"
+            )
         return branches[0]
 
-    def _fault(self, path: str, problem: str) -> InvalidRequest:
+    def _error(self, path: str, problem: str) -> InvalidRequest:
         return InvalidRequest(f"{self._where}: field {path}: {problem}")
 
 

@@ -28,11 +28,12 @@ NAME: Final = "varve"
 DATABASE: Final = "catalog.db"
 FILE_IO: Final = "pyiceberg.io.pyarrow.PyArrowFileIO"
 
-_MAKES_TABLES: Final = "init_catalog_tables"
+_INIT_TABLES: Final = "init_catalog_tables"
 _SECRET: Final = re.compile(r"key|secret|token|credential|password|header|sas|signer", re.I)
-_UNNAMED: Final = re.compile(r"""[/\\'"`]""")
+_NOT_IN_NAMES: Final = re.compile(r"""[/\\'"`]""")
 _NAME_BYTES_MAX: Final = 200
-_UNSAFE: Final = re.compile(r"[%?#]")
+"""File systems allow 255 bytes; the names of side tables and copies are longer."""
+_URL_SYNTAX: Final = re.compile(r"[%?#]")
 _DENIED: Final = (
     iceberg_errors.UnauthorizedError,
     iceberg_errors.ForbiddenError,
@@ -74,13 +75,13 @@ class CatalogAddress:
     def _folder(self) -> str:
         if self.warehouse is None:
             raise errors.InvalidRequest(
-                "say where the tables are to be: give a warehouse or a catalog"
+                "no warehouse and no catalog: give one of them (--warehouse, --catalog)"
             )
         folder = find_folder(self.warehouse)
         if folder is None:
             raise errors.InvalidRequest(
-                f"{self.warehouse} is not a directory: it cannot contain a catalog file. Give "
-                "one, such as sqlite:////path/catalog.db or http://host/iceberg"
+                f"{self.warehouse} is not a directory and cannot contain a catalog file: give a "
+                "catalog, such as sqlite:////path/catalog.db or http://host/iceberg"
             )
         return folder
 
@@ -93,22 +94,22 @@ class CatalogAddress:
 
     def how(self) -> tuple[tuple[str, str], ...]:
         """Returns the settings that open the catalog again, without credentials."""
-        settings_kept = {} if self.catalog is None else {"catalog": hide_user(self.catalog)}
+        properties = {} if self.catalog is None else {"catalog": hide_user(self.catalog)}
         if self.warehouse is not None:
-            settings_kept["warehouse"] = absolute(self.warehouse)
+            properties["warehouse"] = absolute(self.warehouse)
         settings = {name: text for name, text in self.settings if not _SECRET.search(name)}
-        settings_kept |= {f"setting.{name}": hide_user(text) for name, text in settings.items()}
-        return tuple(sorted(settings_kept.items()))
+        properties |= {f"setting.{name}": hide_user(text) for name, text in settings.items()}
+        return tuple(sorted(properties.items()))
 
     @classmethod
-    def of_how(cls, how: Mapping[str, str], more: Mapping[str, str]) -> "CatalogAddress":
-        """Restores the address of a registered output; `more` are settings such as credentials."""
-        noted = {
+    def of_how(cls, how: Mapping[str, str], extra_settings: Mapping[str, str]) -> "CatalogAddress":
+        """Restores the address of a registered output; `extra_settings` are credentials."""
+        registered = {
             name.removeprefix("setting."): text
             for name, text in how.items()
             if name.startswith("setting.")
         }
-        settings = tuple(sorted({**noted, **more}.items()))
+        settings = tuple(sorted({**registered, **extra_settings}.items()))
         return cls(how.get("warehouse"), how.get("catalog"), settings)
 
     def open(self) -> Catalog:
@@ -124,10 +125,10 @@ class CatalogAddress:
             missing = self._find_missing()
             if missing is not None:
                 raise errors.NotFound(
-                    f"the catalog {missing} is missing; mount or put it back: it is not "
-                    "created again in its place"
+                    f"the catalog {missing} is missing: mount or restore it; varve does not create "
+                    "an empty one instead"
                 )
-            return load_catalog(self._name, **{_MAKES_TABLES: "false", **self.properties()})
+            return load_catalog(self._name, **{_INIT_TABLES: "false", **self.properties()})
 
     def check(self) -> None:
         """Raises the errors of opening the catalog; does not create a missing one."""
@@ -145,8 +146,8 @@ class CatalogAddress:
 
     def _find_missing(self) -> str | None:
         """Returns the file of a SQLite catalog if it is missing; else None."""
-        known = Config().get_catalog_config(self._name) or {}
-        uri = self.properties().get("uri") or known.get("uri")
+        configured = Config().get_catalog_config(self._name) or {}
+        uri = self.properties().get("uri") or configured.get("uri")
         if not isinstance(uri, str) or not uri.startswith("sqlite"):
             return None
         path = make_url(uri).database
@@ -165,16 +166,16 @@ def find_folder(url: str) -> str | None:
     if "://" in url and not url.startswith("file://"):
         return None
     path = os.path.abspath(re.sub("^/+", "/", url.removeprefix("file:")))
-    if _UNSAFE.search(path):
+    if _URL_SYNTAX.search(path):
         raise errors.InvalidRequest(
-            f"{path}: a table's files are named by URLs, in which %, ? and # mean something: "
-            "choose another directory"
+            f"{path}: the path contains %, ? or #, which have a meaning in the URLs of a table's "
+            "files: choose another directory"
         )
     return path
 
 
 def hide_user(url: str) -> str:
-    """A URL without the password in it."""
+    """Removes the password from a URL."""
     parts = urlsplit(url)
     if "@" not in parts.netloc:
         return url
@@ -186,15 +187,15 @@ def split_name(name: str) -> tuple[str, str]:
     """Splits `NAMESPACE.NAME`; raises InvalidRequest."""
     namespace, dot, table = name.rpartition(".")
     parts = name.split(".")
-    if not dot or not all(parts) or not name.isprintable() or _UNNAMED.search(name):
+    if not dot or not all(parts) or not name.isprintable() or _NOT_IN_NAMES.search(name):
         raise errors.InvalidRequest(
-            f"{name!r:.200} names no table: write NAMESPACE.NAME, without slashes and quotes"
+            f"{name!r:.200} is not a table name: write NAMESPACE.NAME, without slashes and quotes"
         )
     longest = max(len(part.encode()) for part in parts)
     if longest > _NAME_BYTES_MAX:
         raise errors.InvalidRequest(
-            f"{name!r:.80}...: a part of a table's name has {longest} bytes, and {_NAME_BYTES_MAX} "
-            "may be: folders are named by it"
+            f"{name!r:.80}...: a part of the table name has {longest} bytes, the limit is "
+            f"{_NAME_BYTES_MAX}: directories have that name"
         )
     return namespace, table
 
@@ -237,7 +238,7 @@ def translate_catalog_errors(where: str | Table) -> Iterator[None]:
     except errors.StoreError:
         raise
     except _DENIED as error:
-        raise errors.StoreDenied(f"{where}: the catalog refuses: {_line(error)}") from error
+        raise errors.StoreDenied(f"{where}: the catalog denied access: {_line(error)}") from error
     except (
         iceberg_errors.ServerError,
         iceberg_errors.ServiceUnavailableError,
@@ -245,10 +246,10 @@ def translate_catalog_errors(where: str | Table) -> Iterator[None]:
     ) as error:
         raise errors.StoreUnavailable(f"{where}: the catalog failed: {_line(error)}") from error
     except iceberg_errors.RESTError as error:
-        raise errors.InvalidRequest(f"{where}: the catalog refuses: {_line(error)}") from error
+        raise errors.InvalidRequest(f"{where}: the catalog rejected: {_line(error)}") from error
     except RequestException as error:
         raise errors.StoreUnavailable(
-            f"{where}: the catalog is not reached: {_line(error)}"
+            f"{where}: the catalog cannot be reached: {_line(error)}"
         ) from error
     except SQLAlchemyError as error:
         raise _sql_error(where, error) from error
@@ -282,11 +283,11 @@ def _sql_error(where: str, error: SQLAlchemyError) -> errors.StoreError:
         )
     if "no such table" in line or _NOT_FOUND_WORDS.search(line):
         return errors.NotFound(
-            f"{where}: the catalog's database holds no catalog ({line}): put it back from a copy; "
-            "it is not created again in its place"
+            f"{where}: the catalog's database contains no catalog ({line}): put it back from a "
+            "copy; varve does not create an empty one instead"
         )
     if _DENIED_WORDS.search(line):
-        return errors.StoreDenied(f"{where}: the catalog's database refuses: {line}")
+        return errors.StoreDenied(f"{where}: the catalog's database denied access: {line}")
     if isinstance(error, DatabaseError):
         return errors.StoreUnavailable(f"{where}: the catalog's database: {line}")
     return errors.InvalidRequest(f"{where}: the catalog's database: {line}")
@@ -295,7 +296,7 @@ def _sql_error(where: str, error: SQLAlchemyError) -> errors.StoreError:
 def _file_error(where: str, error: OSError) -> errors.StoreError:
     line = _line(error)
     if isinstance(error, PermissionError) or _DENIED_WORDS.search(line):
-        return errors.StoreDenied(f"{where}: no right to read or write: {line}")
+        return errors.StoreDenied(f"{where}: no permission to read or write: {line}")
     is_missing = isinstance(error, (FileNotFoundError, NotADirectoryError, FileExistsError))
     if is_missing or _NOT_FOUND_WORDS.search(line):
         return errors.NotFound(f"{where}: {line}")

@@ -29,9 +29,10 @@ from varve.jobs.table.json_values import JsonDecoder, parse_json
 from varve.jobs.table.plan import TablePlan
 from varve.jobs.table.tasks import SOURCE
 
-_REMEDY: Final = "give a schema, or run again when there are some"
-_LONG: Final = 1 << 63
+_REMEDY: Final = "give a schema (--schema), or run again when there are such records"
+_LONG_END: Final = 1 << 63
 _COLUMNS_MAX: Final = 1000
+"""Inferred columns: values with arbitrary names, such as ids, must not widen a table forever."""
 
 Guess = str | tuple["Guess"] | dict[str, "Guess"]
 """A primitive by name, a list of one item, a structure; `_NULL` where nothing is known yet."""
@@ -63,15 +64,15 @@ def define_table(
 ) -> tuple[TableDefinition, types.Fields]:
     """Defines a new table; returns the definition and its inferred fields."""
     format = settings.format or ValueFormat.RAW
-    guessed: types.Fields = ()
+    inferred: types.Fields = ()
     avro = None
     match format:
         case ValueFormat.RAW:
             fields = types.raw_fields()
         case ValueFormat.JSON:
-            fields = read_given_fields(settings, format)
+            fields = parse_schema_fields(settings, format)
             if not fields:
-                fields = guessed = infer_value_fields(plan, options, settings)
+                fields = inferred = infer_value_fields(plan, options, settings)
         case ValueFormat.AVRO:
             avro = settings.schema
             if avro is None:
@@ -90,10 +91,10 @@ def define_table(
         is_framed=settings.registry is not None,
         buckets=settings.buckets or DEFAULT_BUCKETS,
     )
-    return definition, guessed
+    return definition, inferred
 
 
-def read_given_fields(settings: TableSettings, format: ValueFormat) -> types.Fields:
+def parse_schema_fields(settings: TableSettings, format: ValueFormat) -> types.Fields:
     """Parses the fields of the schema in the settings; empty if there is none."""
     if settings.schema is None:
         return ()
@@ -105,15 +106,15 @@ def read_given_fields(settings: TableSettings, format: ValueFormat) -> types.Fie
 
 
 def infer_value_fields(
-    plan: TablePlan, options: SourceOptions, settings: TableSettings, known: types.Fields = ()
+    plan: TablePlan, options: SourceOptions, settings: TableSettings, existing: types.Fields = ()
 ) -> types.Fields:
-    """Infers the fields of the first JSON values that are not in `known`."""
+    """Infers the fields of the first JSON values that are not in `existing`."""
     values = first_values(plan, options, settings.infer_records)
-    fields = infer_fields(values, [field.name for field in known])
-    if not fields and not known:
+    fields = infer_fields(values, [field.name for field in existing])
+    if not fields and not existing:
         raise InvalidRequest(
-            f"topic {plan.topic}: none of its first {settings.infer_records} records is an object "
-            f"of JSON with fields that can be columns: {_REMEDY}"
+            f"topic {plan.topic}: none of its first {settings.infer_records} records is a JSON "
+            f"object with fields that can be columns: {_REMEDY}"
         )
     return fields
 
@@ -135,11 +136,11 @@ def find_avro_schema(plan: TablePlan, options: SourceOptions, settings: TableSet
 
 def first_values(plan: TablePlan, options: SourceOptions, count: int) -> list[bytes]:
     """Reads the first values of each partition, about `count` in total."""
-    each = -(-count // max(1, len(plan.ends)))
+    per_partition = -(-count // max(1, len(plan.ends)))
     values: list[bytes] = []
     for _, pieces in groupby(plan.pieces, key=lambda piece: piece.partition):
         read = TaskRead(plan.topic, plan.topic_id, tuple(pieces))
-        values += islice(_values(read, options), each)
+        values += islice(_values(read, options), per_partition)
     return values
 
 
@@ -151,17 +152,17 @@ def _values(read: TaskRead, options: SourceOptions) -> Iterator[bytes]:
 # Inference
 
 
-def infer_fields(values: Iterable[bytes], known: Iterable[str] = ()) -> types.Fields:
-    """Infers columns for the fields of values that are not in `known`; skips bad values."""
-    guessed: dict[str, Guess] = {}
+def infer_fields(values: Iterable[bytes], existing: Iterable[str] = ()) -> types.Fields:
+    """Infers columns for the fields of values that are not in `existing`; skips bad values."""
+    inferred: dict[str, Guess] = {}
     for value in values:
         try:
             document = parse_json(value)
         except ValueRejected:
             continue
         for name, member in document.items():
-            guessed[name] = _join(guessed.get(name, _NULL), _guess(member))
-    columns = _make_columns(guessed, taken=(*types.RESERVED, *known))
+            inferred[name] = _join(inferred.get(name, _NULL), _guess(member))
+    columns = _make_columns(inferred, reserved=(*types.RESERVED, *existing))
     return tuple(types.ValueField(name, type) for name, type in columns.items())[:_COLUMNS_MAX]
 
 
@@ -172,7 +173,7 @@ def _guess(value: Any) -> Guess:
         case bool():
             return "boolean"
         case int():
-            return "long" if -_LONG <= value < _LONG else _MIXED
+            return "long" if -_LONG_END <= value < _LONG_END else _MIXED
         case float() | Decimal():
             return "double"
         case str():
@@ -209,19 +210,19 @@ def _make_type(guess: Guess) -> iceberg.IcebergType | None:
     if isinstance(guess, tuple):
         item = _make_type(guess[0])
         return None if item is None else types.list_of(item)
-    members = _make_columns(guess, taken=())
+    members = _make_columns(guess, reserved=())
     return types.struct_of(members) if members else None
 
 
 def _make_columns(
-    guesses: Mapping[str, Guess], *, taken: Iterable[str]
+    guesses: Mapping[str, Guess], *, reserved: Iterable[str]
 ) -> dict[str, iceberg.IcebergType]:
-    """Returns the fields that can be columns; names must differ from `taken` and each other."""
-    known = {name.lower() for name in taken}
+    """Returns the fields that can be columns; names must differ from `reserved` and each other."""
+    used_names = {name.lower() for name in reserved}
     columns: dict[str, iceberg.IcebergType] = {}
     for name, guess in guesses.items():
         type = _make_type(guess)
-        if type is not None and types.is_column_name(name) and name.lower() not in known:
-            known.add(name.lower())
+        if type is not None and types.is_column_name(name) and name.lower() not in used_names:
+            used_names.add(name.lower())
             columns[name] = type
     return columns

@@ -1,6 +1,6 @@
 """Writes, lists and deletes the files of a table.
 
-Layout     `<location>/data/<run id>/...parquet` data files of a run, and what it stages
+Layout     `<location>/data/<run id>/...parquet` data files of a run, and its staged files
            `<location>/varve/<run id>.json`      marker of a run under way. docs/formats/table.md
 Invariant  a file is complete before anything names it; no name is used twice. A data file of an
            appended table holds offsets of one partition, in order.
@@ -50,7 +50,7 @@ class FileStore:
     def io(self) -> iceberg_io.PyArrowFileIO:
         return iceberg_io.PyArrowFileIO(dict(self.properties))
 
-    def find(self, folder: str) -> list[ListedFile]:
+    def list_files(self, folder: str) -> list[ListedFile]:
         """Lists every file below a folder of the location; empty if there is no such folder."""
         io = self.io()
         scheme, netloc, path = io.parse_location(f"{self.location}/{folder}", io.properties)
@@ -65,12 +65,12 @@ class FileStore:
 
     def delete(self, paths: Iterable[str]) -> list[str]:
         """Deletes files; returns those that existed."""
-        io, gone = self.io(), []
+        io, deleted = self.io(), []
         for path in paths:
             with suppress(FileNotFoundError):
                 io.delete(path)
-                gone.append(path)
-        return gone
+                deleted.append(path)
+        return deleted
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +209,7 @@ class RowsWriter:
 class FileChanges:
     """Files of a task to commit: to the table, and as `bad` to its side table.
 
-    `rows` counts the decoded records, `deleted_rows` those of them without a value; `gone_rows`
+    `rows` counts the decoded records, `deleted_rows` those of them without a value; `removed_rows`
     counts the rows removed from the table, `single_rows` those that matched by offset alone.
     """
 
@@ -219,7 +219,7 @@ class FileChanges:
     rows: int = 0
     bad_rows: int = 0
     deleted_rows: int = 0
-    gone_rows: int = 0
+    removed_rows: int = 0
     single_rows: int = 0
 
 
@@ -231,6 +231,6 @@ def join_changes(parts: Sequence[FileChanges]) -> FileChanges:
         rows=sum(part.rows for part in parts),
         bad_rows=sum(part.bad_rows for part in parts),
         deleted_rows=sum(part.deleted_rows for part in parts),
-        gone_rows=sum(part.gone_rows for part in parts),
+        removed_rows=sum(part.removed_rows for part in parts),
         single_rows=sum(part.single_rows for part in parts),
     )

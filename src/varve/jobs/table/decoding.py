@@ -118,7 +118,7 @@ def _find_misfit(number: int, row: Sequence[Any], fields: Fields) -> dict[int, s
 def make_converter(
     type: iceberg.IcebergType, find_leaf: Callable[[iceberg.IcebergType], Convert]
 ) -> Convert:
-    """A converter for a type, also of nulls; `find_leaf` has the converters of primitive types."""
+    """Returns a converter of values and nulls; `find_leaf` returns those of primitive types."""
     convert: Convert
     match type:
         case iceberg.ListType():
@@ -155,7 +155,7 @@ def _read_struct(members: Mapping[str, Convert], value: Any) -> dict[str, Any]:
 
 
 def read_text(value: Any) -> str:
-    check_kind(value, str, "a text")
+    check_kind(value, str, "a string")
     if SURROGATE.search(value):
         raise ValueRejected("half of a surrogate pair")
     return str(value)

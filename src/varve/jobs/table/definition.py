@@ -39,13 +39,16 @@ from varve.jobs.table.table_state import (
 )
 
 COMMIT_BYTES: Final = 1 << 30
+"""Log bytes per commit: the work that a killed run repeats at most."""
 DEFAULT_BUCKETS: Final = 16
 INFER_RECORDS: Final = 1000
 SPLIT_BYTES: Final = 32 << 20
+"""Log bytes per task."""
 BAD: Final = "__bad"
 """Suffix of the name of a side table."""
 _BUCKET_FIELD: Final = "_key_bucket"
 _FIRST_PARTITION_ID: Final = 1000
+"""Iceberg numbers partition fields from 1000 on."""
 
 
 class TableMode(StrEnum):
@@ -87,7 +90,7 @@ class TableSettings:
 
     def __post_init__(self) -> None:
         if self.buckets is not None and not 1 <= self.buckets <= 10_000:
-            raise InvalidRequest(f"{self.buckets} buckets: there are 1 to 10000")
+            raise InvalidRequest(f"buckets is {self.buckets}, it must be from 1 to 10000")
         for name in ("commit_bytes", "split_bytes", "infer_records"):
             if getattr(self, name) < 1:
                 raise InvalidRequest(f"{name} is {getattr(self, name)}, it must be at least 1")
@@ -183,7 +186,7 @@ def _create(
 def find_with_rejected(catalog: Catalog, name: str) -> list[Table]:
     """Loads a table and its side table, if the catalog has them."""
     names = (name, f"{name}{BAD}")
-    return [table for each in names if (table := find_table(catalog, each)) is not None]
+    return [table for table_name in names if (table := find_table(catalog, table_name)) is not None]
 
 
 def read_definition(table: Table) -> TableDefinition:
@@ -192,7 +195,7 @@ def read_definition(table: Table) -> TableDefinition:
     properties = table.properties
     if TOPIC_ID not in properties or MODE not in properties:
         raise InvalidRequest(
-            f"table {name} is there and was not made by varve: choose another name, or drop it"
+            f"table {name} exists and was not created by varve: choose another name, or drop it"
         )
     try:
         definition = TableDefinition(
@@ -223,11 +226,11 @@ def _check_columns(table: Table, definition: TableDefinition) -> None:
     for field in definition.schema().fields:
         column = columns.get(field.name)
         if column is None or types.to_arrow(column) != types.to_arrow(field.field_type):
-            state = "is not there" if column is None else f"is {types.show_type(column)}"
+            state = "is missing" if column is None else f"is {types.show_type(column)}"
             raise InvalidRequest(
                 f"table {name}: column {field.name} should be "
-                f"{types.show_type(field.field_type)} and {state}: it was changed by another "
-                "program; put it back, or make another table"
+                f"{types.show_type(field.field_type)} and {state}: another program changed it; "
+                "change it back, or create another table"
             )
 
 
@@ -237,19 +240,19 @@ def check_definition(
     """Raises if the settings of a run do not match the existing table."""
     if definition.topic_id != topic_id:
         raise InconsistentTopicId(
-            f"table {name} holds topic {definition.topic} of id {definition.topic_id}, this one "
-            f"is {topic_id}: it was recreated. Choose another name, or drop the table"
+            f"table {name} holds topic {definition.topic} with id {definition.topic_id}, but the "
+            f"topic has id {topic_id}: it was recreated. Choose another name, or drop the table"
         )
-    asked = {
+    requested = {
         "mode": (settings.mode, definition.mode),
         "format": (settings.format, definition.format),
         "buckets": (settings.buckets, definition.buckets if definition.is_keyed else None),
     }
-    for what, (wanted, current) in asked.items():
-        if wanted is not None and wanted != current:
+    for setting, (value, current) in requested.items():
+        if value is not None and value != current:
             raise InvalidRequest(
-                f"table {name} has {what} {current or 'none'}, not {wanted}: leave it out, or make "
-                "another table"
+                f"table {name} has {setting} {current or 'none'}, not {value}: leave it out, or "
+                "create another table"
             )
 
 
@@ -257,11 +260,11 @@ def check_registry(definition: TableDefinition, name: str, registry: str | None)
     """Raises InvalidRequest if a registry is missing or unused: all rows would be bad."""
     if definition.is_framed and registry is None:
         raise InvalidRequest(
-            f"table {name}: its values name schemas of a registry: give its URL (--registry)"
+            f"table {name}: its values contain schema ids: give the registry's URL (--registry)"
         )
     if registry is not None and not definition.is_framed:
         raise InvalidRequest(
-            f"table {name}: its values name no schemas of a registry: leave the registry out"
+            f"table {name}: its values contain no schema ids: leave the registry out"
         )
 
 
@@ -269,16 +272,16 @@ def find_new_fields(
     definition: TableDefinition, name: str, fields: Sequence[types.ValueField], *, is_adding: bool
 ) -> types.Fields:
     """Returns the fields without a column; raises InvalidRequest for a changed type."""
-    known = {field.name: field for field in definition.fields}
+    columns = {field.name: field for field in definition.fields}
     new: list[types.ValueField] = []
     for field in fields:
-        column = known.get(field.name)
+        column = columns.get(field.name)
         if column is None:
             new.append(field)
         elif column.arrow_type != field.arrow_type or column.is_required != field.is_required:
             raise InvalidRequest(
                 f"table {name}: column {column.describe()} is given as {field.describe()}: the "
-                "type of a column does not change. Nothing was changed; make another table"
+                "type of a column does not change. Nothing was changed; create another table"
             )
     if new and not is_adding:
         names = ", ".join(field.describe() for field in new)

@@ -42,12 +42,13 @@ from varve.jobs.tasks import LocalRunner, TaskRunner, pack_by_size
 
 _METADATA_SUFFIX: Final = ".metadata.json"
 _S3_SCHEMES: Final = ("s3a://", "s3n://")
-_TRIES: Final = 5
+_COMMIT_ATTEMPTS_MAX: Final = 5
 _COLUMNS: Final = [PARTITION, OFFSET, KEY]
 _CHUNK_BYTES: Final = 1 << 20
 _TASK_BYTES: Final = 256 << 20
 """Approximate bytes of files that one task reads."""
 _TASK_FILES: Final = 256
+"""Files that one task reads: each costs a request, whatever its size."""
 
 
 # Files with rows, read by tasks
@@ -72,7 +73,7 @@ class FileSet:
 class FileCount:
     """The number of matching rows of a file; None if it is not a complete Parquet file.
 
-    `file` describes a file with matches, if the task was asked to.
+    `file` describes a file with matches, if the task `describes` them.
     """
 
     path: str
@@ -92,13 +93,13 @@ class CountTask:
             io = self.files.store.io()
             return [self._count(io, file.path, shared) for file in self.files.files]
 
-    def _count(self, io: PyArrowFileIO, path: str, wanted: ErasedRows) -> FileCount:
+    def _count(self, io: PyArrowFileIO, path: str, erased: ErasedRows) -> FileCount:
         try:
             with io.new_input(path).open() as stream:
                 rows = pq.read_table(stream, columns=_COLUMNS)
         except pa.ArrowInvalid:
             return FileCount(path, None)
-        count = int(wanted.find(*(rows[name].combine_chunks() for name in _COLUMNS)).sum())
+        count = int(erased.find(*(rows[name].combine_chunks() for name in _COLUMNS)).sum())
         is_described = self.describes and count
         return FileCount(path, count, _describe_file(io, path, count) if is_described else None)
 
@@ -129,7 +130,7 @@ def _describe_file(io: PyArrowFileIO, path: str, rows: int) -> ErasedFile:
 def _get_rows(count: FileCount) -> int:
     if count.rows is None:
         raise Corrupt(
-            f"{count.path} cannot be read as Parquet, and no snapshot needs it: remove it by hand"
+            f"{count.path} cannot be read as Parquet, and no snapshot needs it: delete it by hand"
         )
     return count.rows
 
@@ -138,7 +139,7 @@ def _list_table_files(table: Table) -> FileSet:
     """Lists every file with rows: below the table's location, or named by a snapshot."""
     files = data_files.TableFiles.of(table)
     with translate_catalog_errors(files.location):
-        listed = {file.path: file for file in files.find(data_files.DATA)}
+        listed = {file.path: file for file in files.list_files(data_files.DATA)}
     elsewhere = [
         data_files.ListedFile(path, 0)
         for path in table_state.referenced_paths(table)
@@ -186,25 +187,27 @@ class OutputTables:
         catalog = _open_catalog(output, settings)
         tables = find_with_rejected(catalog, output.name)
         used_now = {_normalize(table.location()) for table in tables}
-        left = [location for location in output.locations if _normalize(location) not in used_now]
+        remaining = [
+            location for location in output.locations if _normalize(location) not in used_now
+        ]
         orphans: list[OrphanedTable] = []
-        unreached: list[str] = []
-        if left:
+        out_of_reach: list[str] = []
+        if remaining:
             users = _list_users(output, catalog, settings, others)
-        for location in left:
+        for location in remaining:
             store = data_files.FileStore(location, dict(catalog.properties))
             with translate_catalog_errors(location):
                 orphan = _find_files(output, store, users)
             if isinstance(orphan, OrphanedTable):
                 orphans.append(orphan)
             elif orphan is not None:
-                unreached.append(orphan)
-        return cls(tuple(tables), tuple(orphans), tuple(unreached))
+                out_of_reach.append(orphan)
+        return cls(tuple(tables), tuple(orphans), tuple(out_of_reach))
 
 
 def _open_catalog(output: DerivedOutput, settings: Mapping[str, GivenValue]) -> Catalog:
-    more = {name: str(value) for name, value in settings.items()}
-    return CatalogAddress.of_how(dict(output.how), more).open_existing()
+    properties = {name: str(value) for name, value in settings.items()}
+    return CatalogAddress.of_how(dict(output.how), properties).open_existing()
 
 
 def _list_users(
@@ -238,32 +241,34 @@ def _find_files(
 ) -> OrphanedTable | str | None:
     """Returns the files, or why they are out of reach; None if there are none."""
     location, io = store.location, store.io()
-    whose = f"{location}, where table {output.name} was before it left its catalog"
+    location_text = f"{location}, a former location of table {output.name}"
     if not _is_reached(output, location, io):
         return (
-            f"{whose}, is not there: mount or put it back and erase again, or, if it is gone for "
-            f"good, forget the note: varve job outputs {output.topic} --forget {output.id}"
+            f"{location_text}, is missing: mount or restore it and erase again; if it no longer "
+            f"exists, unregister the output: varve job outputs {output.topic} --forget {output.id}"
         )
-    data = store.find(data_files.DATA)
-    metadata = [file.path for file in store.find(rewrite.METADATA)]
+    data = store.list_files(data_files.DATA)
+    metadata = [file.path for file in store.list_files(rewrite.METADATA)]
     if not data and not metadata:
         return None
-    sharing = sorted(name for name, at in tables.items() if overlap(location, at))
+    sharing = sorted(
+        name for name, table_location in tables.items() if overlap(location, table_location)
+    )
     if sharing:
         return (
-            f"{whose}, holds files and is in use by {sharing[0]}: rows to be erased may be among "
-            "them. Drop that table with its files, or give it its name back, and erase again"
+            f"{location_text}, has files and is in use by {sharing[0]}: they may contain rows to "
+            "erase. Drop that table with its files, or rename it back, and erase again"
         )
     versions = [path for path in metadata if path.endswith(_METADATA_SUFFIX)]
     if not versions or any(_read_topic_id(io, path) != output.topic_id for path in versions):
         return (
-            f"{whose}, holds {len(data) + len(metadata)} files, and no metadata that says they are "
-            f"of topic {output.topic} alone: rows to be erased may be among them. Remove what is "
-            "yours there by hand"
+            f"{location_text}, has {len(data) + len(metadata)} files, and no metadata that "
+            f"identifies all of them as files of topic {output.topic}: they may contain rows to "
+            "erase. Delete the files of the table by hand"
         )
-    rest = [path for path in metadata if not path.endswith(_METADATA_SUFFIX)]
-    markers = [file.path for file in store.find(data_files.RUN_MARKERS)]
-    return OrphanedTable(FileSet(store, tuple(data)), (*markers, *rest, *versions))
+    manifests = [path for path in metadata if not path.endswith(_METADATA_SUFFIX)]
+    markers = [file.path for file in store.list_files(data_files.RUN_MARKERS)]
+    return OrphanedTable(FileSet(store, tuple(data)), (*markers, *manifests, *versions))
 
 
 def _is_reached(output: DerivedOutput, location: str, io: PyArrowFileIO) -> bool:
@@ -293,15 +298,15 @@ def _read_topic_id(io: PyArrowFileIO, path: str) -> str | None:
 
 def _list_tables(catalog: Catalog) -> Iterator[tuple[str, str]]:
     """Yields the name and location of every table of a catalog."""
-    waiting = list(catalog.list_namespaces())
-    while waiting:
-        namespace = waiting.pop()
+    namespaces = list(catalog.list_namespaces())
+    while namespaces:
+        namespace = namespaces.pop()
         try:
             names = catalog.list_tables(namespace)
-            below = catalog.list_namespaces(namespace)
+            children = catalog.list_namespaces(namespace)
         except NoSuchNamespaceError:
             continue
-        waiting += [child for child in below if child != namespace]
+        namespaces += [child for child in children if child != namespace]
         for name in names:
             try:
                 yield ".".join(name), catalog.load_table(name).location()
@@ -324,7 +329,7 @@ def _normalize(location: str) -> str:
 def erase_from_table(
     output: DerivedOutput,
     settings: Mapping[str, GivenValue],
-    wanted: ErasedRows,
+    erased: ErasedRows,
     *,
     others: Sequence[DerivedOutput] = (),
     runner: TaskRunner | None = None,
@@ -338,7 +343,7 @@ def erase_from_table(
     """
     opened = OutputTables.open(output, settings, others)
     tables = opened.tables
-    erasure = _TableErasure(wanted, runner or LocalRunner(), f"erase-{table_state.new_run_id()}")
+    erasure = _TableErasure(erased, runner or LocalRunner(), f"erase-{table_state.new_run_id()}")
     for table in tables:
         erasure.check_named_refs(table)
     for table in tables:
@@ -354,8 +359,8 @@ def erase_from_table(
     erasure.out_of_reach += opened.out_of_reach
     if not tables and not output.locations:
         erasure.out_of_reach.append(
-            f"table {output.name} is not in its catalog ({output.place}), and where its files were "
-            "is not noted: if it was dropped without them, remove these by hand"
+            f"table {output.name} is not in its catalog ({output.place}), and no location of its "
+            "files is registered: if it was dropped without its files, delete them by hand"
         )
     return ErasedOutput(
         output_id=output.id,
@@ -371,7 +376,7 @@ def erase_from_table(
 def count_in_table(
     output: DerivedOutput,
     settings: Mapping[str, GivenValue],
-    wanted: ErasedRows,
+    erased: ErasedRows,
     *,
     others: Sequence[DerivedOutput] = (),
     runner: TaskRunner | None = None,
@@ -379,15 +384,15 @@ def count_in_table(
     """Counts the matching rows in all files of a table, referenced by a snapshot or not."""
     opened = OutputTables.open(output, settings, others)
     files = [*map(_list_table_files, opened.tables), *(orphan.files for orphan in opened.orphans)]
-    counts = _count_rows(runner or LocalRunner(), files, wanted)
+    counts = _count_rows(runner or LocalRunner(), files, erased)
     return sum(map(_get_rows, counts))
 
 
 def _count_rows(
-    runner: TaskRunner, files: Sequence[FileSet], wanted: ErasedRows, *, describes: bool = False
+    runner: TaskRunner, files: Sequence[FileSet], erased: ErasedRows, *, describes: bool = False
 ) -> list[FileCount]:
     tasks = [CountTask(part, describes) for whole in files for part in whole.split()]
-    counts = runner.run("erase from tables: count rows", tasks, wanted)
+    counts = runner.run("erase from tables: count rows", tasks, erased)
     return [count for part in counts for count in part]
 
 
@@ -395,7 +400,7 @@ def _count_rows(
 class _TableErasure:
     """One erasure over a table and its side table."""
 
-    wanted: ErasedRows
+    erased: ErasedRows
     runner: TaskRunner
     run_id: str
     rows: int = 0
@@ -410,22 +415,22 @@ class _TableErasure:
         files = data_files.TableFiles.of(table)
         for name in rewrite.find_named_refs(table):
             with translate_catalog_errors(files.location):
-                held = tuple(
+                listed = tuple(
                     data_files.ListedFile(path, 0) for path in rewrite.find_referenced(table, name)
                 )
-            file_set = FileSet(data_files.FileStore(files.location, files.properties), held)
-            rows = sum(map(_get_rows, _count_rows(self.runner, [file_set], self.wanted)))
+            file_set = FileSet(data_files.FileStore(files.location, files.properties), listed)
+            rows = sum(map(_get_rows, _count_rows(self.runner, [file_set], self.erased)))
             if rows:
                 raise InvalidRequest(
                     f"{describe_table(table)}: branch or tag {name} holds a snapshot with "
-                    f"{rows} rows that are to be erased, and varve drops nothing of others: drop "
-                    "it and erase again; the table is as it was"
+                    f"{rows} rows to erase, and varve does not drop branches and tags: drop it and "
+                    "erase again; the table is unchanged"
                 )
 
     def count_before(self, table: Table) -> None:
         """Describes every file with matching rows, of any snapshot or none."""
         files = _list_table_files(table)
-        for count in _count_rows(self.runner, [files], self.wanted, describes=True):
+        for count in _count_rows(self.runner, [files], self.erased, describes=True):
             if count.file is not None:
                 self.before.append(count.file)
             elif count.rows == 0:
@@ -434,11 +439,11 @@ class _TableErasure:
     def erase(self, table: Table) -> None:
         name = describe_table(table)
         changes = self._rewrite(table)
-        self.rows += changes.gone_rows
+        self.rows += changes.removed_rows
         if table_state.read_sync_state(table).needs_rebuild:
             self.out_of_reach.append(
-                f"{name} lacks keys of which the log has older records, the latest again "
-                "now: run `varve job table`, which rebuilds it"
+                f"{name} lacks keys whose older records are now the latest in the log: run "
+                "`varve job table`, which rebuilds it"
             )
         if changes.removed:
             # The snapshot of a removal still names the removed files; another snapshot does not.
@@ -446,20 +451,20 @@ class _TableErasure:
                 table, progress=table_state.read_sync_state(table), run_id=self.run_id
             )
         self.removed += rewrite.expire(table, rewrite.find_expirable(table))
-        self.removed += rewrite.remove_unnamed(table, own_run=self.run_id)
+        self.removed += rewrite.delete_unreferenced(table, own_run=self.run_id)
         files = data_files.TableFiles.of(table)
         store = data_files.FileStore(files.location, files.properties)
         tasks = [DescribeTask(store, file.file_path, file.record_count) for file in changes.added]
         self.after += self.runner.run("erase from tables: describe files", tasks)
         for ref in rewrite.find_named_refs(table):
             self.out_of_reach.append(
-                f"{name}: branch or tag {ref} holds an older snapshot, whose files stay: "
-                "drop it and erase again"
+                f"{name}: branch or tag {ref} retains an older snapshot and its files: drop it "
+                "and erase again"
             )
 
     def erase_orphaned(self, orphan: OrphanedTable) -> None:
         """Deletes all files if one has matching rows: the manifests contain bounds of keys."""
-        counts = _count_rows(self.runner, [orphan.files], self.wanted, describes=True)
+        counts = _count_rows(self.runner, [orphan.files], self.erased, describes=True)
         self.before += [count.file for count in counts if count.file is not None]
         if all(count.rows == 0 for count in counts):
             return
@@ -468,7 +473,7 @@ class _TableErasure:
 
     def _rewrite(self, table: Table) -> data_files.FileChanges:
         """Rewrites the files of the current snapshot without the rows, in one commit."""
-        for left in reversed(range(_TRIES)):
+        for attempts_left in reversed(range(_COMMIT_ATTEMPTS_MAX)):
             affected = [
                 file
                 for file in table_state.data_files(table)
@@ -477,7 +482,7 @@ class _TableErasure:
             changes = rewrite.rewrite_files(
                 table,
                 affected,
-                self.wanted,
+                self.erased,
                 stage="erase from tables: rewrite files",
                 run_id=self.run_id,
                 runner=self.runner,
@@ -497,7 +502,7 @@ class _TableErasure:
                 )
                 return changes
             except table_state.CommitConflict:
-                if not left:
+                if not attempts_left:
                     raise
                 with translate_catalog_errors(table):
                     data_files.TableFiles.of(table).delete(file.file_path for file in changes.added)

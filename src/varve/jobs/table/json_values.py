@@ -32,7 +32,7 @@ _MICROSECONDS_MIN: Final = -62_135_596_800_000_000
 """The start of year 1, the first that readers support."""
 _MICROSECONDS_MAX: Final = 253_402_300_799_999_999
 _EPOCH: Final = datetime(1970, 1, 1)
-_SHOWN: Final = 60
+_SHOWN_CHARACTERS_MAX: Final = 60
 _ROWS_MIN: Final = 64
 """A failed block of at most this many values is decoded value by value, not halved."""
 
@@ -45,13 +45,13 @@ _PLAIN: Final[Mapping[type[iceberg.IcebergType], pa.DataType]] = {
 }
 """Types that a block may have at any depth, and the Arrow type that parses them."""
 _TEXT: Final = pa.large_string()
-_MOMENTS: Final = (iceberg.TimestampType, iceberg.TimestamptzType)
+_TIMESTAMPS: Final = (iceberg.TimestampType, iceberg.TimestamptzType)
 _BY_TEXT: Final = (iceberg.DateType, iceberg.DecimalType)
 _DATE: Final = r"^(000[1-9]|00[1-9]\d|0[1-9]\d\d|[1-9]\d{3})-\d\d-\d\d$"
 _DECIMAL: Final = r"^-?\d{1,18}(\.\d{1,18})?$"
 _EXACT_BELOW: Final = float(1 << 53)
 """Below it a double holds every integer."""
-_OPENED_MAX: Final = 1000
+_BRACKETS_MAX: Final = 1000
 """Brackets in one value: Arrow recurses for nested ones, and a stack overflow ends the process."""
 
 
@@ -69,14 +69,14 @@ class RowReader:
         document = parse_json(value)
         for name in self._required:
             if document.get(name) is None:
-                raise decoding.ValueRejected(f"field {name} is required and is not there")
+                raise decoding.ValueRejected(f"field {name} is required and missing")
         row: list[Any] = []
         for name, (convert, column) in self._fields.items():
             member = document.get(name)
             try:
                 row.append(convert(member))
             except ValueError as error:
-                text = json.dumps(member, default=str)[:_SHOWN]
+                text = json.dumps(member, default=str)[:_SHOWN_CHARACTERS_MAX]
                 raise decoding.ValueRejected(
                     f"field {name}: {text} is not a {show_type(column.type)}: {error}"
                 ) from None
@@ -84,11 +84,11 @@ class RowReader:
 
     def rest(self, document: Mapping[str, Any]) -> str | None:
         """Encodes the fields without a column as JSON; drops nulls."""
-        left = {
+        unmapped = {
             name: _rest_of(value, self._fields[name][1].type) if name in self._fields else value
             for name, value in document.items()
         }
-        kept = {name: value for name, value in left.items() if value is not None}
+        kept = {name: value for name, value in unmapped.items() if value is not None}
         if not kept:
             return None
         text = json.dumps(kept, ensure_ascii=False, default=_show_decimal)
@@ -130,11 +130,11 @@ def _rest_of(value: Any, type: iceberg.IcebergType) -> Any:
     """Returns the members without a column; a list with such an item is kept whole."""
     if isinstance(value, dict) and isinstance(type, iceberg.StructType):
         members = {field.name: field.field_type for field in type.fields}
-        left = {
+        unmapped = {
             name: _rest_of(inner, members[name]) if name in members else inner
             for name, inner in value.items()
         }
-        return {name: inner for name, inner in left.items() if inner is not None} or None
+        return {name: inner for name, inner in unmapped.items() if inner is not None} or None
     if isinstance(value, list) and isinstance(type, iceberg.ListType):
         return value if any(_rest_of(item, type.element_type) for item in value) else None
     if isinstance(value, dict) and isinstance(type, iceberg.MapType):
@@ -161,7 +161,7 @@ def _read_decimal(limit: Decimal, step: Decimal, value: Any) -> Decimal:
         number = Decimal(value)
         rounded = number.quantize(step)
     except (InvalidOperation, ValueError):
-        raise decoding.ValueRejected("not such a number") from None
+        raise decoding.ValueRejected("not a decimal number") from None
     if rounded != number or abs(number) >= limit:
         raise decoding.ValueRejected("too many digits")
     return rounded
@@ -196,7 +196,7 @@ def _read_bytes(value: Any) -> bytes:
     try:
         return base64.b64decode(decoding.read_text(value), validate=True)
     except binascii.Error as error:
-        raise decoding.ValueRejected(f"no base64: {error}") from None
+        raise decoding.ValueRejected(f"not base64: {error}") from None
 
 
 def _read_date(value: Any) -> date:
@@ -206,7 +206,7 @@ def _read_date(value: Any) -> date:
 def _read_time(value: Any) -> time:
     moment = time.fromisoformat(decoding.read_text(value))
     if moment.tzinfo is not None:
-        raise decoding.ValueRejected("it has a zone")
+        raise decoding.ValueRejected("it has a time zone")
     return moment
 
 
@@ -219,7 +219,7 @@ def _read_timestamp(has_zone: bool, value: Any) -> datetime:
         if moment.tzinfo is None:
             return moment
         if not has_zone:
-            raise decoding.ValueRejected("it has a zone")
+            raise decoding.ValueRejected("it has a time zone")
         return moment.astimezone(UTC).replace(tzinfo=None)
     except OverflowError:
         raise decoding.ValueRejected("beyond the years 1 to 9999") from None
@@ -304,8 +304,8 @@ class JsonDecoder:
             text = values.cast(pa.string())
         except pa.ArrowInvalid:
             raise _NeedsRowPath from None
-        opened = pc.add(pc.count_substring(text, "["), pc.count_substring(text, "{"))
-        if (pc.max(opened).as_py() or 0) > _OPENED_MAX:
+        brackets = pc.add(pc.count_substring(text, "["), pc.count_substring(text, "{"))
+        if (pc.max(brackets).as_py() or 0) > _BRACKETS_MAX:
             raise _NeedsRowPath
         numbers = pa.array(np.arange(len(values)))
         framed = pc.binary_join_element_wise(
@@ -313,8 +313,8 @@ class JsonDecoder:
         )
         offsets = np.frombuffer(framed.buffers()[1], np.int32)[framed.offset :]
         data = framed.buffers()[2].slice(int(offsets[0]), int(offsets[len(framed)] - offsets[0]))
-        has_moments = any(isinstance(column.type, _MOMENTS) for column in self.fields)
-        for is_numeric in (False, True) if has_moments else (False,):
+        has_timestamps = any(isinstance(column.type, _TIMESTAMPS) for column in self.fields)
+        for is_numeric in (False, True) if has_timestamps else (False,):
             rows = self._read(data, is_numeric)
             if rows is not None:
                 return _check_frame(rows, numbers)
@@ -342,10 +342,10 @@ class JsonDecoder:
         self, values: pa.Array, objects: pa.StructArray
     ) -> tuple[pa.Array, npt.NDArray[np.bool_], list[str]]:
         """Returns the `_rest` column, and the values rejected for it with their reasons."""
-        known = {column.name for column in self.fields}
+        names = {column.name for column in self.fields}
         has_rest = np.zeros(len(values), np.bool_)
         for slot, member in enumerate(objects.type):
-            if member.name not in known:
+            if member.name not in names:
                 has_rest |= objects.field(slot).is_valid().to_numpy(zero_copy_only=False)
         is_bad = np.zeros(len(values), np.bool_)
         if not has_rest.any():
@@ -378,7 +378,7 @@ def _block_type(type: iceberg.IcebergType, is_numeric: bool = False) -> pa.DataT
 
     With `is_numeric` timestamps are milliseconds, else text.
     """
-    if isinstance(type, _MOMENTS):
+    if isinstance(type, _TIMESTAMPS):
         return pa.int64() if is_numeric else pa.string()
     if isinstance(type, _BY_TEXT):
         return pa.string()
@@ -399,19 +399,19 @@ def _plain_type(type: iceberg.IcebergType) -> pa.DataType | None:
 
 def _convert(array: pa.Array, type: iceberg.IcebergType) -> pa.Array:
     """Converts a parsed column to its type; raises _NeedsRowPath."""
-    wanted = to_arrow(type)
+    arrow_type = to_arrow(type)
     try:
-        if isinstance(type, _MOMENTS):
-            return _convert_moments(array, wanted)
+        if isinstance(type, _TIMESTAMPS):
+            return _convert_timestamps(array, arrow_type)
         if isinstance(type, _BY_TEXT):
-            return _convert_text(array, wanted)
+            return _convert_text(array, arrow_type)
         if array.type != _block_type(type):
-            raise _NeedsRowPath  # members that no column takes
+            raise _NeedsRowPath  # members without a column
         if isinstance(type, (iceberg.FloatType, iceberg.DoubleType)) and not _is_exact(array):
             raise _NeedsRowPath
         if type.__class__ not in _PLAIN and _has_floats(array.type):
             raise _NeedsRowPath
-        return array.cast(wanted)
+        return array.cast(arrow_type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         raise _NeedsRowPath from None
 
@@ -430,22 +430,22 @@ def _is_exact(array: pa.Array) -> bool:
     return bool(pc.all(small, skip_nulls=True).as_py() is not False)
 
 
-def _convert_moments(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+def _convert_timestamps(array: pa.Array, arrow_type: pa.DataType) -> pa.Array:
     if pa.types.is_int64(array.type):
-        moments = pc.multiply_checked(array, 1000)
+        microseconds = pc.multiply_checked(array, 1000)
     else:
-        moments = array.cast(wanted).cast(pa.int64())
-    bounds = pc.min_max(moments).as_py()
+        microseconds = array.cast(arrow_type).cast(pa.int64())
+    bounds = pc.min_max(microseconds).as_py()
     if bounds["min"] is not None and (
         bounds["min"] < _MICROSECONDS_MIN or bounds["max"] > _MICROSECONDS_MAX
     ):
         raise _NeedsRowPath
-    return moments.cast(wanted)
+    return microseconds.cast(arrow_type)
 
 
-def _convert_text(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+def _convert_text(array: pa.Array, arrow_type: pa.DataType) -> pa.Array:
     """Converts dates and decimals in notations that both decoders parse alike."""
-    pattern = _DATE if pa.types.is_date(wanted) else _DECIMAL
+    pattern = _DATE if pa.types.is_date(arrow_type) else _DECIMAL
     if not pc.all(pc.match_substring_regex(array, pattern), skip_nulls=True).as_py() is not False:
         raise _NeedsRowPath
-    return array.cast(wanted)
+    return array.cast(arrow_type)

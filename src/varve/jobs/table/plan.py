@@ -52,7 +52,7 @@ class TablePlan:
 
         A rebuild is one batch.
         """
-        taken: list[Piece] = []
+        batch_pieces: list[Piece] = []
         offsets: dict[int, int] = {}
         size = 0
         for partition, pieces in groupby(self.pieces, key=lambda piece: piece.partition):
@@ -60,27 +60,27 @@ class TablePlan:
                 segment = list(group)
                 is_full = size and size + sum(piece.size for piece in segment) > limit_bytes
                 if is_full and not self.is_rebuild:
-                    yield Batch(tuple(taken), dict(offsets), is_last=False)
-                    taken, size = [], 0
-                taken += segment
+                    yield Batch(tuple(batch_pieces), dict(offsets), is_last=False)
+                    batch_pieces, size = [], 0
+                batch_pieces += segment
                 size += sum(piece.size for piece in segment)
                 offsets[partition] = end
             offsets[partition] = self.ends[partition]
-        yield Batch(tuple(taken), {**offsets, **self.ends}, is_last=True)
+        yield Batch(tuple(batch_pieces), {**offsets, **self.ends}, is_last=True)
 
     def advance(self, before: SyncState, offsets: Mapping[int, int]) -> SyncState:
         """Returns the state after a batch, with new marks for the offsets that advance."""
-        moved = {
+        advanced = {
             partition: offset
             for partition, offset in offsets.items()
             if self.is_rebuild or before.offsets.get(partition) != offset
         }
         marks: dict[int, HistoryMark] = {
-            partition: mark for partition, mark in before.marks.items() if partition not in moved
+            partition: mark for partition, mark in before.marks.items() if partition not in advanced
         }
         for source in self.sources:
-            if source.number in moved:
-                mark = source.find_mark(moved[source.number])
+            if source.number in advanced:
+                mark = source.find_mark(advanced[source.number])
                 if mark is not None:
                     marks[source.number] = mark
         return replace(
@@ -111,16 +111,16 @@ def plan_table(options: SourceOptions, progress: SyncState, *, is_keyed: bool = 
             for source in sources
         )
     )
-    reached = {} if is_rebuild else progress.offsets
+    table_offsets = {} if is_rebuild else progress.offsets
     pieces: list[Piece] = []
     ends: dict[int, int] = {}
     missed = 0
     for source in sources:
         start, end = bounds[source.number]
-        first = max(start, reached.get(source.number, start))
+        first_offset = max(start, table_offsets.get(source.number, start))
         missed += max(0, start - progress.offsets.get(source.number, start))
-        ends[source.number] = max(end, first)
-        pieces += source.pieces(start_offset=first, end_offset=end, filters=SourceFilters())
+        ends[source.number] = max(end, first_offset)
+        pieces += source.pieces(start_offset=first_offset, end_offset=end, filters=SourceFilters())
     return TablePlan(
         sources=tuple(sources),
         breaks=breaks,
@@ -141,10 +141,14 @@ def plan_table(options: SourceOptions, progress: SyncState, *, is_keyed: bool = 
 def _find_breaks(sources: Sequence[PartitionSource], progress: SyncState) -> tuple[str, ...]:
     breaks: list[str] = []
     for source in sources:
-        reached = progress.offsets.get(source.number)
-        if reached is not None:
-            seen = source.find_break(reached, progress.marks.get(source.number))
-            breaks += [] if seen is None else [f"{source.topic}-{source.number}: {seen}"]
+        offset = progress.offsets.get(source.number)
+        if offset is not None:
+            history_break = source.find_break(offset, progress.marks.get(source.number))
+            breaks += (
+                []
+                if history_break is None
+                else [f"{source.topic}-{source.number}: {history_break}"]
+            )
     return tuple(breaks)
 
 
@@ -175,8 +179,8 @@ def has_tombstones(
     `cleaned_up_to` has decreased, its record was lost.
     """
     start_offset, end_offset = bounds
-    reached = progress.offsets.get(partition)
-    if reached is None or reached >= end_offset or reached <= start_offset:
+    offset = progress.offsets.get(partition)
+    if offset is None or offset >= end_offset or offset <= start_offset:
         return True
-    known = progress.cleaned.get(partition, 0)
-    return progress.is_remote == is_remote and known <= cleaned_up_to <= reached
+    cleaned_before = progress.cleaned.get(partition, 0)
+    return progress.is_remote == is_remote and cleaned_before <= cleaned_up_to <= offset

@@ -35,7 +35,7 @@ METADATA: Final = "metadata"
 DAY_MS: Final = 86_400_000
 
 
-class Unwanted(Protocol):
+class RowSelector(Protocol):
     """Marks the rows to remove, and those of them that match by offset alone."""
 
     def find(self, partitions: pa.Array, offsets: pa.Array, keys: pa.Array | None) -> Flags: ...
@@ -51,9 +51,9 @@ class OffsetBounds:
 
     def find(self, partitions: pa.Array, offsets: pa.Array, keys: pa.Array | None = None) -> Flags:
         numbers, slots = np.unique(np.asarray(partitions), return_inverse=True)
-        otherwise = LONG_MAX if self.is_above else 0
-        known = [self.offsets.get(int(number), otherwise) for number in numbers]
-        is_above: Flags = np.asarray(offsets) >= np.array(known, np.int64)[slots]
+        default_bound = LONG_MAX if self.is_above else 0
+        bounds = [self.offsets.get(int(number), default_bound) for number in numbers]
+        is_above: Flags = np.asarray(offsets) >= np.array(bounds, np.int64)[slots]
         return is_above if self.is_above else ~is_above
 
     def find_single(self, partitions: pa.Array, offsets: pa.Array, keys: pa.Array) -> Flags:
@@ -76,32 +76,34 @@ class OffsetBounds:
 
 @dataclass(frozen=True, slots=True)
 class RewriteTask:
-    """Rewrites a file without the rows of the shared Unwanted; no changes if none match."""
+    """Rewrites a file without the rows of the shared RowSelector; no changes if none match."""
 
     run_id: str
     name: str
     files: TableFiles
     file: DataFile
 
-    def run(self, shared: Unwanted) -> FileChanges:
+    def run(self, shared: RowSelector) -> FileChanges:
         with translate_catalog_errors(self.files.location):
             positions = self.files.read([self.file], _POSITION_COLUMNS)
             arrays = [positions[name].combine_chunks() for name in _POSITION_COLUMNS]
-            gone = shared.find(*arrays)
-            if not gone.any():
+            is_removed = shared.find(*arrays)
+            if not is_removed.any():
                 return FileChanges()
-            added = () if gone.all() else self._write(self.files.read([self.file]), gone)
+            added = (
+                () if is_removed.all() else self._write(self.files.read([self.file]), is_removed)
+            )
             return FileChanges(
                 added,
                 (self.file,),
-                gone_rows=int(gone.sum()),
+                removed_rows=int(is_removed.sum()),
                 single_rows=int(shared.find_single(*arrays).sum()),
             )
 
-    def _write(self, rows: pa.Table, gone: Flags) -> tuple[DataFile, ...]:
+    def _write(self, rows: pa.Table, is_removed: Flags) -> tuple[DataFile, ...]:
         has_buckets = len(self.files.metadata.spec().fields) > 0
         partition = self.file.partition if has_buckets else None
-        rows = rows.filter(pa.array(~gone))
+        rows = rows.filter(pa.array(~is_removed))
         with RowsWriter(self.files, self.run_id, self.name, partition) as writer:
             for part in [rows] if has_buckets else split_by_partition(rows):
                 writer.write(part)
@@ -117,19 +119,19 @@ def split_by_partition(rows: pa.Table) -> list[pa.Table]:
 def rewrite_files(
     table: Table,
     files: Iterable[DataFile],
-    unwanted: Unwanted,
+    selector: RowSelector,
     *,
     stage: str,
     run_id: str,
     runner: TaskRunner,
 ) -> FileChanges:
-    """Rewrites files of a table without the unwanted rows; the caller commits the changes."""
+    """Rewrites files of a table without the selected rows; the caller commits the changes."""
     table_files = TableFiles.of(table)
     tasks = [
         RewriteTask(run_id, f"kept-{number}", table_files, file)
         for number, file in enumerate(files)
     ]
-    return join_changes(runner.run(stage, tasks, unwanted))
+    return join_changes(runner.run(stage, tasks, selector))
 
 
 # Snapshots
@@ -167,16 +169,18 @@ def expire_snapshots(
 
 def _expire_table(table: Table, older_than_ms: int) -> ExpiryResult:
     old = [snapshot for snapshot in find_expirable(table) if snapshot.timestamp_ms < older_than_ms]
-    removed = [*expire(table, old), *remove_unnamed(table)]
+    removed = [*expire(table, old), *delete_unreferenced(table)]
     name = ".".join(table.name())
     return ExpiryResult(name, len(old), len(table.metadata.snapshots), tuple(removed))
 
 
 def find_expirable(table: Table) -> list[Snapshot]:
     """Returns the snapshots that are neither current nor referenced by a branch or tag."""
-    held = {ref.snapshot_id for ref in table.metadata.refs.values()}
-    held |= {table_state.snapshot_id(table) or 0}
-    return [snapshot for snapshot in table.metadata.snapshots if snapshot.snapshot_id not in held]
+    retained = {ref.snapshot_id for ref in table.metadata.refs.values()}
+    retained |= {table_state.snapshot_id(table) or 0}
+    return [
+        snapshot for snapshot in table.metadata.snapshots if snapshot.snapshot_id not in retained
+    ]
 
 
 def find_named_refs(table: Table) -> list[str]:
@@ -184,11 +188,11 @@ def find_named_refs(table: Table) -> list[str]:
     return [name for name in table.metadata.refs if name != MAIN_BRANCH]
 
 
-def find_referenced(table: Table, holder: str) -> list[str]:
+def find_referenced(table: Table, ref: str) -> list[str]:
     """Returns the data files of the snapshot of a branch or tag."""
-    id = table.metadata.refs[holder].snapshot_id
-    held = [snapshot for snapshot in table.metadata.snapshots if snapshot.snapshot_id == id]
-    return sorted(path for path in named_files(table, held) if path.endswith(".parquet"))
+    id = table.metadata.refs[ref].snapshot_id
+    snapshots = [snapshot for snapshot in table.metadata.snapshots if snapshot.snapshot_id == id]
+    return sorted(path for path in named_files(table, snapshots) if path.endswith(".parquet"))
 
 
 def expire(table: Table, snapshots: Sequence[Snapshot]) -> list[str]:
@@ -200,8 +204,8 @@ def expire(table: Table, snapshots: Sequence[Snapshot]) -> list[str]:
         expiry = table.maintenance.expire_snapshots()
         expiry.by_ids([snapshot.snapshot_id for snapshot in snapshots]).commit()
         table.refresh()
-        left = named_files(table, table.metadata.snapshots)
-        return TableFiles.of(table).delete(sorted(before - left))
+        remaining = named_files(table, table.metadata.snapshots)
+        return TableFiles.of(table).delete(sorted(before - remaining))
 
 
 def named_files(table: Table, snapshots: Sequence[Snapshot]) -> set[str]:
@@ -212,7 +216,7 @@ def named_files(table: Table, snapshots: Sequence[Snapshot]) -> set[str]:
     return names
 
 
-def remove_unnamed(table: Table, *, own_run: str | None = None) -> list[str]:
+def delete_unreferenced(table: Table, *, own_run: str | None = None) -> list[str]:
     """Deletes data files and manifests that no snapshot names, except those of other runs.
 
     While another run is active its manifests are unknown, so that no manifest is deleted. The files
@@ -221,8 +225,10 @@ def remove_unnamed(table: Table, *, own_run: str | None = None) -> list[str]:
     """
     files = TableFiles.of(table)
     with translate_catalog_errors(table):
-        data = [file.path for file in files.find(DATA)]
-        manifests = [file.path for file in files.find(METADATA) if file.path.endswith(".avro")]
+        data = [file.path for file in files.list_files(DATA)]
+        manifests = [
+            file.path for file in files.list_files(METADATA) if file.path.endswith(".avro")
+        ]
         others = [run for run in table_state.find_run_markers(table) if run != own_run]
         candidates = data if others else data + manifests
         folders = tuple(f"{files.data_folder(run)}/" for run in others)

@@ -29,7 +29,7 @@ from varve.jobs.table.columns import (
     define_table,
     infer_value_fields,
     make_decoder,
-    read_given_fields,
+    parse_schema_fields,
 )
 from varve.jobs.table.data_files import FileChanges, TableFiles, join_changes
 from varve.jobs.table.decoding import Decoder
@@ -69,10 +69,10 @@ from varve.jobs.tier.bucket import Bucket
 
 _T = TypeVar("_T")
 
-_TRIES: Final = 5
+_COMMIT_ATTEMPTS_MAX: Final = 5
 """Attempts of a batch when another program commits to the table."""
 
-_NOTHING: Final = SyncState({}, {})
+_INITIAL_STATE: Final = SyncState({}, {})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +108,7 @@ class TableResult(JobResult):
 
     @classmethod
     def begin(
-        cls, table: str, definition: TableDefinition, guessed: Fields, added: Fields, swept: int
+        cls, table: str, definition: TableDefinition, inferred: Fields, added: Fields, swept: int
     ) -> "TableResult":
         return cls(
             table=table,
@@ -116,7 +116,7 @@ class TableResult(JobResult):
             mode=definition.mode,
             format=definition.format,
             columns=tuple(field.describe() for field in definition.fields),
-            inferred=tuple(field.describe() for field in guessed),
+            inferred=tuple(field.describe() for field in inferred),
             added_columns=tuple(field.describe() for field in added),
             swept=swept,
         )
@@ -173,7 +173,8 @@ def check_tier_is_given(topic: str, address: Bucket | None, directories: Sequenc
         entry = decode_topics(fs.read(path), path).topics.get(topic) if fs.exists(path) else None
         if entry is not None and str(entry.settings.get("remote.storage.enable")).lower() == "true":
             raise InvalidRequest(
-                f"topic {topic} of {directory} is in the cold tier: give the object store too"
+                f"topic {topic} of {directory} has remote segments: give their object store too "
+                "(--store)"
             )
 
 
@@ -219,11 +220,11 @@ class TableSync:
     def _open(self, catalog: Catalog) -> "_Tables":
         """Opens or creates the table and its side table; deletes leftovers of killed runs."""
         table = find_table(catalog, self.name)
-        progress = _NOTHING if table is None else read_sync_state(table)
-        guessed: Fields = ()
+        progress = _INITIAL_STATE if table is None else read_sync_state(table)
+        inferred: Fields = ()
         if table is None:
             plan = plan_table(self.options, progress)
-            definition, guessed = define_table(plan, self.options, self.settings)
+            definition, inferred = define_table(plan, self.options, self.settings)
             self._register(plan)
             table = create_table(catalog, self.name, definition)
         definition = read_definition(table)
@@ -232,7 +233,7 @@ class TableSync:
         _check_no_sink(table)
         check_registry(definition, self.name, self.settings.registry)
         check_history(plan, self.name, is_keyed=definition.is_keyed)
-        definition, added = self._add_asked_columns(table, definition, plan)
+        definition, added = self._add_requested_columns(table, definition, plan)
         bad = None
         if definition.has_bad:
             bad = find_table(catalog, f"{self.name}{BAD}") or create_rejected_table(
@@ -241,7 +242,7 @@ class TableSync:
         both = [table] if bad is None else [table, bad]
         self._register(plan, both)
         swept = fence_other_runs(both, self.run_id)
-        self._result = TableResult.begin(self.name, definition, guessed, added, len(swept))
+        self._result = TableResult.begin(self.name, definition, inferred, added, len(swept))
         return _Tables(catalog, definition, table, bad)
 
     def _register(self, plan: TablePlan, tables: Sequence[Table] = ()) -> None:
@@ -257,12 +258,12 @@ class TableSync:
             locations=[table.location() for table in tables],
         )
 
-    def _add_asked_columns(
+    def _add_requested_columns(
         self, table: Table, definition: TableDefinition, plan: TablePlan
     ) -> tuple[TableDefinition, Fields]:
         """Adds the requested columns; returns the new definition and the added fields."""
         settings = self.settings
-        fields = read_given_fields(settings, definition.format)
+        fields = parse_schema_fields(settings, definition.format)
         if settings.is_adding_columns and not fields and definition.format is ValueFormat.JSON:
             fields = infer_value_fields(plan, self.options, settings, definition.fields)
         new = find_new_fields(definition, self.name, fields, is_adding=settings.is_adding_columns)
@@ -292,7 +293,7 @@ class TableSync:
                 ):  # the next run deletes the files; the first error is raised
                     self._sweep(tables)
             if isinstance(error, CommitConflict):
-                raise Unavailable(f"{error} when it is at rest") from error
+                raise Unavailable(f"{error} when no other program changes it") from error
             raise
         self._sweep(tables)
         progress = read_sync_state(tables.table)
@@ -323,14 +324,14 @@ class TableSync:
             if written.removed or snapshot_id(table) is not None:
                 self._commit(table, after, written.added, written.removed)
             self._result = replace(
-                self._result, expired_rows=self._result.expired_rows + written.gone_rows
+                self._result, expired_rows=self._result.expired_rows + written.removed_rows
             )
 
-    def _rewrite(self, table: Table, unwanted: OffsetBounds) -> FileChanges:
+    def _rewrite(self, table: Table, bounds: OffsetBounds) -> FileChanges:
         return rewrite_files(
             table,
-            data_files(table, unwanted.row_filter()),
-            unwanted,
+            data_files(table, bounds.row_filter()),
+            bounds,
             stage="table: remove rows",
             run_id=self.run_id,
             runner=self.runner,
@@ -348,7 +349,7 @@ class TableSync:
             after = replace(after, synced_ms=began_ms)
         if plan.is_rebuild:
             after = replace(after, needs_rebuild=False)
-        for left in reversed(range(_TRIES)):
+        for attempts_left in reversed(range(_COMMIT_ATTEMPTS_MAX)):
             bases = [snapshot_id(opened) for opened in tables.both()]
             try:
                 self._try_batch(tables, plan, batch, decoder, after)
@@ -359,7 +360,7 @@ class TableSync:
                 for table, base in zip(tables.both(), bases, strict=True):
                     check_not_fenced(table, base, self.run_id)
                 has_moved = read_sync_state(tables.table).offsets != before.offsets
-                if isinstance(error, NotFound) or not left or has_moved:
+                if isinstance(error, NotFound) or not attempts_left or has_moved:
                     raise
 
     def _try_batch(
@@ -382,8 +383,8 @@ class TableSync:
         else:
             tasks = [AppendTask(read) for read in reads]
             written = join_changes(self._run("read and write", tasks, decoder))
-        reached = _NOTHING if plan.is_rebuild else read_sync_state(tables.table)
-        self._commit_bad(tables, written.bad, reached, after)
+        table_state = _INITIAL_STATE if plan.is_rebuild else read_sync_state(tables.table)
+        self._commit_bad(tables, written.bad, table_state, after)
         self._commit(tables.table, after, written.added, written.removed)
         self._result = self._result.add(written)
 
@@ -397,8 +398,8 @@ class TableSync:
         buckets = tables.definition.buckets
         staged = self._run("read", [StageTask(read, buckets) for read in reads], decoder)
         current = data_files(tables.table)
-        is_keeping = plan.is_rebuild and self.settings.is_keeping_expired
-        existing = {} if plan.is_rebuild and not is_keeping else _by_bucket(current)
+        keeps_expired = plan.is_rebuild and self.settings.is_keeping_expired
+        existing = {} if plan.is_rebuild and not keeps_expired else _by_bucket(current)
         pieces: dict[int, list[tuple[str, int]]] = {}
         for rows in staged:
             for group, bucket in rows.groups:
@@ -413,25 +414,25 @@ class TableSync:
                 bucket,
                 tuple(existing.get(bucket, ())),
                 tuple(pieces.get(bucket, ())),
-                plan.starts if is_keeping else None,
+                plan.starts if keeps_expired else None,
             )
-            for bucket in sorted(pieces.keys() | (existing.keys() if is_keeping else ()))
+            for bucket in sorted(pieces.keys() | (existing.keys() if keeps_expired else ()))
         ]
         merged = self._run("merge", tasks)
-        is_replaced = plan.is_rebuild and not is_keeping
+        is_replaced = plan.is_rebuild and not keeps_expired
         replaced = FileChanges(removed=tuple(current)) if is_replaced else FileChanges()
         return join_changes([*(rows.written for rows in staged), *merged, replaced])
 
     def _commit_bad(
-        self, tables: "_Tables", added: Sequence[DataFile], reached: SyncState, after: SyncState
+        self, tables: "_Tables", added: Sequence[DataFile], table_state: SyncState, after: SyncState
     ) -> None:
         """Removes side table rows beyond the table's offsets, and adds those of the batch."""
         if tables.bad is None:
             return
         state = read_sync_state(tables.bad)
         stale = FileChanges()
-        if reached.is_behind(state):
-            ends = {partition: reached.offsets.get(partition, 0) for partition in state.offsets}
+        if table_state.is_behind(state):
+            ends = {partition: table_state.offsets.get(partition, 0) for partition in state.offsets}
             stale = self._rewrite(tables.bad, OffsetBounds(ends, is_above=True))
         elif not added:
             return

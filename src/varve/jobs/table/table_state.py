@@ -50,6 +50,7 @@ FRAMED: Final = "varve.avro.framed"
 BUCKETS: Final = "varve.buckets"
 
 _REMOTE: Final = "cold"
+"""The value of `varve.tier` for a topic with remote segments."""
 _YES: Final = "true"
 _RETRIES: Final = "commit.retry.num-retries"
 
@@ -62,15 +63,15 @@ PROPERTIES: Final = {
 }
 """Properties of new tables; they bound the metadata that commits accumulate."""
 _MARKER_SUFFIX: Final = ".json"
-_FENCE_TRIES: Final = 5
+_FENCE_ATTEMPTS_MAX: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
 class SyncState:
     """The next offset to read of each partition, and the log start up to which rows are expired.
 
-    At `synced_ms` the table was up to date with the topic, which `is_remote` if it was in the cold
-    tier. With `needs_rebuild` an erasure has removed single records whose keys may have older
+    At `synced_ms` the table was up to date with the topic, which `is_remote` if it had remote
+    segments. With `needs_rebuild` an erasure has removed single records whose keys may have older
     records in the log. `marks` identify the batches before the offsets; `cleaned` is the offset up
     to which each partition was compacted. `sink` is the last batch of the stream that writes the
     table; commits of other jobs, such as an erasure, keep it.
@@ -201,13 +202,17 @@ class CommitConflict(Unavailable):
 @contextmanager
 def translate_commit_errors(table: Table, *conflicts: type[Exception]) -> Iterator[None]:
     """Raises CommitConflict if the table has changed since it was loaded, or for `conflicts`."""
-    known: tuple[type[Exception], ...] = (CommitFailedException, ValidationException, *conflicts)
+    conflict_types: tuple[type[Exception], ...] = (
+        CommitFailedException,
+        ValidationException,
+        *conflicts,
+    )
     try:
         with translate_catalog_errors(table):
             yield
-    except known as error:
+    except conflict_types as error:
         raise CommitConflict(
-            f"{describe_table(table)} was changed by somebody else meanwhile: run again"
+            f"{describe_table(table)} was changed by another program during the run: run again"
         ) from error
 
 
@@ -244,7 +249,7 @@ def check_not_fenced(table: Table, base_id: int | None, run_id: str) -> None:
     if others:
         raise Fenced(
             f"{describe_table(table)} was taken over by another run ({sorted(others)[0]}, "
-            f"property {RUN}): this one changed nothing since, and need not be repeated"
+            f"property {RUN}): this run changed nothing since, and need not be repeated"
         )
 
 
@@ -300,20 +305,20 @@ def fence_other_runs(tables: Sequence[Table], run_id: str) -> list[str]:
 
     All tables are fenced before a file is deleted: a run commits to one, then to the other.
     """
-    marks = {marker for table in tables for marker in find_run_markers(table)}
-    others = sorted(marks - {run_id})
+    markers = {marker for table in tables for marker in find_run_markers(table)}
+    others = sorted(markers - {run_id})
     for table in tables if others else ():
         _fence_table(table, run_id)
     return [path for other in others for table in tables for path in sweep(table, other)]
 
 
 def _fence_table(table: Table, run_id: str) -> None:
-    for left in reversed(range(_FENCE_TRIES)):
+    for attempts_left in reversed(range(_FENCE_ATTEMPTS_MAX)):
         try:
             commit(table, progress=read_sync_state(table), run_id=run_id)
             return
         except CommitConflict:
-            if not left:
+            if not attempts_left:
                 raise
             with translate_catalog_errors(table):
                 table.refresh()
@@ -322,7 +327,7 @@ def _fence_table(table: Table, run_id: str) -> None:
 def find_run_markers(table: Table) -> list[str]:
     """Returns the ids of runs that have started and not ended."""
     with translate_catalog_errors(table):
-        markers = TableFiles.of(table).find(RUN_MARKERS)
+        markers = TableFiles.of(table).list_files(RUN_MARKERS)
     return [
         file.path.rpartition("/")[2].removesuffix(_MARKER_SUFFIX)
         for file in markers
@@ -337,10 +342,10 @@ def sweep(table: Table, run_id: str, committed: set[str] | None = None) -> list[
     """
     files = TableFiles.of(table)
     with translate_catalog_errors(table):
-        listed = files.find(f"{DATA}/{run_id}")
+        listed = files.list_files(f"{DATA}/{run_id}")
         kept = committed or set()
         if listed and committed is None:
             kept = referenced_paths(table)
-        gone = files.delete(file.path for file in listed if file.path not in kept)
+        deleted = files.delete(file.path for file in listed if file.path not in kept)
         files.delete([f"{files.location}/{RUN_MARKERS}/{run_id}{_MARKER_SUFFIX}"])
-    return gone
+    return deleted

@@ -33,7 +33,7 @@ SOURCE: Final = ("partition", "offset", "timestamp", "key", "value", "headers")
 
 _ROW_KEY: Final = (PARTITION, KEY)
 """The unique key of an upserted table."""
-NO_KEY: Final = "no key: a table of keys has one row for each"
+NO_KEY: Final = "no key: an upserted table has one row for each key"
 
 
 # Records as rows
@@ -80,16 +80,16 @@ def _assemble_rows(
     if len(deleted):
         slots = np.searchsorted(kept, order)
         is_deleted = np.isin(order, deleted, assume_unique=True)
-        places = pa.array(np.where(is_deleted, 0, slots), mask=is_deleted)
-        columns = {name: _take(array, places) for name, array in columns.items()}
+        positions = pa.array(np.where(is_deleted, 0, slots), mask=is_deleted)
+        columns = {name: _take(array, positions) for name, array in columns.items()}
     else:
         is_deleted = np.zeros(len(order), np.bool_)
     record = {**_record_columns(batch, order), DELETED: pa.array(is_deleted)}
     return pa.table({**record, **columns})
 
 
-def _take(array: pa.Array, places: pa.Array) -> pa.Array:
-    return pa.nulls(len(places), array.type) if not len(array) else array.take(places)
+def _take(array: pa.Array, positions: pa.Array) -> pa.Array:
+    return pa.nulls(len(positions), array.type) if not len(array) else array.take(positions)
 
 
 def _make_bad(batch: pa.RecordBatch, rows: npt.NDArray[np.int64], reasons: list[str]) -> pa.Table:
@@ -103,9 +103,9 @@ def _make_bad(batch: pa.RecordBatch, rows: npt.NDArray[np.int64], reasons: list[
 def _record_columns(batch: pa.RecordBatch, rows: npt.NDArray[np.int64]) -> dict[str, pa.Array]:
     names = {PARTITION: "partition", OFFSET: "offset", TIMESTAMP: "timestamp", KEY: "key"}
     is_all = len(rows) == len(batch)
-    places = pa.array(rows)
+    positions = pa.array(rows)
     return {
-        column: batch[name] if is_all else batch[name].take(places)
+        column: batch[name] if is_all else batch[name].take(positions)
         for column, name in names.items()
     }
 

@@ -143,19 +143,19 @@ def parse_schema(text: str, where: str) -> Fields:
 
 def check_fields(fields: Sequence[ValueField], where: str) -> None:
     """Raises InvalidRequest for duplicate, reserved and invalid column names."""
-    known: dict[str, str] = {name.lower(): name for name in RESERVED}
+    names: dict[str, str] = {name.lower(): name for name in RESERVED}
     for field in fields:
-        before = known.get(field.name.lower())
+        before = names.get(field.name.lower())
         if before is not None:
             raise InvalidRequest(
                 f"{where}: field {field.name!r:.80} has the name of column {before}; readers such "
-                "as Spark ignore the case of names. Leave it out: what is in no "
-                f"column is kept in {REST}"
+                "as Spark ignore the case of names. Leave it out: fields without a "
+                f"column are kept in {REST}"
             )
-        known[field.name.lower()] = field.name
+        names[field.name.lower()] = field.name
         if not is_column_name(field.name):
             raise InvalidRequest(
-                f"{where}: {field.name!r:.80} cannot be a column: letters, digits and _ can"
+                f"{where}: {field.name!r:.80} cannot be a column name: use letters, digits and _"
             )
 
 
@@ -207,7 +207,7 @@ def _read_iceberg(document: Mapping[str, Any], where: str) -> Fields:
         schema = Schema.model_validate(document)
     except (ValidationError, ValueError, KeyError) as error:
         line = str(error).splitlines()[0]
-        raise InvalidRequest(f"{where}: no schema as Iceberg writes it: {line:.300}") from error
+        raise InvalidRequest(f"{where}: not an Iceberg schema: {line:.300}") from error
     return tuple(
         ValueField(
             field.name,
@@ -222,7 +222,7 @@ def _read_iceberg(document: Mapping[str, Any], where: str) -> Fields:
 def _read_field(name: str, type: object, where: str) -> ValueField:
     if not isinstance(type, str):
         raise InvalidRequest(
-            f"{where}: the type of {name!r:.80} is {type!r:.80}, not a text; write {_EXAMPLE}"
+            f"{where}: the type of {name!r:.80} is {type!r:.80}, not a string; write {_EXAMPLE}"
         )
     text = type.strip()
     plain = text.removesuffix(_REQUIRED)
@@ -233,11 +233,11 @@ def parse_type(text: str, where: str) -> iceberg.IcebergType:
     """Parses a type, such as `list<struct<a: long, b: string>>`; raises InvalidRequest."""
     words = _WORDS.findall(text)
     if not words:
-        raise InvalidRequest(f"{where}: an empty text is not a type")
+        raise InvalidRequest(f"{where}: the type is empty")
     parser = _TypeParser(words, f"{where}: type {text!r:.200}")
-    type = parser.take(0)
+    type = parser.parse(0)
     if words:
-        raise parser.fault(f"{words[0]!r:.40} is too much")
+        raise parser.error(f"unexpected {words[0]!r:.40} after the type")
     return type
 
 
@@ -248,62 +248,62 @@ class _TypeParser:
     words: list[str]
     where: str
 
-    def take(self, depth: int) -> iceberg.IcebergType:
+    def parse(self, depth: int) -> iceberg.IcebergType:
         if depth > _DEPTH_MAX:
-            raise self.fault(f"types are nested more than {_DEPTH_MAX} deep")
+            raise self.error(f"types are nested more than {_DEPTH_MAX} deep")
         match self._next():
             case "list":
                 self._expect("<")
-                item = self.take(depth + 1)
+                item = self.parse(depth + 1)
                 self._expect(">")
                 return list_of(item)
             case "map":
                 self._expect("<")
                 if self._next() != "string":
-                    raise self.fault("the keys of a map are of type string")
+                    raise self.error("the keys of a map are of type string")
                 self._expect(",")
-                value = self.take(depth + 1)
+                value = self.parse(depth + 1)
                 self._expect(">")
                 return map_of(value)
             case "struct":
-                return struct_of(dict(self._take_members(depth)))
+                return struct_of(dict(self._parse_members(depth)))
             case word:
                 return self._primitive(word)
 
-    def _take_members(self, depth: int) -> Iterator[tuple[str, iceberg.IcebergType]]:
+    def _parse_members(self, depth: int) -> Iterator[tuple[str, iceberg.IcebergType]]:
         self._expect("<")
         while True:
             name = self._next()
             self._expect(":")
-            yield name, self.take(depth + 1)
+            yield name, self.parse(depth + 1)
             word = self._next()
             if word == ">":
                 return
             if word != ",":
-                raise self.fault(f"{word!r:.40} stands where a comma or > should")
+                raise self.error(f"{word!r:.40} where a comma or > is expected")
 
     def _primitive(self, word: str) -> iceberg.PrimitiveType:
-        known = PRIMITIVES.get(word)
-        if known is not None:
-            return known
+        primitive = PRIMITIVES.get(word)
+        if primitive is not None:
+            return primitive
         match = _DECIMAL.fullmatch(word)
         if match and 0 < int(match[1]) <= 38 and int(match[2]) <= int(match[1]):
             return iceberg.DecimalType(int(match[1]), int(match[2]))
         names = ", ".join(PRIMITIVES)
-        raise self.fault(
+        raise self.error(
             f"there is no type {word!r:.40} (types: {names}, decimal(P,S) with P up to 38, "
             "list<T>, map<string, T>, struct<name: T>)"
         )
 
     def _next(self) -> str:
         if not self.words:
-            raise self.fault("it ends too early")
+            raise self.error("it is incomplete")
         return self.words.pop(0)
 
     def _expect(self, word: str) -> None:
         next_word = self._next()
         if next_word != word:
-            raise self.fault(f"{next_word!r:.40} stands where {word} should")
+            raise self.error(f"{next_word!r:.40} where {word} is expected")
 
-    def fault(self, problem: str) -> InvalidRequest:
+    def error(self, problem: str) -> InvalidRequest:
         return InvalidRequest(f"{self.where}: {problem}")

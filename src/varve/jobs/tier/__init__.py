@@ -1,1 +1,1 @@
-"""How a task comes to the cold tier."""
+"""Access of drivers and tasks to remote segments."""

@@ -157,7 +157,8 @@ def find_cluster(bucket: Bucket) -> str:
     if len(clusters) > 1:
         names = ", ".join(clusters)
         raise InvalidRequest(
-            f"{bucket.objects().name} holds {len(clusters)} clusters ({names}): name one of them"
+            f"{bucket.objects().name} holds {len(clusters)} clusters ({names}): select one of them "
+            "(--cluster)"
         )
     return clusters[0]
 

@@ -63,7 +63,7 @@ class TierFiles(Closing):
     def open(self, path: str) -> "TierFile":
         """Raises FileNotFoundError for an object that is not in `sizes`."""
         if path not in self._sizes:
-            raise FileNotFoundError(2, "no such object of the manifest", path)
+            raise FileNotFoundError(2, "the manifest does not name this object", path)
         return TierFile(self, path, self._sizes[path])
 
     def read_block(self, path: str, number: int, size: int) -> memoryview:
@@ -93,7 +93,7 @@ class TierFiles(Closing):
 
     def prefetch(self, path: str, start: int, end: int) -> Future[memoryview]:
         if self._prefetcher is None:
-            self._prefetcher = ThreadPoolExecutor(1, "varve-ahead")
+            self._prefetcher = ThreadPoolExecutor(1, "varve-prefetch")
         return self._prefetcher.submit(self.fetch, path, start, end)
 
     def close(self) -> None:

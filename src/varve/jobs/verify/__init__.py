@@ -1,1 +1,1 @@
-"""Everything in a bucket held against everything else."""
+"""Verification of remote segments: objects, manifests and keys compared with each other."""

@@ -1,6 +1,6 @@
-"""Verifies key indexes of the cold tier: against the data of their segments and each other.
+"""Verifies key indexes of remote segments: against the data of their segments and each other.
 
-Invariant  reads only. Below the clean bound of a partition a key has only its latest record, except
+Invariant  reads only. Below its first dirty offset a partition has one record of each key, except
            in segments that were not worth rewriting, whose stale bytes the manifest records.
 """
 
@@ -31,6 +31,7 @@ from varve.kernels.key_merge import Tally
 
 _CHUNK_ROWS: Final = 1 << 16
 _CONTROL: Final = 0x20
+"""The bit of a control batch in its attributes."""
 LATEST_RULES: Final = RunRules(
     now_ms=-1, delete_retention_ms=0, first_uncleanable_offset=LONG_MAX, producers={}
 )
@@ -78,23 +79,25 @@ def find_difference(fs: FileSystem, stored: str, built: str) -> KeysDifference |
     """Compares a stored key index with one built from the same data; None if they are equal."""
     with fs.open(stored) as file, fs.open(built) as other:
         try:
-            said = KeyIndexHeader.decode(file.read_at(0, HEADER_BYTES), "key index")
+            stored_header = KeyIndexHeader.decode(file.read_at(0, HEADER_BYTES), "key index")
         except (Corrupt, UnsupportedFormat) as error:
-            return KeysDifference(str(error), "a header", "none that can be read", 0)
-        true = KeyIndexHeader.decode(other.read_at(0, HEADER_BYTES), "built")
-        difference = _compare_headers(said, true)
+            return KeysDifference(str(error), "a readable header", "an unreadable one", 0)
+        built_header = KeyIndexHeader.decode(other.read_at(0, HEADER_BYTES), "built")
+        difference = _compare_headers(stored_header, built_header)
         for name, layout, start, end in (
-            ("entry", ENTRY, HEADER_BYTES, true.batches_at),
-            ("batch", BATCH, true.batches_at, true.marks_at),
-            ("mark", MARK, true.marks_at, true.file_size),
+            ("entry", ENTRY, HEADER_BYTES, built_header.batches_at),
+            ("batch", BATCH, built_header.batches_at, built_header.marks_at),
+            ("mark", MARK, built_header.marks_at, built_header.file_size),
         ):
             for position in range(start, end, _CHUNK_ROWS * layout.itemsize):
                 if difference is None:
                     size = min(_CHUNK_ROWS * layout.itemsize, end - position)
                     rows = _decode_rows(file.read_at(position, size), layout)
-                    true_rows = _decode_rows(other.read_at(position, size), layout)
+                    built_rows = _decode_rows(other.read_at(position, size), layout)
                     number = (position - start) // layout.itemsize
-                    difference = _compare_rows(rows, true_rows, name, number, position, true)
+                    difference = _compare_rows(
+                        rows, built_rows, name, number, position, built_header
+                    )
     if difference is None:
         with KeyIndex(fs.open(stored)) as index:
             try:
@@ -104,10 +107,10 @@ def find_difference(fs: FileSystem, stored: str, built: str) -> KeysDifference |
     return difference
 
 
-def _compare_headers(said: KeyIndexHeader, true: KeyIndexHeader) -> KeysDifference | None:
+def _compare_headers(stored: KeyIndexHeader, built: KeyIndexHeader) -> KeysDifference | None:
     """Compares all fields of the headers except the checksum of the sections."""
     for name in KeyIndexHeader.__slots__:
-        found, expected = getattr(said, name), getattr(true, name)
+        found, expected = getattr(stored, name), getattr(built, name)
         if found != expected and name != "sections_crc":
             words = name.replace("_", " ")
             return KeysDifference(f"the header has another {words}", str(expected), str(found), 0)
@@ -124,36 +127,36 @@ def _decode_rows(data: bytes, layout: np.dtype[Any]) -> Rows:
 
 
 def _compare_rows(
-    rows: Rows, true_rows: Rows, name: str, number: int, position: int, header: KeyIndexHeader
+    rows: Rows, built_rows: Rows, name: str, number: int, position: int, header: KeyIndexHeader
 ) -> KeysDifference | None:
     """Finds the first differing row; `number` and `position` are those of the first row."""
-    differs = np.flatnonzero(rows != true_rows[: len(rows)])
-    if not differs.size and len(rows) == len(true_rows):
+    differs = np.flatnonzero(rows != built_rows[: len(rows)])
+    if not differs.size and len(rows) == len(built_rows):
         return None
     slot = int(differs[0]) if differs.size else len(rows)
-    position += slot * true_rows.dtype.itemsize
-    true = true_rows[slot]
+    position += slot * built_rows.dtype.itemsize
+    built_row = built_rows[slot]
     if slot == len(rows):
         return KeysDifference(
-            f"ends within {name} {number + slot}", _show(true), "nothing", position
+            f"ends within {name} {number + slot}", _show(built_row), "nothing", position
         )
     if name == "entry":
-        return _describe_entry(rows[slot], true, header.base_offset, position)
-    message = f"{name} {number + slot} is not as the data has it"
-    return KeysDifference(message, _show(true), _show(rows[slot]), position)
+        return _describe_entry(rows[slot], built_row, header.base_offset, position)
+    message = f"{name} {number + slot} differs from the data"
+    return KeysDifference(message, _show(built_row), _show(rows[slot]), position)
 
 
-def _describe_entry(row: Any, true: Any, base_offset: int, position: int) -> KeysDifference:
-    hashes = [(int(entry["hash_high"]), int(entry["hash_low"])) for entry in (row, true)]
-    offset = base_offset + int(true["offset"])
+def _describe_entry(row: Any, built_row: Any, base_offset: int, position: int) -> KeysDifference:
+    hashes = [(int(entry["hash_high"]), int(entry["hash_low"])) for entry in (row, built_row)]
+    offset = base_offset + int(built_row["offset"])
     if hashes[0] < hashes[1]:
-        message = "lists a key that no record has as its latest"
+        message = "lists a key that no committed record of the segment has"
         offset = base_offset + int(row["offset"])
     elif hashes[0] > hashes[1]:
-        message = "does not list the key of a record that is its latest"
+        message = "does not list the key of a committed record"
     else:
-        message = "names another record than the latest of its key"
-    return KeysDifference(message, _show(true), _show(row), position, offset)
+        message = "lists another record than the latest of its key"
+    return KeysDifference(message, _show(built_row), _show(row), position, offset)
 
 
 def _show(row: Any) -> str:
@@ -179,7 +182,7 @@ class SupersededKeys:
 
 @dataclass(frozen=True, slots=True)
 class UniqueTask:
-    """Finds the keys of a range of hashes that occur twice below the clean bound."""
+    """Finds the keys of a range of hashes that occur twice below the first dirty offset."""
 
     hashes: HashRange
 
@@ -197,7 +200,7 @@ class UniqueTask:
             for number, source in enumerate(sources):
                 assert source.keys is not None
                 with source.keys.open() as index:
-                    totals.append(_count_bytes(index))
+                    totals.append(_count_record_bytes(index))
                     examples.append(
                         self._find_example(index, plan, number) if counts[number] else None
                     )
@@ -221,8 +224,8 @@ class UniqueTask:
         return None
 
 
-def _count_bytes(index: KeyIndex) -> int:
+def _count_record_bytes(index: KeyIndex) -> int:
     batches = index.batches()
     is_other = (batches["flags"] & BATCH_ABORTED != 0) | (batches["attributes"] & _CONTROL != 0)
-    behind = np.maximum(batches["size"].astype(np.int64) - BATCH_HEADER_BYTES, 0)
-    return index.header.record_bytes + int(behind[is_other].sum())
+    batch_bytes = np.maximum(batches["size"].astype(np.int64) - BATCH_HEADER_BYTES, 0)
+    return index.header.record_bytes + int(batch_bytes[is_other].sum())

@@ -30,7 +30,7 @@ _TXN_INDEX = "txnindex"
 class PartitionView:
     """The newest manifest of a partition, compared with its objects.
 
-    `damaged` are the keys of objects that are missing or have another size. From `trusted_from` on
+    `damaged` are the keys of objects that are missing or have another size. From `trusted_end` on
     the aborted transactions are unknown: some of their markers are not in the tier, or cannot be
     read.
     """
@@ -41,7 +41,7 @@ class PartitionView:
     cleaned_up_to: int = 0
     readable: tuple[RemoteSegment, ...] = ()
     aborted: tuple[AbortedTransaction, ...] = ()
-    trusted_from: int = LONG_MAX
+    trusted_end: int = LONG_MAX
     damaged: frozenset[str] = frozenset()
     findings: tuple[VerifyFinding, ...] = ()
     objects: dict[str, int] = field(default_factory=dict)
@@ -58,7 +58,7 @@ class ManifestTask:
 
     def run(self, shared: None) -> PartitionView:
         objects, manifests = self.bucket.objects(), self.bucket.manifests(self.partition)
-        assert isinstance(manifests, ObjectManifestStore), "addresses lead to manifests of objects"
+        assert isinstance(manifests, ObjectManifestStore), "jobs read manifests in object stores"
         account = fsck_partition(manifests, now_ms=self.now_ms, deep=False)
         if not account.account.objects:
             return PartitionView(partition=self.partition, manifest_version=0)
@@ -80,7 +80,7 @@ class ManifestTask:
         segments = tuple(manifests.segments(manifest))
         readable = tuple(segment for segment in segments if segment.is_readable)
         chain = check_chain(self.partition, manifest, readable)
-        aborted, is_whole = self._read_aborted(readable, view.damaged)
+        aborted, is_complete = self._read_aborted(readable, view.damaged)
         findings = [
             *view.findings,
             *chain.findings,
@@ -93,7 +93,7 @@ class ManifestTask:
             cleaned_up_to=manifest.cleaned_up_to,
             readable=readable,
             aborted=aborted,
-            trusted_from=chain.decided_end if is_whole else 0,
+            trusted_end=chain.decided_end if is_complete else 0,
             findings=tuple(findings),
         )
 
@@ -102,7 +102,7 @@ class ManifestTask:
     ) -> tuple[tuple[AbortedTransaction, ...], bool]:
         """Reads all transaction indexes; returns whether all of them are readable."""
         aborted: list[AbortedTransaction] = []
-        is_whole = True
+        is_complete = True
         with open_files(self.bucket.objects, self.partition, readable) as files:
             for segment in readable:
                 remote = RemoteInput(self.partition, segment, files)
@@ -114,8 +114,8 @@ class ManifestTask:
                     data = remote.read_part(_TXN_INDEX)
                     aborted += TransactionIndex.decode(data, segment.base_offset).entries()
                 except (Corrupt, ObjectNotFound):
-                    is_whole = False
-        return tuple(aborted), is_whole
+                    is_complete = False
+        return tuple(aborted), is_complete
 
     def _check_others(
         self, segments: Iterable[RemoteSegment], objects: ObjectStore
@@ -128,7 +128,7 @@ class ManifestTask:
                 yield VerifyFinding.of(
                     "abandoned",
                     self.partition.part_key(segment, ""),
-                    f"announced at {segment.at_ms} and never finished",
+                    f"announced at {segment.at_ms} and not completed since",
                     base_offset=segment.base_offset,
                 )
             if segment.state is SegmentState.DELETE_STARTED:
@@ -148,7 +148,7 @@ class ManifestTask:
                 yield VerifyFinding.of(
                     "retained-missing",
                     key,
-                    f"readers of older manifests may rely on it until {until_ms}",
+                    f"readers of older manifests may need it until {until_ms}",
                     base_offset=segment.base_offset,
                     expected=f"{part.size} bytes",
                     found="nothing",
@@ -157,7 +157,7 @@ class ManifestTask:
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """The result of `check_chain`; below `decided_end` every transaction is decided."""
+    """The result of `check_chain`; all transactions that begin below `decided_end` are decided."""
 
     findings: tuple[VerifyFinding, ...]
     decided_end: int
@@ -184,7 +184,7 @@ def check_chain(
             find(
                 "chain-left",
                 segment,
-                f"from offset {base} on of a history that the log has left",
+                f"the log has truncated the history from offset {base} on",
                 offset=base,
                 expected=f"leader epoch {last.epochs[-1][0]} or later",
                 found=f"leader epoch {segment.epochs[0][0]}",
@@ -203,7 +203,7 @@ def check_chain(
             find(
                 "chain-overlap",
                 segment,
-                f"offsets {base} to {start - 1} are in the segment before as well",
+                f"offsets {base} to {start - 1} are in the previous segment, too",
                 offset=base,
                 expected=f"a segment from offset {start} on",
                 found=f"one from {base} on",

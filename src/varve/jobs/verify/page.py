@@ -23,17 +23,17 @@ _FINDINGS_MAX: Final = 2000
 _PICTURES_MAX: Final = 200
 """Partitions with a picture, those with most damage first."""
 _LEGEND: Final = (
-    ("--good", "in order"),
-    ("--stale", "stale, the fuller the more"),
+    ("--good", "no finding"),
+    ("--stale", "stale bytes: the stronger, the more"),
     ("--warn", "warning or note"),
     ("--bad", "damaged"),
-    ("--cold", "age: the fuller the older"),
+    ("--cold", "age: the stronger, the older"),
 )
 _WIDTH: Final = 1000
 _BLOCKS_MAX: Final = 600
-_STRIP: Final = 22
-_BAR: Final = 20
-_LABEL: Final = 220
+_STRIP_HEIGHT: Final = 22
+_BAR_HEIGHT: Final = 20
+_LABEL_WIDTH: Final = 220
 
 
 def render_page(result: VerifyResult) -> str:
@@ -124,12 +124,12 @@ class _Block:
 
 def _blocks(segments: Sequence[SegmentVerdict]) -> list[_Block]:
     step = -(-len(segments) // _BLOCKS_MAX)
-    groups = [tuple(segments[at : at + step]) for at in range(0, len(segments), step)]
+    groups = [tuple(segments[start : start + step]) for start in range(0, len(segments), step)]
     return [_Block(group[0].base_offset, group[-1].end_offset, group) for group in groups]
 
 
 def draw_segments(partition: PartitionVerdict, *, now_ms: int) -> Markup:
-    """Segments along the offsets: how they are, and below how old."""
+    """Draws the segments along the offsets: their findings, and below their age."""
     blocks = _blocks(partition.segments)
     first, end = blocks[0].base_offset, blocks[-1].end_offset + 1
     oldest = min(
@@ -137,14 +137,14 @@ def draw_segments(partition: PartitionVerdict, *, now_ms: int) -> Markup:
     )
     rows = [_axis_text(f"{first:,}", 0, 12, "start"), _axis_text(f"{end:,}", _WIDTH, 12, "end")]
     for block in blocks:
-        left = _place(block.base_offset, first, end)
-        width = max(_place(block.end_offset + 1, first, end) - left - 0.6, 0.8)
+        left = _to_x(block.base_offset, first, end)
+        width = max(_to_x(block.end_offset + 1, first, end) - left - 0.6, 0.8)
         colour, opacity = _state(block)
-        rows.append(_rect(left, 18, width, _STRIP, colour, opacity, block.title))
+        rows.append(_rect(left, 18, width, _STRIP_HEIGHT, colour, opacity, block.title))
         age = _age(block.max_timestamp, oldest, now_ms)
         rows.append(_rect(left, 44, width, 8, "--cold", 0.15 + 0.85 * age, block.title))
     if first < partition.cleaned_up_to <= end:
-        at = _place(partition.cleaned_up_to, first, end)
+        at = _to_x(partition.cleaned_up_to, first, end)
         rows.append(
             f'<line x1="{at:.1f}" x2="{at:.1f}" y1="14" y2="56" stroke="var(--ink)" '
             f'stroke-dasharray="3 3"><title>clean below {partition.cleaned_up_to:,}</title></line>'
@@ -169,24 +169,24 @@ def _age(timestamp: int, oldest: int, now_ms: int) -> float:
 
 def draw_times(segments: Sequence[SegmentVerdict]) -> Markup:
     """Draws the range of timestamps of each segment on a time axis."""
-    known = [
+    dated = [
         segment for segment in segments if 0 <= segment.first_timestamp <= segment.max_timestamp
     ]
-    if not known:
+    if not dated:
         return Markup()
-    start = min(segment.first_timestamp for segment in known)
-    end = max(max(segment.max_timestamp for segment in known), start + 1)
+    start = min(segment.first_timestamp for segment in dated)
+    end = max(max(segment.max_timestamp for segment in dated), start + 1)
     rows = [
         _axis_text(_day(start), 0, 12, "start"),
         _axis_text("timestamps", _WIDTH / 2, 12, "middle"),
         _axis_text(_day(end), _WIDTH, 12, "end"),
     ]
-    lanes = min(len(known), 8)
-    step = -(-len(known) // _BLOCKS_MAX)
-    for number, at in enumerate(range(0, len(known), step)):
-        group = known[at : at + step]
-        left = _place(min(member.first_timestamp for member in group), start, end)
-        right = _place(max(member.max_timestamp for member in group), start, end)
+    lanes = min(len(dated), 8)
+    step = -(-len(dated) // _BLOCKS_MAX)
+    for number, at in enumerate(range(0, len(dated), step)):
+        group = dated[at : at + step]
+        left = _to_x(min(member.first_timestamp for member in group), start, end)
+        right = _to_x(max(member.max_timestamp for member in group), start, end)
         title = f"offsets {group[0].base_offset:,} to {group[-1].end_offset:,}"
         top = 18 + 5 * (number % lanes)
         rows.append(_rect(left, top, max(right - left, 1.0), 4, "--cold", 0.7, escape(title)))
@@ -197,19 +197,19 @@ def draw_bars(sizes: Sequence[tuple[str, int]], rows_max: int = 40) -> Markup:
     """Draws a bar for each name; those beyond `rows_max` share one more bar."""
     shown = list(sizes[:rows_max])
     if len(sizes) > rows_max:
-        rest = sum(size for _, size in sizes[rows_max:])
-        shown.append((f"{len(sizes) - rows_max} others", rest))
+        others_size = sum(size for _, size in sizes[rows_max:])
+        shown.append((f"{len(sizes) - rows_max} others", others_size))
     largest = max((size for _, size in shown), default=0) or 1
     rows = []
     for number, (name, size) in enumerate(shown):
-        top = number * (_BAR + 6)
-        width = max((_WIDTH - _LABEL - 110) * size / largest, 1.0)
+        top = number * (_BAR_HEIGHT + 6)
+        width = max((_WIDTH - _LABEL_WIDTH - 110) * size / largest, 1.0)
         label = name if len(name) <= 32 else f"{name[:31]}…"
-        rows.append(_axis_text(label, _LABEL - 8, top + 14, "end"))
+        rows.append(_axis_text(label, _LABEL_WIDTH - 8, top + 14, "end"))
         title = escape(f"{name}: {size:,} bytes")
-        rows.append(_rect(_LABEL, top, width, _BAR, "--cold", 0.8, title))
-        rows.append(_axis_text(format_bytes(size), _LABEL + width + 8, top + 14, "start"))
-    return _svg(max(len(shown) * (_BAR + 6), 1), rows, "bytes by topic")
+        rows.append(_rect(_LABEL_WIDTH, top, width, _BAR_HEIGHT, "--cold", 0.8, title))
+        rows.append(_axis_text(format_bytes(size), _LABEL_WIDTH + width + 8, top + 14, "start"))
+    return _svg(max(len(shown) * (_BAR_HEIGHT + 6), 1), rows, "bytes by topic")
 
 
 def draw_sizes(sizes: Sequence[int]) -> Markup:
@@ -231,7 +231,7 @@ def draw_sizes(sizes: Sequence[int]) -> Markup:
     return _svg(110, rows, "sizes of segments")
 
 
-def _place(value: int, start: int, end: int) -> float:
+def _to_x(value: int, start: int, end: int) -> float:
     return _WIDTH * (value - start) / max(end - start, 1)
 
 

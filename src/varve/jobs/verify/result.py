@@ -26,83 +26,85 @@ class VerifyRule:
 
 
 _WARNING, _NOTE = Severity.WARNING, Severity.NOTE
-_RESTORE: Final = "`varve tier restore` into another directory has what the bucket holds"
-_FORCE: Final = "`varve job compact --force` removes them; readers are not misled by them"
+_RESTORE: Final = "`varve tier restore` into another directory restores all remote segments"
+_FORCE: Final = "`varve job compact --force` removes them; the latest record of a key is unaffected"
 
 VERIFY_RULES: Final[dict[str, VerifyRule]] = {
-    "object-missing": VerifyRule("Every object that the newest manifest names is there."),
-    "object-size": VerifyRule("An object has the size that the manifest says."),
-    "object-checksum": VerifyRule("An object has the CRC-32C that the manifest says."),
+    "object-missing": VerifyRule("Every object that the newest manifest names exists."),
+    "object-size": VerifyRule("An object has the size in the manifest."),
+    "object-checksum": VerifyRule("An object has the CRC-32C in the manifest."),
     "manifest-unreadable": VerifyRule(
         "The newest manifest, the older ones and their pages can be read.",
-        remedy="put back what is missing from a mirror or a copy",
+        remedy="put the missing objects back from a mirror or a copy",
     ),
     "segment-figures": VerifyRule(
-        "The manifest says of a segment what its objects hold.",
+        "The figures of a segment in the manifest are those of its objects.",
         remedy="`varve tier restore --as-of` an older manifest, or copy it again",
     ),
-    "segment-offsets": VerifyRule("A segment's batches lie within its offsets."),
-    "segment-epochs": VerifyRule("The leader epochs of the manifest are those beside the segment."),
+    "segment-offsets": VerifyRule("The batches of a segment are within its offsets."),
+    "segment-epochs": VerifyRule(
+        "The leader epochs of a segment in the manifest are those of its epochs object."
+    ),
     "chain-hole": VerifyRule(
-        "Segments follow each other from the log start on without a hole.",
-        remedy="`varve tier restore --as-of` may still reach an older manifest that has them",
+        "Segments follow each other from the log start on without a gap.",
+        remedy="`varve tier restore --as-of` an older manifest may still have the offsets",
     ),
     "chain-overlap": VerifyRule(
         "No offset is in two readable segments.",
-        remedy="`varve tier restore --as-of` to a version before the two came to be",
+        remedy="`varve tier restore --as-of` a manifest from before the overlap",
     ),
     "chain-left": VerifyRule(
-        "All readable segments are of one history.",
+        "All readable segments belong to one history.",
         _NOTE,
-        "nothing: it is not read, and goes when the log is copied as far",
+        "nothing: it is not read, and is deleted once the log is copied up to there",
     ),
     "keys-untrue": VerifyRule(
         "A key index lists the latest record of each key of its segment, and no other.",
-        remedy="remove the object; `varve job compact` makes it again",
+        remedy="delete the object; `varve job compact` builds it again",
     ),
     "keys-twice": VerifyRule(
-        "Below the clean bound a key occurs once, but for what the manifest calls stale.",
+        "Below the first dirty offset a key occurs once, except in stale bytes of the manifest.",
         remedy=_FORCE,
     ),
     "keys-undercounted": VerifyRule(
-        "The manifest knows of all stale bytes below the clean bound.", _WARNING, _FORCE
+        "The manifest counts all stale bytes below the first dirty offset.", _WARNING, _FORCE
     ),
     "retained-missing": VerifyRule(
-        "Objects that readers of older manifests may rely on are there.",
+        "Objects that readers of older manifests may need exist.",
         _WARNING,
-        f"nothing is lost of what is read now; {PUT_BACK}",
+        f"readers of the newest manifest do not need it; {PUT_BACK}",
     ),
     "orphan": VerifyRule(
-        "No object is there that no manifest names.",
+        "A manifest names every object.",
         _WARNING,
-        "`varve tier fsck --sweep` removes it",
+        "`varve tier fsck --sweep` deletes it",
     ),
     "foreign": VerifyRule(
-        "No object has a name that is not varve's.",
+        "Every object has a name in the layout of varve.",
         _NOTE,
-        "it is never touched; remove it if nobody needs it",
+        "varve never changes it; delete it if nothing needs it",
     ),
     "abandoned": VerifyRule(
-        "No announced copy was left for a day.",
+        "An announced copy is completed or withdrawn within a day.",
         _NOTE,
-        "the next round of copies, or the next job, takes it back",
+        "the next copy or the next job withdraws it",
     ),
     "evidence-corrupt": VerifyRule("The evidence of removals can be read and adds up."),
-    "note-corrupt": VerifyRule("The notes of outputs and the receipts of a topic can be read."),
-    "not-verified": VerifyRule("Everything could be looked at.", remedy="run it again"),
+    "note-corrupt": VerifyRule("The registered outputs and the receipts of a topic can be read."),
+    "not-verified": VerifyRule("Every object could be read.", remedy="run the verification again"),
     "directory-in-use": VerifyRule(
-        "The log directory could be looked at.",
+        "The log directory could be read.",
         _NOTE,
         "close the store and verify again, or `varve check --no-lock`",
     ),
     "tier-hole": VerifyRule(
-        "Every offset from the log start on is in one of the tiers.", remedy=_RESTORE
+        "Every offset from the log start on is in a local or a remote segment.", remedy=_RESTORE
     ),
     "tier-lost-tail": VerifyRule(
-        "The local log has what was copied of its latest epoch.", remedy=_RESTORE
+        "The local log has all offsets that were copied of its latest epoch.", remedy=_RESTORE
     ),
 }
-_OF_A_LOG: Final = VerifyRule("A rule of `commit_log.check.findings`.")
+_LOCAL_RULE: Final = VerifyRule("A rule of `commit_log.check.findings`.")
 _ORDER: Final = list(Severity)
 
 
@@ -134,8 +136,8 @@ class VerifyFinding(JsonFields):
     @classmethod
     def of(cls, rule: str, where: str, message: str, **details: Any) -> "VerifyFinding":
         """Creates a finding with the severity and remedy of its rule, unless `details` set them."""
-        known = VERIFY_RULES.get(rule, _OF_A_LOG)
-        defaults = {"severity": known.severity, "remedy": known.remedy}
+        declared = VERIFY_RULES.get(rule, _LOCAL_RULE)
+        defaults = {"severity": declared.severity, "remedy": declared.remedy}
         return cls(rule=rule, where=where, message=message, **{**defaults, **details})
 
     @property

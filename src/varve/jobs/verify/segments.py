@@ -47,6 +47,7 @@ from varve.tiering.manifest.segment import (
 )
 
 _PRODUCER_EXPIRATION_MS: Final = 86_400_000
+"""Kafka's default of `producer.id.expiration.ms`; the bucket does not store the setting."""
 _BUILT: Final = "built"
 """File name of the key index that is built from the data, beside the fetched parts."""
 _KINDS: Final = {LOG_PART: LOG, "index": INDEX, "timeindex": TIME_INDEX, "txnindex": TXN_INDEX}
@@ -84,7 +85,7 @@ class SegmentsTask:
     partition: RemotePath
     works: tuple[SegmentWork, ...]
     aborted: tuple[AbortedTransaction, ...]
-    trusted_from: int
+    trusted_end: int
     log_start_offset: int
     topic_id: bytes
     now_ms: int
@@ -96,14 +97,14 @@ class SegmentsTask:
     def _verify(self, work: SegmentWork) -> SegmentOutcome:
         with scratch() as directory:
             outcome = _SegmentVerification(self, work, directory).run()
-        if outcome.findings and not self._is_still_live(work.segment):
+        if outcome.findings and not self._is_still_readable(work.segment):
             return SegmentOutcome(work.segment.id, (), None, outcome.verified_bytes, -1)
         return outcome
 
-    def _is_still_live(self, segment: RemoteSegment) -> bool:
+    def _is_still_readable(self, segment: RemoteSegment) -> bool:
         manifests = self.bucket.manifests(self.partition)
-        now = manifests.find_listed(base_offset=segment.base_offset, id=segment.id)
-        return now is not None and now.is_readable
+        current = manifests.find_listed(base_offset=segment.base_offset, id=segment.id)
+        return current is not None and current.is_readable
 
 
 class _SegmentVerification:
@@ -197,7 +198,7 @@ class _SegmentVerification:
             self._add(
                 "segment-epochs",
                 EPOCHS_PART,
-                "the leader epochs beside the segment are not those of the manifest",
+                "the leader epochs of the epochs object are not those of the manifest",
                 expected=str(list(segment.epochs)),
                 found=str([tuple(entry) for entry in epochs.entries]),
             )
@@ -249,7 +250,7 @@ class _SegmentVerification:
             self._add(
                 "segment-offsets",
                 LOG_PART,
-                "a batch lies behind the segment's last offset",
+                "a batch has offsets after the segment's last offset",
                 offset=facts.next_offset - 1,
                 expected=f"offsets up to {end - 1}",
                 found=f"offset {facts.next_offset - 1}",
@@ -292,7 +293,7 @@ class _SegmentVerification:
         segment, task = self._segment, self._task
         claimed: tuple[AbortedTransaction, ...] = ()
         if KEYS_PART in self._fetched:
-            claimed = find_claimed(self._fs, self._paths[KEYS_PART], from_offset=task.trusted_from)
+            claimed = find_claimed(self._fs, self._paths[KEYS_PART], from_offset=task.trusted_end)
         path = self._paths[LOG_PART]
         with self._fs.open(path) as file:
             source = FileInput(segment.base_offset, file.size(), path, file)
@@ -320,14 +321,14 @@ class _SegmentVerification:
     def _check_figures(
         self, header: KeyIndexHeader, facts: SegmentFacts, snapshot: KnownSnapshot | None
     ) -> None:
-        for name, said, true in self._figures(header, facts, snapshot):
-            if said != true:
+        for name, listed, actual in self._figures(header, facts, snapshot):
+            if listed != actual:
                 self._add(
                     "segment-figures",
                     LOG_PART,
                     f"the manifest has another {name}",
-                    expected=f"{name} {true}",
-                    found=f"{name} {said}",
+                    expected=f"{name} {actual}",
+                    found=f"{name} {listed}",
                 )
 
     def _figures(
@@ -390,7 +391,7 @@ class _SegmentVerification:
 
     def _checksum_finding(self, part: ObjectPart, details: list[VerifyFinding]) -> VerifyFinding:
         first = details[0] if details else None
-        problem = "its bytes are not those that were copied"
+        problem = "its bytes differ from those that were copied"
         rule = "keys-untrue" if part.name == KEYS_PART else "object-checksum"
         return VerifyFinding.of(
             "object-checksum",

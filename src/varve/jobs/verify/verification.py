@@ -1,8 +1,8 @@
-"""Verifies the cold tier: every object, every segment, every key.
+"""Verifies remote segments: every object, every segment, every key.
 
 1. One task per partition compares the manifests with the objects.
 2. One task per few segments reads all their objects, and compares them with each other.
-3. One task per range of hashes finds keys that occur twice below the clean bound.
+3. One task per range of hashes finds keys that occur twice below the first dirty offset.
 
 Invariant  reads only, while stores and jobs may run; it may be stopped at any point and run again.
            It holds the lock of a log directory while it reads it; a directory that a store has open
@@ -80,11 +80,15 @@ def verify(
     """
     clock = clock or SystemClock()
     began_ms = clock.now_ms()
-    chosen = [find_topic(address, name) for name in topics] if topics else find_topics(address)
-    others = [finding for topic in chosen for finding in _verify_documents_of(address, topic)]
+    remote_topics = (
+        [find_topic(address, name) for name in topics] if topics else find_topics(address)
+    )
+    others = [
+        finding for topic in remote_topics for finding in _verify_documents_of(address, topic)
+    ]
     partitions = verify_partitions(
         address,
-        [partition for topic in chosen for partition in topic.partitions],
+        [partition for topic in remote_topics for partition in topic.partitions],
         runner=runner,
         now_ms=began_ms,
     )
@@ -198,7 +202,7 @@ class _PartitionRun:
                     start_offset=works[0].segment.base_offset,
                     end_offset=works[-1].segment.end_offset + 1,
                 ),
-                trusted_from=view.trusted_from,
+                trusted_end=view.trusted_end,
                 log_start_offset=view.log_start_offset,
                 topic_id=topic_id,
                 now_ms=self.now_ms,
@@ -226,7 +230,7 @@ class _PartitionRun:
             previous = segment
 
     def _find_clean_segments(self) -> list[tuple[RemoteSegment, KeyIndexHeader]]:
-        """Returns the segments below the clean bound with a correct key index, and its header."""
+        """Returns the clean segments with a correct key index, and its header."""
         view = self.view
         clean: list[tuple[RemoteSegment, KeyIndexHeader]] = []
         for segment in view.readable:
@@ -246,8 +250,8 @@ class _PartitionRun:
             stale = header.record_bytes - sum(part.kept_bytes[number] for part in ranges)
             # The manifest has rounded stale bytes, scaled to the size of the data file.
             expected = stale / total * segment.size if total else 0.0
-            noted = segment.stale_bytes or 0
-            if expected >= noted + 1:
+            recorded = segment.stale_bytes or 0
+            if expected >= recorded + 1:
                 count = sum(part.counts[number] for part in ranges)
                 examples = [part.examples[number] for part in ranges]
                 offset = next((example for example in examples if example is not None), None)
@@ -259,7 +263,7 @@ class _PartitionRun:
         return VerifyFinding.of(
             "keys-undercounted" if segment.stale_bytes else "keys-twice",
             self.partition.part_key(segment, "log"),
-            f"{count} records are superseded by later ones below the clean bound "
+            f"{count} records are superseded by later ones below the first dirty offset "
             f"{self.view.cleaned_up_to}",
             base_offset=segment.base_offset,
             offset=offset,
@@ -292,7 +296,7 @@ class _PartitionRun:
         )
 
     def _segment_verdict(
-        self, segment: RemoteSegment, own: Sequence[VerifyFinding]
+        self, segment: RemoteSegment, findings: Sequence[VerifyFinding]
     ) -> SegmentVerdict:
         outcome = self.outcomes.get(segment.id)
         return SegmentVerdict(
@@ -305,8 +309,8 @@ class _PartitionRun:
             first_timestamp=-1 if outcome is None else outcome.first_timestamp,
             max_timestamp=segment.max_timestamp,
             stale_bytes=segment.stale_bytes,
-            finding_count=len(own),
-            damage_count=sum(finding.is_damage for finding in own),
+            finding_count=len(findings),
+            damage_count=sum(finding.is_damage for finding in findings),
         )
 
 
@@ -342,7 +346,7 @@ def _corrupt(topic: str, key: str, message: str) -> VerifyFinding:
 def verify_directory(
     fs: FileSystem, directory: str, bucket: BucketAccess, *, now_ms: int
 ) -> list[VerifyFinding]:
-    """Verifies a log directory, and that it and the cold tier have all offsets."""
+    """Verifies a log directory, and that local and remote segments have all offsets."""
     try:
         with hold_lock(fs, directory):
             context = PartitionContext(now_ms=now_ms, deep=True)
@@ -384,14 +388,14 @@ def _check_join(
     cluster: str | None,
     bucket: BucketAccess,
 ) -> Iterator[VerifyFinding]:
-    """Finds offsets from the log start on that are in neither tier."""
+    """Finds offsets from the log start on that no local or remote segment has."""
     if facts.topic_id is None or cluster is None:
         return
     try:
         manifests = bucket.manifests(get_remote_path(partition, facts.topic_id, cluster))
         manifest = manifests.load()
     except StoreError:
-        return  # Reported with the partition of the cold tier.
+        return  # Reported with the remote segments of the partition.
     if manifest.version == 0:
         return
     local = LocalPart(
@@ -400,20 +404,20 @@ def _check_join(
         end_offset=facts.end_offset,
         epochs=facts.history.entries,
     )
-    broken = [
+    faults = [
         (
             "tier-hole",
             start,
-            f"offsets {start} to {end - 1} are neither on the local disk nor in the cold tier",
+            f"offsets {start} to {end - 1} are in no local and in no remote segment",
         )
         for start, end in find_holes(manifests, manifest, local)
     ]
     lost = find_lost(manifests, manifest, local)
     if lost is not None:
         end, copied_end = lost
-        message = f"the log ends at offset {end}, what was copied of its latest epoch at "
-        broken.append(("tier-lost-tail", end, f"{message}{copied_end}"))
-    for rule, offset, message in broken:
+        message = f"the log ends at offset {end}, its remote segments of the latest epoch at "
+        faults.append(("tier-lost-tail", end, f"{message}{copied_end}"))
+    for rule, offset, message in faults:
         yield VerifyFinding.of(
             rule,
             facts.directory,
