@@ -19,20 +19,20 @@ class CleanerSettings:
         long=True,
     )
     log_initial_task_delay_ms: int = setting(
-        30_000, "Wait after the start before the first such look.", at_least=0, long=True
+        30_000, "Time from the start to the first such check.", at_least=0, long=True
     )
     log_cleaner_enable: bool = setting(
         True,
         "Run the cleaner. Without it compacted topics are neither compacted nor subject to "
-        "retention, unless a clean is asked for.",
+        "retention, unless a cleaning is requested.",
     )
     log_cleaner_threads: int = setting(
         1, "Threads that compact, each one partition at a time.", at_least=0
     )
     log_cleaner_dedupe_buffer_size: int = setting(
         128 << 20,
-        "Memory for planning by key, of all threads together. More keys than fit are planned in "
-        "several ranges of the key hash, in the same pass.",
+        "Memory for planning by key, of all threads together. Keys that do not fit at once are "
+        "planned in several ranges of the key hash, in the same pass.",
         at_least=1 << 16,  # less would hold too few keys to plan with
         long=True,
     )
@@ -50,7 +50,7 @@ class CleanerSettings:
     log_cleaner_io_max_bytes_per_second: float = setting(
         sys.float_info.max,
         "Most bytes that all threads together read and write per second; the default is no limit.",
-        at_least=1,  # Kafka states no bound; nothing per second would never end
+        at_least=1,  # Kafka states no bound; at 0 a cleaning would never end
     )
     log_cleaner_backoff_ms: int = setting(
         15_000, "Sleep of a thread that found nothing to compact.", at_least=0, long=True

@@ -27,7 +27,7 @@ UNLIMITED: Final = WorkBudget()
 
 
 class Throttle(WorkBudget):
-    """Returns from `spend` when that many bytes more are within the rate.
+    """Limits the rate: `spend` returns once the bytes are within it.
 
     `wait` sleeps for a number of milliseconds and may end early, as a stop does.
     """
@@ -50,6 +50,6 @@ class Throttle(WorkBudget):
             self._last_ms = now_ms
             begin = max(self._paid_until_ms, now_ms - _WINDOW_MS)
             self._paid_until_ms = begin + size / self._bytes_per_ms
-            ahead_ms = self._paid_until_ms - now_ms
-        if ahead_ms > _WINDOW_MS:
-            self._wait(ahead_ms)
+            wait_ms = self._paid_until_ms - now_ms
+        if wait_ms > _WINDOW_MS:
+            self._wait(wait_ms)

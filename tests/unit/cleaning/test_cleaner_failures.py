@@ -140,7 +140,7 @@ def two() -> CleaningBench:
     [
         (errno.EFBIG, "ulimit -f"),
         (errno.EISDIR, "move away the file or directory"),
-        (errno.EACCES, "or delete the file: it is made again"),
+        (errno.EACCES, "or delete the file: it is rebuilt"),
         (errno.EMFILE, "ulimit -n"),
         (errno.ENOSPC, "free some space"),
     ],

@@ -25,7 +25,7 @@ def test_a_batch_that_cannot_be_read_may_hold_the_key(is_closed: bool, position:
     first = len(split_batches(bench.disk.read(path))[0])
     with bench.disk.open_writable(path) as file:
         file.write_at(first + position, b"\x7b")
-    lock = bench.cleaner._find(PARTITION).is_busy
+    lock = bench.cleaner._get_cleaner(PARTITION).is_busy
     for is_taken in (False, True):
         if is_taken:
             lock.acquire()

@@ -72,7 +72,7 @@ def test_only_segments_that_end_before_the_copied_offset_are_cleaned() -> None:
     assert report.end_offset == 4
     assert report.rewritten == (0,)
     assert [offset for key, offset in bench.values() if key == b"a"] == [2, 4, 6]
-    assert "what lies from offset 5 on waits for the copy to object storage" in report.note
+    assert "the log from offset 5 on waits for the copy to object storage" in report.note
     bench.border = RemoteBounds(copied_offset=8, cleaned_up_to=0)
     assert bench.clean().end_offset == 8
     assert [offset for key, offset in bench.values() if key == b"a"] == [6]
@@ -195,7 +195,7 @@ def test_the_copy_ends_the_cleanable_part_and_counts_in_no_ratio() -> None:
     facts = make_facts(Piece(10, 100), Piece(10, 100), Piece(10, 100), Piece(10, 50))
     found = judge_cleanable(facts, 0, NOW_MS, RemoteBounds(copied_offset=20, cleaned_up_to=0))
     assert (found.blocker, found.first_uncleanable_offset) == (CleaningBound.COPY, 20)
-    assert found.blocked_by == "what lies from offset 20 on waits for the copy to object storage"
+    assert found.blocked_by == "the log from offset 20 on waits for the copy to object storage"
     assert (found.cleanable_bytes, found.ratio) == (200, 1.0)
     everything = judge_cleanable(facts, 0, NOW_MS, RemoteBounds(copied_offset=40, cleaned_up_to=0))
     assert everything.blocker is CleaningBound.ACTIVE_SEGMENT
@@ -228,7 +228,7 @@ def test_a_border_that_nobody_can_tell_stops_its_partition_alone() -> None:
     assert [one.partition for one in bench.cleaner.run_once(bench.now_ms)] == [PARTITION]
     (health,) = [one for one in bench.cleaner.health() if one.partition == PARTITION]
     assert health.is_healthy
-    assert health.waits_for == "what lies from offset 4 on waits for the copy to object storage"
+    assert health.waits_for == "the log from offset 4 on waits for the copy to object storage"
 
 
 def test_explanations_name_the_copy_and_the_tier() -> None:
@@ -247,7 +247,7 @@ def test_explanations_name_the_copy_and_the_tier() -> None:
     assert waiting.compaction is not None
     assert BlockingRule.COPY not in [block.rule for block in cleanable.compaction.blocks]
     (block,) = [block for block in waiting.compaction.blocks if block.rule is BlockingRule.COPY]
-    assert block.text == "waits for the copy to object storage, which has come to offset 4"
+    assert block.text == "waits for the copy to object storage, which has reached offset 4"
     for offset, state in ((2, RecordState.TOMBSTONE), (3, RecordState.CONTROL)):
         explained = explain_offset(bench.log, offset, bench.now_ms, known)
         assert explained.state is state

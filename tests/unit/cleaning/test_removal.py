@@ -126,7 +126,7 @@ def test_an_erasure_accounts_for_what_was_asked_for_alone() -> None:
     )
     erasure.check()
     assert erasure.records_removed == 4
-    assert not erasure.takes_whole
+    assert not erasure.removes_whole_segments
     for reason in (Reason.SUPERSEDED, Reason.TOMBSTONE_EXPIRED, Reason.ABORTED, Reason.EVICTED):
         with pytest.raises(Unbalanced, match="a reason that erasure does not have"):
             replace(erasure, records={Reason.KEPT: 8, Reason.ERASED: 3, reason: 1}).check()

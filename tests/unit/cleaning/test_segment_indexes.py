@@ -146,5 +146,5 @@ def test_segments_that_left_the_log_are_forgotten() -> None:
     bench.cleaner.build_indexes(bench.now_ms)
     bench.log.drop_segments_before(12, now_ms=bench.now_ms)
     bench.cleaner.build_indexes(bench.now_ms)
-    known = bench.cleaner._find(PARTITION).indexes._known
-    assert [segment.base_offset for segment in known] == [12]
+    verified = bench.cleaner._get_cleaner(PARTITION).indexes._verified
+    assert [segment.base_offset for segment in verified] == [12]

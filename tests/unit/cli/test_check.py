@@ -149,7 +149,7 @@ def test_a_damaged_key_index_is_noted_by_a_deep_check(
     assert rules_of(store) == {}
     severity, message = rules_of("--deep", store)["key-index-corrupt"]
     assert severity == "note"
-    assert message.endswith("; built again at the next use")
+    assert message.endswith("; rebuilt at the next use")
     assert run("--deep", store).exit_code == 0
 
 

@@ -146,7 +146,7 @@ def judge_cleanable(
         min_ratio=log.settings.min_cleanable_dirty_ratio,
         delay_ms=_compaction_delay_ms(log, first_dirty_offset, now_ms),
         blocker=blocker,
-        blocked_by=_blocked_text(log, blocker, bound, until_ms),
+        blocked_by=_describe_blocker(log, blocker, bound, until_ms),
         blocked_until_ms=until_ms,
         remote_bounds=remote_bounds,
     )
@@ -173,7 +173,7 @@ def _uncleanable_bound(
     return blocker, bound, until_ms
 
 
-def _blocked_text(
+def _describe_blocker(
     log: SegmentList, blocker: CleaningBound, bound: int, until_ms: int | None
 ) -> str:
     match blocker:
@@ -184,7 +184,7 @@ def _blocked_text(
                 return f"records from the high watermark {bound} on are not replicated yet"
             return f"a transaction is undecided since offset {bound}, the last stable offset"
         case CleaningBound.COPY:
-            return f"what lies from offset {bound} on {WAITS_FOR_COPY}"
+            return f"the log from offset {bound} on {WAITS_FOR_COPY}"
         case CleaningBound.MIN_COMPACTION_LAG:
             return (
                 f"segment {bound} holds records younger than "
@@ -197,8 +197,8 @@ def _compaction_delay_ms(log: SegmentList, first_dirty_offset: int, now_ms: int)
     lag_ms = log.settings.max_compaction_lag_ms
     if lag_ms >= LONG_MAX:
         return 0
-    begun = (
+    first_timestamps = (
         first_timestamp(segment, log.settings) for segment in log.closed_from(first_dirty_offset)
     )
-    earliest_ms = min((ms for ms in begun if ms > 0), default=None)
+    earliest_ms = min((ms for ms in first_timestamps if ms > 0), default=None)
     return 0 if earliest_ms is None else max(0, now_ms - lag_ms - earliest_ms)

@@ -1,6 +1,6 @@
-"""The rewrite of one segment without some of its records, planned and accounted for.
+"""Erasure: plans the rewrite of one segment without the requested records, and its removal.
 
-Invariant  only the named records are removed: tombstones, markers, stale and aborted records
+Invariant  only the requested records are removed: tombstones, markers, stale and aborted records
            and batches that were empty before stay as they are. A batch that loses all its records
            stays as an empty batch where compaction would keep it, and at the segment's end.
 """
@@ -35,8 +35,8 @@ Bits = npt.NDArray[np.uint8]
 class ErasedRecords:
     """Records of one segment, in the order of its file.
 
-    Each is identified by the base offset of its batch and its index in the batch. `size`
-    is what all of them take, encoded; `kept_size` what the other data records of the segment do.
+    Each is identified by the base offset of its batch and its index in the batch. `size` is their
+    encoded size in bytes, `kept_size` that of the other data records of the segment.
     """
 
     offsets: Integers
@@ -52,9 +52,10 @@ class ErasedRecords:
 def number_records(
     records: ErasedRecords, batches: Table, *, base_offset: int, where: str
 ) -> Integers:
-    """The numbers of records within their segment; raises Corrupt for a batch that is not listed.
+    """The numbers of the records within their segment.
 
-    `batches` are those of the segment's key index.
+    `batches` is the batch table of the segment's key index. Raises Corrupt when the table does
+    not match the records.
     """
     bases = base_offset + batches["base"].astype(np.int64)
     slots = np.searchsorted(bases, records.batches)
@@ -78,7 +79,7 @@ def plan_erasure(
     now_ms: int,
     digest: "KeyDigest",
 ) -> SegmentPlan:
-    """What becomes of a segment that loses these records.
+    """Plans the rewrite of a segment without these records.
 
     `aborted` are the transactions that touch it, `producers` the active producers' last records.
     """
@@ -124,9 +125,9 @@ def plan_erasure(
 
 @dataclass(frozen=True, slots=True)
 class KeyDigest:
-    """Reads a segment and gives the digest of its keys, those of aborted records among them.
+    """Computes the digest of a segment's keys from its records, aborted ones included.
 
-    What does not fit into `buffer_bytes` goes to files that begin with `path`.
+    Keys beyond `buffer_bytes` are spilled to files whose names begin with `path`.
     """
 
     fs: FileSystem
@@ -135,7 +136,7 @@ class KeyDigest:
     buffer_bytes: int
 
     def of(self, segment: InputSegment, dropped: Bits | None = None) -> tuple[int, int]:
-        """The digest of all records that are not dropped; raises Corrupt for a damaged segment."""
+        """The digest without the dropped records; raises Corrupt for a damaged segment."""
         builder = KeyIndexBuilder(
             self.fs,
             self.path,
@@ -159,7 +160,7 @@ def balance_erasure(
     digest_after: tuple[int, int],
     request: str,
 ) -> Removal:
-    """The removal of a segment's erasure, checked; raises Unbalanced."""
+    """The removal entry of an erasure; raises Unbalanced when it does not add up."""
     removal = Removal(
         id=id,
         partition=partition,
@@ -171,7 +172,7 @@ def balance_erasure(
         bytes=plan.bytes,
         keys_before=hex_digest(plan.digest),
         keys_after=hex_digest(digest_after),
-        rule=f"erasure {request}: the records that were asked for, and no other",
+        rule=f"erasure {request}: only the requested records",
         end_offset=plan.next_offset,
     )
     removal.check()

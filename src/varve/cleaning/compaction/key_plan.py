@@ -1,11 +1,11 @@
-"""Which records of a run of segments are the latest of their keys, found from the sidecars alone.
+"""Finds the latest record of each key over consecutive segments, from their key indexes alone.
 
-The sidecars are sorted by hash, so a range of hashes is one slice of each. Ranges are taken one
-after another, each read into the same buffer: memory is bounded by the buffer, and the number of
-keys only decides how many ranges there are.
+A key index is sorted by hash, so a range of hashes is one slice of each index. The ranges are
+processed one after another in the same buffer: the buffer bounds the memory, and the number of keys
+only determines the number of ranges.
 
-Invariant  a record is kept if and only if no later record of its key stands in the given segments,
-           and it is not a tombstone past its horizon. Every entry is counted once.
+Invariant  a record is kept if and only if no later record of its key is in these segments, and it
+           is not a tombstone past its delete horizon. Every entry is counted once.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,19 +24,20 @@ Bits = npt.NDArray[np.uint8]
 Integers = npt.NDArray[np.int64]
 
 HashRange = tuple[int, int]
-"""First words of hashes, from the first on and before the second."""
+"""A half-open range of the first 64-bit words of key hashes."""
 
 HASH_END: Final = 1 << 64
 ALL_HASHES: Final[HashRange] = (0, HASH_END)
 ENTRY_BYTES: Final = 32
 BUFFER_BYTES_MIN: Final = 64 << 10
+"""2,048 entries: with fewer, most of the time goes into seeking the ends of ranges."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyPlan:
-    """The outcome: bitmaps over the records of all segments, and a row of counts for each.
+    """The latest records: bitmaps over the records of all segments, and counts per segment.
 
-    Record r of segment s is bit `bit_starts[s] + r`; starts are whole bytes.
+    Record r of segment s is bit `bit_starts[s] + r`; each segment starts at a whole byte.
     """
 
     keep: Bits
@@ -66,7 +67,7 @@ def zero_bits(size: int) -> Bits:
 
 
 def lay_out_bits(record_counts: Sequence[int]) -> tuple[Integers, int]:
-    """Where each segment's bits begin, and how many bytes all take."""
+    """The first bit of each segment, and the size of the bitmap in bytes."""
     sizes = [(count + 7) // 8 for count in record_counts]
     starts = np.cumsum([0, *sizes], dtype=np.int64)
     return starts[:-1] * 8, int(starts[-1])
@@ -81,7 +82,7 @@ def plan_keys(
     hashes: HashRange = ALL_HASHES,
     allocate_bits: Callable[[int], Bits] = zero_bits,
 ) -> KeyPlan:
-    """Plans over segments given oldest first; with `hashes`, for the keys in that range alone.
+    """Plans over segments, oldest first; `hashes` restricts the plan to a range of keys.
 
     `expired` marks the records of batches past their delete horizon, laid out as the plan's own
     bits. `budget` is charged for every read and may raise to stop. `allocate_bits` returns zeroed
@@ -98,7 +99,7 @@ def plan_keys(
 
 
 class _Planning:
-    """One walk over all ranges of hashes."""
+    """One pass over all ranges of hashes."""
 
     def __init__(
         self,
@@ -120,7 +121,7 @@ class _Planning:
         self._tombstones = allocate_bits(size)
         self._tallies = np.zeros((len(indexes), TALLY_COUNT), np.int64)
         self._range_count = 0
-        self._fullest = 0
+        self._entries_max = 0
 
     def plan(self) -> KeyPlan:
         return KeyPlan(
@@ -129,7 +130,7 @@ class _Planning:
             self._bit_starts,
             self._tallies,
             self._range_count,
-            self._fullest / self._capacity,
+            self._entries_max / self._capacity,
         )
 
     def run(self, low: int, hash_end: int) -> None:
@@ -138,15 +139,15 @@ class _Planning:
         if not total:
             return
         self._entries = np.empty((min(self._capacity, total), 4), np.uint64)
-        # Hashes are uniform, so ranges of equal width hold about equally much; a little air
-        # spares nearly every range the halving.
+        # Hashes are uniform, so ranges of equal width hold about equally many entries. A sixteenth
+        # of slack makes it rare that a range does not fit and is halved.
         width = -(-(hash_end - low) // (-(-total * 17 // (self._capacity * 16))))
         while low < hash_end:
             high = min(low + width, hash_end)
             ends = self._find_ends(cursors, high)
             while sum(ends) - sum(cursors) > self._capacity:
                 if high - low <= 1:
-                    raise Corrupt(self._crowded(low))
+                    raise Corrupt(self._describe_overflow(low))
                 high = low + (high - low) // 2
                 ends = self._find_ends(cursors, high)
             self._merge(cursors, ends, low, high)
@@ -192,9 +193,9 @@ class _Planning:
                 f"{self._record_counts[fault]} of its segment; remove the file, it is rebuilt"
             )
         self._range_count += 1
-        self._fullest = max(self._fullest, int(bounds[-1]))
+        self._entries_max = max(self._entries_max, int(bounds[-1]))
 
-    def _crowded(self, low: int) -> str:
+    def _describe_overflow(self, low: int) -> str:
         paths = ", ".join(index.path for index in self._indexes[:3])
         return (
             f"more than {self._capacity} entries share the hash {low:016x} in {paths}…; the key "

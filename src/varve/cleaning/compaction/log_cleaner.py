@@ -166,7 +166,7 @@ class LogCleaner:
         )
 
     def _judge(self, partition: PartitionCleaner, now_ms: int) -> CleanableLog | None:
-        """How dirty it is; None while it waits after a failure, or for the object store."""
+        """How dirty its log is; None while it waits after a failure, or for the object store."""
         if partition.waits(now_ms) or partition.waits_for_store(now_ms):
             return None
         try:
@@ -182,7 +182,7 @@ class LogCleaner:
 
     def _compacted(self) -> list[PartitionCleaner]:
         partitions = {
-            name: self._get(name, log, directory)
+            name: self._cleaner_of(name, log, directory)
             for name, log, directory in self._store.logs()
             if log.settings.is_compacted and directory.failure is None
         }
@@ -191,7 +191,9 @@ class LogCleaner:
                 del self._partitions[name]
         return list(partitions.values())
 
-    def _get(self, name: TopicPartition, log: Log, directory: LogDirectory) -> PartitionCleaner:
+    def _cleaner_of(
+        self, name: TopicPartition, log: Log, directory: LogDirectory
+    ) -> PartitionCleaner:
         with self._lock:
             cached = self._partitions.get(name)
             if cached is not None and cached.log is log:
@@ -225,7 +227,7 @@ class LogCleaner:
         self, partition: PartitionCleaner, remote_bounds: RemoteBounds | None, now_ms: int
     ) -> CleanableLog:
         name, directory = partition.log.topic_partition, partition.directory
-        with partition.look(f"selection of {name}"):
+        with partition.map_io_errors(f"selection of {name}"):
             log = find_cleanable(
                 partition.log, directory.cleaner_offset(name), now_ms, remote_bounds=remote_bounds
             )
@@ -310,7 +312,7 @@ class LogCleaner:
 
         `below` excludes segments whose base offset is at or above it.
         """
-        cleaner = self._find(partition)
+        cleaner = self._get_cleaner(partition)
         with cleaner.try_take() as may_build:
             lookup = KeyLookup(
                 cleaner.log,
@@ -322,17 +324,17 @@ class LogCleaner:
             )
             return lookup.find(key, now_ms, self._budget, below=below)
 
-    def _find(self, partition: TopicPartition) -> PartitionCleaner:
+    def _get_cleaner(self, partition: TopicPartition) -> PartitionCleaner:
         log = self._store.get(partition)
         directory = self._store.directory_of(partition)
         if directory is None:
             raise Unavailable(f"{partition} is no longer in the store")
-        return self._get(partition, log, directory)
+        return self._cleaner_of(partition, log, directory)
 
     @contextmanager
     def _take(self, partition: TopicPartition) -> Iterator[PartitionCleaner]:
         """Exclusive use of a partition, once a run in progress has ended."""
-        cleaner = self._find(partition)
+        cleaner = self._get_cleaner(partition)
         with cleaner.is_busy:
             yield cleaner
 

@@ -3,10 +3,10 @@
 Invariant  a segment cleaned for the first time is cleaned completely. One that was cleaned before
            is rewritten when enough of it is stale, or when one of its records was deleted by a
            tombstone: a tombstone is removed only when nothing it deletes is left before it.
-           A group fits into one segment, as far as can be estimated, and a byte is rewritten for
-           the sake of its neighbours a number of times that grows with the logarithm of their
-           count. Where local segments are evicted one by one each stays alone: joined with a
-           younger one it would stay on the local disk as long as that.
+           A group fits into one segment by its estimated size. Merging n small segments over
+           many runs copies a byte O(log n) times. Segments are not merged where
+           `local.retention.*` evicts them: merged with a younger one, a segment would stay on the
+           local disk as long as that one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -50,16 +50,16 @@ P = TypeVar("P", bound=SegmentFigures)
 SMALL_SEGMENTS_MIN: Final = 8
 """From this many small segments on, they are merged even if none needs a rewrite."""
 _INDEX_ENTRY_BYTES: Final = 12
-"""Of the time index, the larger of the two."""
+"""The entry size of the time index, which is the larger of the two sparse indexes."""
 
 
 def group_segments(
     plans: Sequence[P], chosen: set[int], settings: LogSettings
 ) -> list[tuple[P, ...]]:
-    """The groups among segments that follow each other, oldest first.
+    """Groups consecutive segments for the rewrite, oldest first.
 
-    A segment that is not chosen joins one that is only if it is no larger than what it joins: so
-    a small one is copied seldom, and a large one never for the sake of its neighbours.
+    A segment that is not chosen joins a group only if it is no larger than the group. So a small
+    segment is rarely copied again, and a large one is never copied only to merge its neighbours.
     """
     groups: list[list[P]] = []
     for plan in plans:
@@ -96,7 +96,7 @@ def _fits(group: Sequence[P], plan: P, settings: LogSettings) -> bool:
     size = _planned_bytes(group) + plan.planned_bytes
     if size > settings.segment_bytes or settings.has_local_limit:
         return False
-    # Positions have 31 bits, and what is planned is an estimate.
+    # Positions have 31 bits, and the planned size is only an estimate.
     if sum(segment.size for segment in (*group, plan)) > INT_MAX:
         return False
     if plan.next_offset - 1 - group[0].base_offset > RELATIVE_OFFSET_MAX:
@@ -106,7 +106,7 @@ def _fits(group: Sequence[P], plan: P, settings: LogSettings) -> bool:
 
 
 def _join_small(plans: Sequence[P], settings: LogSettings) -> list[tuple[P, ...]]:
-    """Groups among segments of which none is chosen, where many would fit into one."""
+    """Groups of consecutive small segments that are merged although none of them is chosen."""
     groups: list[tuple[P, ...]] = []
     run: list[P] = []
     for plan in plans:
@@ -118,7 +118,7 @@ def _join_small(plans: Sequence[P], settings: LogSettings) -> list[tuple[P, ...]
 
 
 def _without_large(run: Sequence[P]) -> list[tuple[P, ...]]:
-    """The run, or what of it lies around a segment that is larger than all the others."""
+    """The run, or its parts on both sides of a segment larger than all the others together."""
     if len(run) < SMALL_SEGMENTS_MIN:
         return []
     sizes = [plan.planned_bytes for plan in run]
@@ -144,7 +144,7 @@ class PlanInput:
 
 @dataclass(frozen=True, slots=True)
 class CleaningPlan(Generic[P]):
-    """The segments of a run as planned, and the groups among them that are to be rewritten."""
+    """The plans of all segments of a run, and the groups of them that are rewritten."""
 
     segments: tuple[P, ...]
     groups: tuple[tuple[P, ...], ...]
@@ -158,13 +158,13 @@ class CleaningPlan(Generic[P]):
 
     @property
     def left_stale_bytes(self) -> int:
-        """What is stale, but in segments not worth rewriting yet."""
+        """The stale bytes in segments that are not worth rewriting yet."""
         rewritten = {plan.base_offset for group in self.groups for plan in group}
         return sum(plan.stale_bytes for plan in self.segments if plan.base_offset not in rewritten)
 
     @property
     def copied_bytes(self) -> int:
-        """About how much carrying it out reads."""
+        """An estimate of the bytes that the rewrite copies."""
         return sum(plan.planned_bytes for group in self.groups for plan in group)
 
 
@@ -180,10 +180,10 @@ def plan_cleaning(
 ) -> CleaningPlan[SegmentPlan]:
     """Plans over the segments of a run, oldest first.
 
-    `is_forced` rewrites whatever is stale, be it ever so little.
+    `is_forced` rewrites every segment that a rewrite would change.
     """
     latest = find_latest_records(sources, rules=rules, buffer_bytes=buffer_bytes, budget=budget)
-    known = [source for source in sources if source.keys is not None]
+    indexed = [source for source in sources if source.keys is not None]
     transactions = track_transactions(sources, aborted, rules)
     plans = [
         plan_segment(
@@ -194,7 +194,7 @@ def plan_cleaning(
             transactions=transactions,
             rules=rules,
         )
-        for number, source in enumerate(known)
+        for number, source in enumerate(indexed)
     ]
     groups = choose_groups(sources, plans, settings=settings, is_forced=is_forced)
     return CleaningPlan(
@@ -210,23 +210,23 @@ def find_latest_records(
     budget: WorkBudget,
     hashes: HashRange = ALL_HASHES,
 ) -> KeyPlan:
-    """Which records are the latest of their keys, of those whose hashes lie in a range.
+    """Finds the latest record of each key whose hash is in the range.
 
-    The outcomes of ranges that make up all hashes add up to those of all: bits are joined, counts
-    summed.
+    The plans of disjoint ranges that cover all hashes add up to the plan of all hashes: combine the
+    bitmaps with OR, and sum the counts.
     """
-    known = [source for source in sources if source.keys is not None]
+    indexed = [source for source in sources if source.keys is not None]
     return plan_keys(
-        [source.keys for source in known if source.keys is not None],
+        [source.keys for source in indexed if source.keys is not None],
         buffer_bytes=buffer_bytes,
-        expired=_find_expired(known, rules, first_held_offset(sources, rules)),
+        expired=_find_expired(indexed, rules, first_held_offset(sources, rules)),
         budget=budget,
         hashes=hashes,
     )
 
 
 def first_held_offset(sources: Sequence[PlanInput], rules: RunRules) -> int:
-    """Where the first held segment begins; the end of the run when none is."""
+    """The base offset of the first held segment; the end of the run without one."""
     return min(
         (source.segment.base_offset for source in sources if source.keys is None),
         default=rules.first_uncleanable_offset,
@@ -236,23 +236,25 @@ def first_held_offset(sources: Sequence[PlanInput], rules: RunRules) -> int:
 def choose_groups(
     sources: Sequence[PlanInput], plans: Sequence[P], *, settings: LogSettings, is_forced: bool
 ) -> list[tuple[P, ...]]:
-    """The groups to rewrite, of the planned segments among those of a run."""
-    chosen = {plan.base_offset for plan in plans if _is_worth(plan, settings, is_forced)}
+    """The groups to rewrite; `sources` are all segments of the run, `plans` those planned."""
+    chosen = {plan.base_offset for plan in plans if _is_worth_rewriting(plan, settings, is_forced)}
     return [
-        group for run in _runs(sources, plans) for group in group_segments(run, chosen, settings)
+        group
+        for run in _split_at_held(sources, plans)
+        for group in group_segments(run, chosen, settings)
     ]
 
 
 def _find_expired(sources: Sequence[PlanInput], rules: RunRules, first_held: int) -> Bits:
-    """Bits of the records in batches past their horizon.
+    """Bits of the records in batches past their delete horizon.
 
-    After a held segment none expires: the segment may hold records that it deletes. Nor does one
-    that is kept for the remote tier.
+    Nothing after a held segment expires: that segment may hold records that a tombstone deletes.
+    Nor does a record that is kept for the remote tier.
     """
-    known = [source.keys for source in sources if source.keys is not None]
-    starts, size = lay_out_bits([keys.record_count for keys in known])
+    indexed = [source.keys for source in sources if source.keys is not None]
+    starts, size = lay_out_bits([keys.record_count for keys in indexed])
     bits = np.zeros(size, np.uint8)
-    for keys, start in zip(known, starts.tolist(), strict=True):
+    for keys, start in zip(indexed, starts.tolist(), strict=True):
         horizon = keys.header.earliest_horizon
         if horizon == NO_HORIZON or horizon > rules.now_ms:
             continue
@@ -272,7 +274,7 @@ def _find_expired(sources: Sequence[PlanInput], rules: RunRules, first_held: int
 def track_transactions(
     sources: Sequence[PlanInput], aborted: Sequence[AbortedTransaction], rules: RunRules
 ) -> TransactionTracker:
-    """What judges the marks of the segments of a run, oldest first."""
+    """A tracker for the transactions of a run."""
     first_held = first_held_offset(sources, rules)
     return TransactionTracker(aborted, rules.keep_markers_from_offset, first_held)
 
@@ -286,7 +288,10 @@ def plan_segment(
     transactions: TransactionTracker,
     rules: RunRules,
 ) -> SegmentPlan:
-    """The plan of one segment, whose latest records are known; `keep` gets its control records."""
+    """Plans one segment from the bitmap of its latest records.
+
+    Adds the control records that stay to `keep`.
+    """
     keys = source.keys
     assert keys is not None
     base_offset = source.segment.base_offset
@@ -327,7 +332,7 @@ def plan_segment(
     )
 
 
-def _is_worth(plan: SegmentFigures, settings: LogSettings, is_forced: bool) -> bool:
+def _is_worth_rewriting(plan: SegmentFigures, settings: LogSettings, is_forced: bool) -> bool:
     if not plan.is_changed:
         return False
     return (
@@ -338,8 +343,8 @@ def _is_worth(plan: SegmentFigures, settings: LogSettings, is_forced: bool) -> b
     )
 
 
-def _runs(sources: Sequence[PlanInput], plans: Sequence[P]) -> list[list[P]]:
-    """The planned segments that follow each other; a held one parts them."""
+def _split_at_held(sources: Sequence[PlanInput], plans: Sequence[P]) -> list[list[P]]:
+    """The planned segments, split where a held segment lies between them."""
     by_base = {plan.base_offset: plan for plan in plans}
     runs: list[list[P]] = [[]]
     for source in sources:
@@ -352,7 +357,7 @@ def _runs(sources: Sequence[PlanInput], plans: Sequence[P]) -> list[list[P]]:
 
 
 def sum_by_reason(counts: Sequence[dict[Reason, int]]) -> dict[Reason, int]:
-    """Counts of several segments as one, without the reasons that took nothing."""
+    """The sum over several segments, without the reasons that removed nothing."""
     total: dict[Reason, int] = {}
     for by_reason in counts:
         for reason, count in by_reason.items():

@@ -1,10 +1,11 @@
-"""Writes the segment that replaces a group: survivors only, with all its indexes.
+"""Writes the segment that replaces a group of segments: the surviving records and all indexes.
 
-Layout     `<base offset>.{log,index,timeindex,txnindex,keys}.cleaned`, named by the group's first.
+Layout     `<base offset>.{log,index,timeindex,txnindex,keys}.cleaned`, with the base offset of the
+           group's first segment.
 Invariant  only batches that keep a record, or stay as an empty batch, are read; each is checked
            against its CRC and against its key index before it is copied. A compressed batch is
            decompressed, filtered and compressed by the same codec.
-Crash      nothing of the log changes here: what is written is synced, and swapped in by the log.
+Crash      the log does not change here: the new files are synced, and the log swaps them in.
 """
 
 import contextlib
@@ -67,9 +68,10 @@ _FIELDS: Final = struct.Struct(">21xh4xqq14xi")
 
 
 class FilteredBatch(NamedTuple):
-    """A batch about to be written: its survivors as they were and as they are stored.
+    """A compressed batch about to be written.
 
-    A tuple, because one is made for every compressed batch.
+    `records` are the surviving records uncompressed, `packed` the same compressed. A tuple, because
+    it is created for every compressed batch.
     """
 
     source: Bytes
@@ -85,7 +87,7 @@ class FilteredBatch(NamedTuple):
         return HEADER_BYTES + len(self.packed)
 
     def write(self, out: Bytes, start: int) -> None:
-        """Puts the whole batch into the output, which has the room."""
+        """Writes the whole batch to `out` from `start` on; the caller makes room."""
         source, _, packed, attributes, base_timestamp, max_timestamp, count = self
         end = start + HEADER_BYTES + len(packed)
         out.data[start + HEADER_BYTES : end] = packed
@@ -95,9 +97,9 @@ class FilteredBatch(NamedTuple):
 def filter_compressed(
     source: Bytes, *, horizon: int, keep: Bytes, first_bit: int, where: str
 ) -> FilteredBatch:
-    """The batch without the records whose bits are not set; raises Corrupt when it is damaged.
+    """Removes the records without a bit in `keep`; raises Corrupt when the batch is damaged.
 
-    `horizon` is its new delete horizon, or KEEP_TIMESTAMP.
+    `horizon` is the new delete horizon of the batch, or KEEP_TIMESTAMP.
     """
     data = source.data
     attributes, base_timestamp, max_timestamp, count = _FIELDS.unpack_from(data)
@@ -138,10 +140,13 @@ def filter_compressed(
 
 
 CHUNK_BYTES: Final = 4 << 20
-# A gap of skipped batches up to this is read along: one long read is cheaper than two.
+"""The size of one read and of one write, so that seeks cost little on any disk."""
 GAP_BYTES: Final = 64 << 10
+"""A gap of skipped batches up to this size is read too: one long read is cheaper than two."""
 _TABLE_ROWS: Final = 8192
 _PAYLOAD_BYTES_MAX: Final = 32 << 20
+"""Uncompressed records that wait in memory for the key index; decompressing them again costs more.
+"""
 _FAULTS: Final = {
     FilterStatus.MISMATCH: "the batch is not the one in the key index",
     FilterStatus.BAD_CRC: "the batch's CRC is wrong",
@@ -151,7 +156,7 @@ _FAULTS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class WrittenSegment:
-    """A segment written aside, ready to be swapped in."""
+    """A segment written to `.cleaned` files, ready to be swapped in."""
 
     summary: SegmentSummary
     has_txn_index: bool
@@ -193,13 +198,13 @@ def write_group(
     budget: WorkBudget,
     aborted: Sequence[AbortedTransaction] | None = None,
 ) -> WrittenSegment:
-    """Writes the survivors of consecutive segments as one, all of it on disk when this returns.
+    """Writes the surviving records of consecutive segments as one segment, durably.
 
-    `aborted` are the transactions whose records the new key index leaves out; without it those
-    that stay in the transaction index, as when no other is left with a record.
-    `modified_ms` is what the data file of the last of them has as its modification time.
-    `budget` is charged for all bytes read and written and may raise to stop; what was written is
-    then removed. Raises DamagedSegment when a batch is not what it was when its index was made.
+    `aborted` are the transactions whose records the new key index leaves out; by default those
+    that stay in the transaction index, because a compaction removes the records of all others.
+    `modified_ms` is the modification time of the last segment's data file, which the new one gets.
+    `budget` is charged for all bytes read and written and may raise to stop; the new files are
+    then removed. Raises DamagedSegment when a batch is not the one that its key index describes.
     """
     base_offset = plans[0].segment.base_offset
     listed = [transaction for plan in plans for transaction in plan.aborted_kept]
@@ -255,20 +260,20 @@ class _Output:
         self.bytes_read = 0
         self.buffer: Bytes = np.empty(CHUNK_BYTES, np.uint8)
         self.filled = 0
-        # Last: whatever fails above leaves neither a file nor a descriptor behind.
+        # Last, so that a failure above leaves neither a file nor an open descriptor.
         self._file: File = fs.open_writable(self._path(LOG))
 
     def _path(self, kind: str) -> str:
         return f"{self._directory}/{log_name(self._base_offset, kind)}{CLEANED}"
 
     def make_room(self, size: int) -> None:
-        """Writes what is gathered; the buffer then holds at least `size` bytes."""
+        """Flushes the buffer, and enlarges it to hold at least `size` bytes."""
         self.flush()
         if size > self.buffer.size:
             self.buffer = np.empty(size, np.uint8)
 
-    def take(self, batch: FilteredBatch) -> None:
-        """Adds a batch whose uncompressed records are in memory: no need to decompress again."""
+    def add_batch(self, batch: FilteredBatch) -> None:
+        """Adds a batch, and keeps its uncompressed records for the key index."""
         if (
             batch.size > self.buffer.size - self.filled
             or self._payload_bytes + batch.records.size > _PAYLOAD_BYTES_MAX
@@ -288,8 +293,8 @@ class _Output:
             rows = self._table[:count]
             table = BatchTable(rows, view, self._written, self._written + end)
             rows[:, BatchColumn.POSITION] += self._written
-            taken = self._indexer.add(table.rows)
-            assert taken == count, "batches are copied in the order of their offsets"
+            indexed = self._indexer.add(table.rows)
+            assert indexed == count, "batches are copied in the order of their offsets"
             self._summary.add(table)
             self._keys.add(table, self._payloads)
             start = end
@@ -337,8 +342,9 @@ class _Output:
 
 
 def remove_unfinished(fs: FileSystem, directory: str) -> None:
-    """Removes what a run that failed could not: whoever recovers would take it for a proof that
-    later swaps are not committed.
+    """Removes the files that a failed run left.
+
+    Recovery would conclude from them that later swaps were not committed.
     """
     for name in fs.names(directory):
         file = parse_file_name(name)
@@ -354,7 +360,7 @@ def _remove_files(fs: FileSystem, directory: str, base_offset: int) -> None:
 
 
 class _SegmentCopy:
-    """Brings the survivors of one segment to the output."""
+    """Copies the surviving records of one segment to the output."""
 
     def __init__(
         self,
@@ -434,7 +440,7 @@ class _SegmentCopy:
             )
         except Corrupt as error:
             raise self._damaged(position, str(error)) from error
-        self._output.take(filtered)
+        self._output.add_batch(filtered)
 
     def _damaged(self, position: int, fault: str) -> DamagedSegment:
         segment = self._plan.segment
@@ -445,17 +451,19 @@ class _SegmentCopy:
 
 
 def find_windows(decisions: BatchDecisions) -> Iterator[tuple[int, int, int, int]]:
-    """What to read at once: the batches [first, last) and their bytes [start, end)."""
-    needed = np.flatnonzero(decisions.actions != Action.SKIP)
-    starts = decisions.positions[needed]
-    ends = starts + decisions.sizes[needed]
-    wide = np.flatnonzero(starts[1:] - ends[:-1] > GAP_BYTES) + 1
-    stops = [*wide.tolist(), len(needed)]
-    at = 0
-    for stop in stops:
-        while at < stop:
-            start = int(starts[at])
-            after = int(np.searchsorted(ends[at:stop], start + CHUNK_BYTES, side="right")) + at
-            after = max(after, at + 1)
-            yield int(needed[at]), int(needed[after - 1]) + 1, start, int(ends[after - 1])
-            at = after
+    """The reads of a copy: each the batches [first, last) and their bytes [start, end).
+
+    A read ends before a gap wider than GAP_BYTES, and at CHUNK_BYTES unless one batch is larger.
+    """
+    numbers = np.flatnonzero(decisions.actions != Action.SKIP)
+    starts = decisions.positions[numbers]
+    ends = starts + decisions.sizes[numbers]
+    after_gaps = np.flatnonzero(starts[1:] - ends[:-1] > GAP_BYTES) + 1
+    first = 0
+    for stop in [*after_gaps.tolist(), len(numbers)]:
+        while first < stop:
+            start = int(starts[first])
+            fitting = int(np.searchsorted(ends[first:stop], start + CHUNK_BYTES, side="right"))
+            last = first + max(fitting, 1)
+            yield int(numbers[first]), int(numbers[last - 1]) + 1, start, int(ends[last - 1])
+            first = last

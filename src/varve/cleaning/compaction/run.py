@@ -1,14 +1,17 @@
-"""One partition of the cleaner, and a run over it: index, plan, then write, record, swap by group.
+"""A partition of the cleaner and a compaction run over it.
+
+A run builds the missing key indexes, plans, and then for each group of segments writes the new
+segment, records the removal and swaps the segment in.
 
 Invariant  a group is swapped in only after its removal was checked and recorded. The oldest group
-           is first, so that a tombstone outlives whatever it deletes. A failure is noted with the
-           time of the next attempt, which doubles up to an hour. While the object store does not
-           answer, cleaning of a tiered log waits a minute at a time: that is not a failure of the
-           log, and its key indexes are built meanwhile.
+           is first, so that a tombstone outlives whatever it deletes. After a failure the time to
+           the next attempt doubles, up to an hour. While the object store does not answer, cleaning
+           of a tiered log waits a minute at a time: that is not a failure of the log, and its key
+           indexes are built meanwhile.
 Crash      each swap is complete or undone by the next open; a run cut between two groups leaves a
            log that a later run finishes.
-Threads    the one that holds `is_busy`, so one run per partition at a time; appends and reads go
-           on. `health`, `waits` and `look` are for any.
+Threads    the holder of `is_busy`, so one run per partition at a time, concurrent with appends and
+           reads. Any thread may call `health`, `waits` and `map_io_errors`.
 """
 
 import logging
@@ -51,9 +54,9 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class PartitionCleaner:
-    """One log of the cleaner; `is_busy` is held by whoever works on it.
+    """The cleaner's state of one log; a thread that works on the log holds `is_busy`.
 
-    `budget` is charged for every byte that its work reads and writes, and may raise to stop it.
+    `budget` is charged for every byte read and written, and may raise to stop the work.
     """
 
     log: Log
@@ -89,7 +92,7 @@ class PartitionCleaner:
         return self.retry_ms is not None and now_ms < self.retry_ms
 
     def waits_for_store(self, now_ms: int) -> bool:
-        """Whether the object store did not answer a short while ago."""
+        """Whether the object store did not answer, and the next attempt is not due yet."""
         return self.store_error is not None and now_ms < self.store_retry_ms
 
     def note_unknown_bounds(self, error: StoreError, now_ms: int) -> None:
@@ -101,7 +104,7 @@ class PartitionCleaner:
         )
 
     def note_selection(self, log: CleanableLog) -> None:
-        """Clears the error of the object store, and notes what waits for its copy."""
+        """Clears the error of the object store, and notes which part waits for its copy."""
         self.store_error = None
         self.waits_for = log.blocked_by if log.blocker is CleaningBound.COPY else ""
 
@@ -130,10 +133,11 @@ class PartitionCleaner:
                 self.is_busy.release()
 
     @contextmanager
-    def look(self, doing: str) -> Iterator[None]:
-        """A missing file means that the log changed meanwhile; other I/O errors are failures.
+    def map_io_errors(self, doing: str) -> Iterator[None]:
+        """Raises I/O errors as store errors.
 
-        Those of files that the log does not need are the partition's, others the directory's.
+        A missing file means that the log changed meanwhile: Unavailable. An error of a file that
+        the log does not need fails the partition, any other error its log directory.
         """
         with self.directory.health.io(doing):
             try:
@@ -150,11 +154,11 @@ class PartitionCleaner:
 
     @contextmanager
     def work(self, doing: str) -> Iterator[None]:
-        """For the holder of `is_busy`: as `look`, and a wrong result deletes the key indexes.
+        """As `map_io_errors`, for the holder of `is_busy`; a wrong result deletes the key indexes.
 
-        What does not add up may come from them: the next attempt builds them again.
+        They may be the cause of the wrong result; the next attempt rebuilds them.
         """
-        with self.look(doing):
+        with self.map_io_errors(doing):
             try:
                 yield
             except (Corrupt, Unbalanced):
@@ -179,7 +183,7 @@ class _PhaseBudget(WorkBudget):
 
 
 class CompactionRun:
-    """A run over the log of a partition, for the holder of its `is_busy`."""
+    """One compaction run over a log, for the holder of the partition's `is_busy`."""
 
     def __init__(
         self,
@@ -260,7 +264,7 @@ class CompactionRun:
     def preview(self) -> CleanReport:
         """The report of a dry run; builds missing key indexes."""
         with self._partition.work(f"plan of {self._log.topic_partition}"):
-            return self._report(self.plan(), is_dry_run=True)
+            return self._build_report(self.plan(), is_dry_run=True)
 
     def carry_out(self) -> CleanReport:
         """Cleans the log; a run that stops early says why in its report."""
@@ -272,14 +276,14 @@ class CompactionRun:
             if not self._was_stopped:
                 partition.directory.write_cleaner_offset(name, self._cleanable.next_first_dirty)
                 self._indexes.recovered.clear()
-            return self._report(plan, is_dry_run=False)
+            return self._build_report(plan, is_dry_run=False)
 
     def _rewrite(self, plan: CleaningPlan[SegmentPlan]) -> None:
         budget = self._begin_phase("copy", 2 * plan.copied_bytes)
         remove_unfinished(self._fs, self._log.directory)
         if plan.groups:
-            # A marker that decided a transaction may be in the active segment and not synced yet:
-            # records dropped because of it must not be lost if the marker is.
+            # The marker that aborted a transaction may be in the active segment and not synced yet.
+            # Records removed because of it must not be lost if a crash loses the marker.
             self._log.flush()
         for group in plan.groups:
             if not self._log.settings.is_compacted:
@@ -319,17 +323,17 @@ class CompactionRun:
     def _swap(
         self, group: Sequence[SegmentPlan], written: WrittenSegment, plan: CleaningPlan[SegmentPlan]
     ) -> bool:
-        """Records the group's removal and swaps it in; False when the log has changed meanwhile."""
+        """Records the group's removal and swaps it in; False when the log changed meanwhile."""
         removal_log = self._partition.removal_log
         with removal_log.removal_lock:
             try:
-                removal = self._removal(group, written, plan, removal_log.next_id())
+                removal = self._build_removal(group, written, plan, removal_log.next_id())
                 removal_log.append(removal)
             except Exception:
                 written.discard(self._fs, self._log.directory)
                 raise
-            # From here on the log owns the files: some of them may prove that a swap was
-            # not committed.
+            # From here on the log owns the files: recovery reads from some of them that a swap
+            # was not committed.
             new = self._log.replace_segments(
                 [self._by_base[segment_plan.segment.base_offset] for segment_plan in group],
                 base_offset=written.base_offset,
@@ -340,7 +344,7 @@ class CompactionRun:
                 self._stop("segments left the log meanwhile")
                 return False
             removal_log.mark_done(removal.id)
-        self._indexes.learn(new, written.header)
+        self._indexes.add(new, written.header)
         self._bytes_written += written.size
         self._bytes_read += written.bytes_read
         self._rewritten += group
@@ -355,7 +359,7 @@ class CompactionRun:
         )
         return True
 
-    def _removal(
+    def _build_removal(
         self,
         group: Sequence[SegmentPlan],
         written: WrittenSegment,
@@ -383,7 +387,7 @@ class CompactionRun:
             end_offset=plan.rules.first_uncleanable_offset,
         )
 
-    def _report(self, plan: CleaningPlan[SegmentPlan], *, is_dry_run: bool) -> CleanReport:
+    def _build_report(self, plan: CleaningPlan[SegmentPlan], *, is_dry_run: bool) -> CleanReport:
         rewritten = (
             [segment_plan for group in plan.groups for segment_plan in group]
             if is_dry_run

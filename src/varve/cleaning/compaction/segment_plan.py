@@ -1,7 +1,8 @@
-"""What becomes of each batch of one segment, decided without reading its data.
+"""The compaction plan of one segment: an action for each batch, from the key index alone.
 
-Invariant  every record is counted under one reason; whatever is kept is kept whole. The rules for
-           emptied batches, delete horizons and transaction markers are Kafka's.
+Invariant  every record is counted under one reason; a kept record keeps its offset, timestamp, key,
+           value and headers. The rules for empty batches, delete horizons and transaction markers
+           are Kafka's.
 """
 
 from collections.abc import Mapping
@@ -31,16 +32,17 @@ Integers = npt.NDArray[np.int64]
 Table = npt.NDArray[Any]
 
 _HORIZON_GROWTH: Final = 4
-"""What a record's time takes more when it is counted from a horizon a day or a month away."""
+"""Bytes that a record's timestamp delta grows by, when its base timestamp becomes a delete horizon
+that lies a day to a month away."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunRules:
-    """What holds for a whole run over one partition.
+    """The rules of one run over one partition.
 
     `producers` are the active ones; `first_uncleanable_offset` is where the run ends. Tombstones
-    and markers from `keep_markers_from_offset` on stay without a delete horizon: the remote log
-    may hold records that they delete, and readers get the whole `delete.retention.ms` once it no
+    and markers from `keep_markers_from_offset` on stay without a delete horizon, because the
+    remote log may hold records that they delete. Their `delete.retention.ms` begins when it no
     longer does.
     """
 
@@ -50,11 +52,11 @@ class RunRules:
     producers: Mapping[int, LastRecord]
     keep_markers_from_offset: int = LONG_MAX
     keep_empty_batches: bool = False
-    """Batches that had no record before the run stay."""
+    """Whether batches stay that had no record before the run."""
 
     @property
     def horizon_ms(self) -> int:
-        """The delete horizon of what is first cleaned in this run."""
+        """The delete horizon of tombstones and markers that this run is the first to clean."""
         return min(self.now_ms + self.delete_retention_ms, LONG_MAX)
 
     def protected_ends(self) -> Integers:
@@ -67,7 +69,7 @@ class RunRules:
         return np.array(sorted({*ends, self.first_uncleanable_offset - 1}), np.int64)
 
     def epochs_without_data(self) -> dict[int, int]:
-        """Producers that no data batch is known of, and their epochs."""
+        """The epochs of producers without a known data batch, by producer id."""
         return {
             id: producer.epoch
             for id, producer in self.producers.items()
@@ -77,7 +79,7 @@ class RunRules:
 
 @dataclass(frozen=True, slots=True)
 class BatchDecisions:
-    """An action for each batch of a segment, with what carrying it out needs."""
+    """An action for each batch of a segment, and the columns needed to carry it out."""
 
     positions: Integers
     sizes: Integers
@@ -90,7 +92,7 @@ class BatchDecisions:
 
     @property
     def changes_anything(self) -> bool:
-        """An emptied batch that stays is written as it was."""
+        """Whether a rewrite would change a batch; one that is empty already and stays does not."""
         is_same = (self.actions == Action.COPY) | (
             (self.actions == Action.KEEP_HEADER) & (self.counts == 0)
         )
@@ -99,47 +101,47 @@ class BatchDecisions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentFigures:
-    """What the plan of one segment comes to: counts and sizes, whatever its number of records."""
+    """The counts and sizes of a segment's plan, without the arrays that grow with its records."""
 
     base_offset: int
     size: int
     next_offset: int
     is_dirty: bool
     summary: SegmentSummary
-    """The segment as it goes in."""
+    """The segment before the run."""
     records: dict[Reason, int]
     bytes: dict[Reason, int]
     deleted: int
     digest: tuple[int, int]
     planned_bytes: int
     stamped_bytes: int
-    """Of these, markers that nobody needs and that get their horizon only now."""
+    """The part of `planned_bytes` that are unneeded markers which get a delete horizon now."""
     is_changed: bool
 
     @property
     def stale_share(self) -> float:
-        """The part of its records' bytes that need not stay."""
+        """The share of its record bytes that need not stay."""
         total = sum(self.bytes.values())
         return 1 - self.bytes.get(Reason.KEPT, 0) / total if total else 0.0
 
     @property
     def stale_bytes(self) -> int:
-        """About what the data file would lose."""
+        """An estimate of the bytes that a rewrite removes from the data file."""
         return round(self.stale_share * self.size)
 
     @property
     def gain_share(self) -> float:
-        """The part of it that a rewrite takes, or lets expire.
+        """The share of the data file that a rewrite removes, or lets a later run remove.
 
-        Besides stale records, that counts emptied batches and markers.
+        Counts empty batches and markers besides stale records.
         """
-        left = self.planned_bytes - self.stamped_bytes
-        return max(self.stale_share, 1 - left / self.size if self.size else 0.0)
+        remaining = self.planned_bytes - self.stamped_bytes
+        return max(self.stale_share, 1 - remaining / self.size if self.size else 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentPlan(SegmentFigures):
-    """One segment of a run: its bitmaps and what they come to."""
+    """The plan of one segment: its bitmaps and their figures."""
 
     segment: InputSegment
     keys: SegmentKeys
@@ -150,7 +152,7 @@ class SegmentPlan(SegmentFigures):
     rules: RunRules = field(repr=False)
 
     def figures(self) -> SegmentFigures:
-        """The plan without what grows with the number of records or batches."""
+        """The plan without its arrays."""
         return SegmentFigures(
             **{field.name: getattr(self, field.name) for field in fields(SegmentFigures)}
         )
@@ -168,17 +170,17 @@ class SegmentPlan(SegmentFigures):
 
 
 def summarize_input(segment: InputSegment, header: KeyIndexHeader) -> SegmentSummary:
-    """A segment as it goes in."""
+    """The summary of a segment before the run."""
     end = max(header.last_offset + 1, segment.base_offset)
     return SegmentSummary(segment.base_offset, end, segment.size, header.record_count)
 
 
 def mark_expired(batches: Table, bits: Bits, *, base_offset: int, rules: RunRules) -> None:
-    """Sets the bits of all records in batches whose delete horizon has come."""
+    """Sets the bits of all records in batches whose delete horizon has passed."""
     firsts = first_records(batches)
-    due = (batches["horizon"] != NO_HORIZON) & (batches["horizon"] <= rules.now_ms)
-    due &= base_offset + batches["last"].astype(np.int64) < rules.keep_markers_from_offset
-    set_ranges(bits, firsts[due], batches["count"][due].astype(np.int64))
+    is_expired = (batches["horizon"] != NO_HORIZON) & (batches["horizon"] <= rules.now_ms)
+    is_expired &= base_offset + batches["last"].astype(np.int64) < rules.keep_markers_from_offset
+    set_ranges(bits, firsts[is_expired], batches["count"][is_expired].astype(np.int64))
 
 
 def first_records(batches: Table) -> Integers:
@@ -198,8 +200,8 @@ def keep_control_records(
     """Sets the bits of markers and other control records that stay."""
     control = batches["attributes"][marks["batch"]] & CONTROL_BIT != 0
     horizons = batches["horizon"][marks["batch"]]
-    is_gone = discardable & (horizons != NO_HORIZON) & (horizons <= now_ms)
-    kept = marks["batch"][control & ~is_gone]
+    is_expired = discardable & (horizons != NO_HORIZON) & (horizons <= now_ms)
+    kept = marks["batch"][control & ~is_expired]
     counts = batches["count"][kept].astype(np.int64)
     set_ranges(keep, first_records(batches)[kept], counts)
 
@@ -214,7 +216,7 @@ def decide_batches(
     discardable: npt.NDArray[np.bool_],
     rules: RunRules,
 ) -> BatchDecisions:
-    """The actions for a whole segment, once its bitmap is made."""
+    """The actions for all batches of a segment, from the bitmap of its kept records."""
     counts = batches["count"].astype(np.int64)
     kept = np.empty(len(batches), np.int64)
     count_bits(keep, 0, counts, kept)
@@ -223,7 +225,7 @@ def decide_batches(
     is_protected[_silent_markers(batches, marks, rules)] = True
     if rules.keep_empty_batches:
         is_protected |= counts == 0
-    needs_horizon = _need_horizon(batches, marks, discardable, kept, tombstones)
+    needs_horizon = _needs_horizon(batches, marks, discardable, kept, tombstones)
     needs_horizon &= last_offsets < rules.keep_markers_from_offset
     actions = np.where(kept == counts, Action.COPY, Action.FILTER).astype(np.uint8)
     actions[needs_horizon] = Action.FILTER
@@ -242,33 +244,36 @@ def decide_batches(
 
 
 def _silent_markers(batches: Table, marks: Table, rules: RunRules) -> Integers:
-    """Batches that are the only trace of a producer: markers of its present epoch."""
+    """Numbers of the batches that are a producer's only trace: markers of its current epoch."""
     silent = rules.epochs_without_data()
     if not silent or not len(marks):
         return np.empty(0, np.int64)
     ids = np.array(sorted(silent), np.int64)
     epochs = np.array([silent[id] for id in ids.tolist()], np.int64)
     slots = np.searchsorted(ids, marks["producer_id"]).clip(max=len(ids) - 1)
-    found = (ids[slots] == marks["producer_id"]) & (epochs[slots] == marks["epoch"])
-    found &= batches["attributes"][marks["batch"]] & CONTROL_BIT != 0
-    numbers: Integers = marks["batch"][found].astype(np.int64)
+    is_silent = (ids[slots] == marks["producer_id"]) & (epochs[slots] == marks["epoch"])
+    is_silent &= batches["attributes"][marks["batch"]] & CONTROL_BIT != 0
+    numbers: Integers = marks["batch"][is_silent].astype(np.int64)
     return numbers
 
 
-def _need_horizon(
+def _needs_horizon(
     batches: Table,
     marks: Table,
     discardable: npt.NDArray[np.bool_],
     kept: Integers,
     tombstones: Bits,
 ) -> npt.NDArray[np.bool_]:
-    """Batches with a surviving tombstone, or with a marker nobody needs, that have none yet."""
-    lone = np.zeros(len(batches), np.bool_)
-    lone[marks["batch"][discardable]] = True
-    held = np.empty(len(batches), np.int64)
-    count_bits(tombstones, 0, batches["count"].astype(np.int64), held)
-    has_none: npt.NDArray[np.bool_] = batches["horizon"] == NO_HORIZON
-    return has_none & (kept > 0) & ((held > 0) | lone)
+    """Whether each batch needs a delete horizon and has none yet.
+
+    A batch needs one for a surviving tombstone, or for a marker that is no longer needed.
+    """
+    has_discardable = np.zeros(len(batches), np.bool_)
+    has_discardable[marks["batch"][discardable]] = True
+    tombstone_counts = np.empty(len(batches), np.int64)
+    count_bits(tombstones, 0, batches["count"].astype(np.int64), tombstone_counts)
+    has_no_horizon: npt.NDArray[np.bool_] = batches["horizon"] == NO_HORIZON
+    return has_no_horizon & (kept > 0) & ((tombstone_counts > 0) | has_discardable)
 
 
 def estimate_size(
@@ -277,16 +282,17 @@ def estimate_size(
     decisions: BatchDecisions,
     tally: Mapping[Tally, int],
 ) -> int:
-    """About how many bytes will be left of a segment; what is compressed shrinks with its records.
+    """An estimate of the size of a segment after its rewrite.
 
-    A horizon takes the place of the time that the records' own are counted from: they grow.
+    Compressed batches are taken to shrink in proportion to their records. A delete horizon replaces
+    the base timestamp of a batch, so the timestamp deltas of its records grow.
     """
     is_aborted = batches["flags"] & BATCH_ABORTED != 0
     is_control = batches["attributes"] & CONTROL_BIT != 0
-    behind = np.maximum(decisions.sizes - HEADER_BYTES, 0)
-    data = int(behind[~is_aborted & ~is_control].sum())
+    body_sizes = np.maximum(decisions.sizes - HEADER_BYTES, 0)
+    data = int(body_sizes[~is_aborted & ~is_control].sum())
     data = data * tally[Tally.KEPT_BYTES] // max(header.record_bytes, 1)
-    control = int(behind[is_control & (decisions.kept > 0)].sum())
+    control = int(body_sizes[is_control & (decisions.kept > 0)].sum())
     headers = HEADER_BYTES * int(np.count_nonzero(decisions.actions != Action.SKIP))
     stamped = int(decisions.kept[decisions.horizons != KEEP_TIMESTAMP].sum())
     return headers + data + control + stamped * _HORIZON_GROWTH
@@ -304,34 +310,34 @@ def count_by_reason(
     decisions: BatchDecisions,
     tally: Mapping[Tally, int],
 ) -> tuple[dict[Reason, int], dict[Reason, int]]:
-    """Records and bytes of a segment by what becomes of them.
+    """Records and bytes of a segment by the reason why they stay or are removed.
 
-    Bytes are those of encoded records; of an aborted batch or marker, those after its header.
-    The bytes of records without a key are among the superseded.
+    Bytes are those of encoded records; of an aborted batch or marker, those after its batch header.
+    The bytes of records without a key count as superseded.
     """
     is_aborted = batches["flags"] & BATCH_ABORTED != 0
     is_control = batches["attributes"] & CONTROL_BIT != 0
-    behind = np.maximum(decisions.sizes - HEADER_BYTES, 0)
+    body_sizes = np.maximum(decisions.sizes - HEADER_BYTES, 0)
     control_kept = int(decisions.kept[is_control].sum())
-    markers_gone = int((decisions.counts - decisions.kept)[is_control].sum())
+    markers_removed = int((decisions.counts - decisions.kept)[is_control].sum())
     aborted = int(decisions.counts[is_aborted].sum())
-    data = header.record_count - aborted - control_kept - markers_gone
+    data = header.record_count - aborted - control_kept - markers_removed
     records = {
         Reason.KEPT: tally[Tally.KEPT] + control_kept,
         Reason.SUPERSEDED: data - tally[Tally.KEPT] - tally[Tally.EXPIRED] - header.null_key_count,
         Reason.TOMBSTONE_EXPIRED: tally[Tally.EXPIRED],
         Reason.NO_KEY: header.null_key_count,
         Reason.ABORTED: aborted,
-        Reason.MARKER_EXPIRED: markers_gone,
+        Reason.MARKER_EXPIRED: markers_removed,
     }
-    gone = is_control & (decisions.kept == 0)
+    is_removed = is_control & (decisions.kept == 0)
     bytes = {
-        Reason.KEPT: tally[Tally.KEPT_BYTES] + int(behind[is_control & ~gone].sum()),
+        Reason.KEPT: tally[Tally.KEPT_BYTES] + int(body_sizes[is_control & ~is_removed].sum()),
         Reason.SUPERSEDED: header.record_bytes
         - tally[Tally.KEPT_BYTES]
         - tally[Tally.EXPIRED_BYTES],
         Reason.TOMBSTONE_EXPIRED: tally[Tally.EXPIRED_BYTES],
-        Reason.ABORTED: int(behind[is_aborted].sum()),
-        Reason.MARKER_EXPIRED: int(behind[gone].sum()),
+        Reason.ABORTED: int(body_sizes[is_aborted].sum()),
+        Reason.MARKER_EXPIRED: int(body_sizes[is_removed].sum()),
     }
     return records, bytes

@@ -46,12 +46,12 @@ from varve.records import BatchHeader, Record
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainContext:
-    """What others know of a partition: the cleaner's checkpoint, holds, indexes.
+    """Facts about a partition that its log does not have: from the cleaner and the remote tier.
 
-    `stale_bytes` has, by base offset, how much of a segment is stale, where that is known.
+    `stale_bytes` has the stale bytes of segments, by base offset, where they are known.
     `find_latest` looks up the newest record of a key among the segments that begin before an
-    offset; without it the newest record of a key is unknown. `remote_bounds`
-    are None for a log that is not tiered.
+    offset; without it the newest record of a key is unknown. `remote_bounds` are None for a log
+    that is not tiered.
     """
 
     first_dirty_offset: int | None = None
@@ -63,18 +63,18 @@ class ExplainContext:
     remote_bounds: RemoteBounds | None = None
 
 
-NOTHING_KNOWN = ExplainContext()
+EMPTY_CONTEXT = ExplainContext()
 
 
 def explain_log(
-    log: Log, now_ms: int, known: ExplainContext = NOTHING_KNOWN
+    log: Log, now_ms: int, context: ExplainContext = EMPTY_CONTEXT
 ) -> list[SegmentExplanation]:
     """Why each segment of a log is still here, of both tiers, oldest first."""
-    return read_consistently(log, lambda: _Explainer(log, now_ms, known).all_segments())
+    return read_consistently(log, lambda: _Explainer(log, now_ms, context).all_segments())
 
 
 def explain_offset(
-    log: Log, offset: int, now_ms: int, known: ExplainContext = NOTHING_KNOWN
+    log: Log, offset: int, now_ms: int, context: ExplainContext = EMPTY_CONTEXT
 ) -> RecordExplanation:
     """Why the record with an offset is still here; raises OffsetOutOfRange beyond the log end."""
     if not 0 <= offset < log.end_offset:
@@ -83,21 +83,21 @@ def explain_offset(
         if start == end:
             held = f"the log is empty, and the next record gets {end}"
         raise OffsetOutOfRange(f"{log.topic_partition}: no record has offset {offset}: {held}")
-    return read_consistently(log, lambda: _Explainer(log, now_ms, known).record(offset))
+    return read_consistently(log, lambda: _Explainer(log, now_ms, context).record(offset))
 
 
 def explain_key(
-    log: Log, key: bytes, now_ms: int, known: ExplainContext
+    log: Log, key: bytes, now_ms: int, context: ExplainContext
 ) -> RecordExplanation | None:
     """Why the newest record of a key is still here; None when the log has none of that key."""
-    if known.find_latest is None:
+    if context.find_latest is None:
         return None
-    latest = known.find_latest(key, log.end_offset)
-    return None if latest is None else explain_offset(log, latest.offset, now_ms, known)
+    latest = context.find_latest(key, log.end_offset)
+    return None if latest is None else explain_offset(log, latest.offset, now_ms, context)
 
 
 class _RetainedSegment(NamedTuple):
-    """A segment of either tier, how it expires, and how it leaves the local disk for the other."""
+    """A segment of either tier, how it expires, and how it is evicted from the local disk."""
 
     info: SegmentInfo
     retention: RemovalPath
@@ -109,32 +109,32 @@ class _RetainedSegment(NamedTuple):
 
 
 def _retained_segments(
-    log: SegmentList, known: ExplainContext, now_ms: int
+    log: SegmentList, context: ExplainContext, now_ms: int
 ) -> list[_RetainedSegment]:
-    """The segments of both tiers, oldest first, with what the forecast says of each."""
-    if known.is_remote_unavailable:
+    """The segments of both tiers, oldest first, each with its forecast."""
+    if context.is_remote_unavailable:
         text = "object storage does not answer, `varve tier status` says why"
         blocks = (Blocker(BlockingRule.REMOTE_TIER, text),)
         paths = (RemovalPath(by, None, blocks) for by in (RETENTION, LOCAL_RETENTION))
         retention, local = paths
         return [_RetainedSegment(info, retention, local) for info in log.segments]
     expiries = {row.segment.base_offset: row for row in forecast_log(log, now_ms)}
-    if known.remote is None:
+    if context.remote is None:
         return [
             _RetainedSegment(info, _path(RETENTION, expiries[info.base_offset]))
             for info in log.segments
         ]
-    rows = forecast_remote(log, known.remote, now_ms)
+    rows = forecast_remote(log, context.remote, now_ms)
     retained = [
         _RetainedSegment(row.segment, _remote_retention(row))
         for row in rows
         if row.segment.is_remote and row.segment.location is not SegmentLocation.BOTH
     ]
     if log.settings.copies_to_tier:
-        for eviction in forecast_evictions(log, known.remote.end_offset, now_ms):
+        for eviction in forecast_evictions(log, context.remote.end_offset, now_ms):
             cover = covering_row(rows, eviction.segment)
             expiry = cover or expiries[eviction.segment.base_offset]
-            retained.append(_retained_local(eviction, expiry, known.remote.end_offset))
+            retained.append(_retained_local(eviction, expiry, context.remote.end_offset))
     else:
         retained += [
             _RetainedSegment(row.segment, _path(RETENTION, row)) for row in expiries.values()
@@ -187,36 +187,36 @@ class _StoredRecord(NamedTuple):
 
 
 class _Explainer:
-    """Answers on one set of facts."""
+    """Explains the segments and records of a log from one snapshot of the facts."""
 
-    def __init__(self, log: Log, now_ms: int, known: ExplainContext) -> None:
+    def __init__(self, log: Log, now_ms: int, context: ExplainContext) -> None:
         self._log = log
         self._now_ms = now_ms
-        self._known = known
+        self._context = context
         self._segments = list_segments(log)
         self._is_compacted = self._segments.settings.is_compacted
         self._cleanable = judge_cleanable(
-            self._segments, known.first_dirty_offset, now_ms, known.remote_bounds
+            self._segments, context.first_dirty_offset, now_ms, context.remote_bounds
         )
-        self._retained = _retained_segments(self._segments, known, now_ms)
+        self._retained = _retained_segments(self._segments, context, now_ms)
         self._blockers = SegmentBlockers(
             log=log,
             segments=self._segments,
             cleanable=self._cleanable,
             now_ms=now_ms,
-            holds=known.holds,
-            stale_bytes=known.stale_bytes,
+            holds=context.holds,
+            stale_bytes=context.stale_bytes,
         )
 
     def all_segments(self) -> list[SegmentExplanation]:
-        """Those of both tiers, oldest first."""
+        """The segments of both tiers, oldest first."""
         return [self._explain(retained) for retained in self._retained]
 
     def _explain(self, retained: _RetainedSegment) -> SegmentExplanation:
         segment = retained.info
         times = segment.times()
         dirty_ratio = self._cleanable.ratio if self._is_compacted else None
-        stale_bytes = self._known.stale_bytes.get(segment.base_offset)
+        stale_bytes = self._context.stale_bytes.get(segment.base_offset)
         if isinstance(segment, RemoteSegmentInfo):
             dirty_ratio, stale_bytes = None, segment.stale_bytes
         return SegmentExplanation(
@@ -243,10 +243,10 @@ class _Explainer:
             return None
         if not segment.is_remote:
             return RemovalPath.behind(COMPACTION, self._blockers.find(segment), self._now_ms)
-        assert self._known.remote is not None
+        assert self._context.remote is not None
         text = (
             "the cleaner works on the local disk alone; the remote log is compacted up to offset "
-            f"{self._known.remote.clean_offset}"
+            f"{self._context.remote.clean_offset}"
         )
         return RemovalPath(COMPACTION, None, (Blocker(BlockingRule.REMOTE_TIER, text),))
 
@@ -256,30 +256,30 @@ class _Explainer:
         )
         is_local = offset >= self._segments.segments[0].base_offset
         if offset < self._segments.log_start_offset:
-            return self._answer(offset, RecordState.BELOW_LOG_START, segment)
+            return self._new_explanation(offset, RecordState.BELOW_LOG_START, segment)
         try:
             stored = _read_record(self._log, offset)
         except Unavailable:
             if is_local:
                 raise
-            return self._answer(offset, RecordState.REMOTE, segment)
+            return self._new_explanation(offset, RecordState.REMOTE, segment)
         if stored is None:
-            return self._answer(offset, RecordState.REMOVED, segment)
+            return self._new_explanation(offset, RecordState.REMOVED, segment)
         if not is_local:
             end_offset = self._segments.end_offset
             latest = self._find_later(stored, end_offset) if self._is_compacted else None
-            return self._answer(offset, RecordState.REMOTE, segment, stored, latest)
+            return self._new_explanation(offset, RecordState.REMOTE, segment, stored, latest)
         state, latest, compaction = RecordState.PLAIN, None, None
         if self._is_compacted:
             state, latest, blocks = self._judge(stored)
             compaction = RemovalPath.behind(COMPACTION, blocks, self._now_ms)
         return replace(
-            self._answer(offset, state, segment, stored, latest),
+            self._new_explanation(offset, state, segment, stored, latest),
             delete_horizon_ms=stored.header.delete_horizon_ms,
             compaction=compaction,
         )
 
-    def _answer(
+    def _new_explanation(
         self,
         offset: int,
         state: RecordState,
@@ -307,27 +307,31 @@ class _Explainer:
         )
 
     def _judge(self, stored: _StoredRecord) -> tuple[RecordState, Record | None, list[Blocker]]:
-        """What a local record is, which later one replaces it, and what keeps it."""
+        """The state of a local record, the later record that replaces it, and what keeps it."""
         header = stored.header
         own = self._blockers.find(self._segments.find_segment(stored.offset))
         if header.is_control:
-            return RecordState.CONTROL, None, [*own, self._marker(header), *self._remote(header)]
+            return (
+                RecordState.CONTROL,
+                None,
+                [*own, self._marker_blocker(header), *self._remote_blockers(header)],
+            )
         if header.is_transactional and stored.offset >= self._segments.last_stable_offset:
             return RecordState.UNDECIDED, None, own
         if header.is_transactional and self._is_aborted(stored):
             return RecordState.ABORTED, None, own
         if stored.record.key is None:
             return RecordState.NO_KEY, None, own
-        if self._known.find_latest is None:
+        if self._context.find_latest is None:
             text = "whether a later record has its key was not looked up"
             return RecordState.UNKNOWN, None, [*own, Blocker(BlockingRule.UNKNOWN, text)]
-        # One that cleaning may see, before one it may not.
+        # A later record that cleaning can see decides before one that it cannot see yet.
         bounds = self._cleanable.first_uncleanable_offset, self._segments.end_offset
         latest = self._find_later(stored, *bounds)
         if latest is not None:
-            return RecordState.SUPERSEDED, latest, self._until_replaced(own, latest)
+            return RecordState.SUPERSEDED, latest, self._superseded_blockers(own, latest)
         if stored.is_tombstone:
-            blocks = [*own, self._horizon(header, own), *self._remote(header)]
+            blocks = [*own, self._horizon_blocker(header, own), *self._remote_blockers(header)]
             return RecordState.TOMBSTONE, None, blocks
         newest = Blocker(BlockingRule.NEWEST_VALUE, "no later record has its key")
         return RecordState.NEWEST, None, [newest]
@@ -340,8 +344,8 @@ class _Explainer:
         )
 
     def _find_later(self, stored: _StoredRecord, *bounds: int) -> Record | None:
-        """A later record of the same key in a segment before a bound, of the first that has one."""
-        key, find_latest = stored.record.key, self._known.find_latest
+        """A later record of the same key, from the segments before the first bound that has one."""
+        key, find_latest = stored.record.key, self._context.find_latest
         if key is None or find_latest is None:
             return None
         for below in bounds:
@@ -350,8 +354,11 @@ class _Explainer:
                 return latest
         return None
 
-    def _until_replaced(self, own: list[Blocker], latest: Record) -> list[Blocker]:
-        """A delete is carried out whatever the share; the later record must be cleanable itself."""
+    def _superseded_blockers(self, own: list[Blocker], latest: Record) -> list[Blocker]:
+        """The blockers of a superseded record: its own, and those of the record that replaces it.
+
+        A tombstone is applied whatever the stale share of the segment.
+        """
         blocks = [
             blocker
             for blocker in own
@@ -360,7 +367,7 @@ class _Explainer:
         later = self._segments.find_segment(latest.offset)
         if later.base_offset < self._cleanable.first_uncleanable_offset:
             return blocks
-        known = {block.rule for block in blocks}
+        own_rules = {block.rule for block in blocks}
         return blocks + [
             Blocker(
                 blocker.rule,
@@ -368,10 +375,10 @@ class _Explainer:
                 blocker.until_ms,
             )
             for blocker in self._blockers.find(later)
-            if blocker.rule not in known
+            if blocker.rule not in own_rules
         ]
 
-    def _marker(self, header: BatchHeader) -> Blocker:
+    def _marker_blocker(self, header: BatchHeader) -> Blocker:
         return Blocker(
             BlockingRule.MARKER,
             "a marker stays until all records of its transaction are gone, and then for "
@@ -379,14 +386,14 @@ class _Explainer:
             header.delete_horizon_ms,
         )
 
-    def _remote(self, header: BatchHeader) -> list[Blocker]:
-        remote_bounds = self._known.remote_bounds
+    def _remote_blockers(self, header: BatchHeader) -> list[Blocker]:
+        remote_bounds = self._context.remote_bounds
         if remote_bounds is None or header.last_offset < remote_bounds.cleaned_up_to:
             return []
         text = f"{KEPT_FOR_REMOTE}, which is clean up to offset {remote_bounds.cleaned_up_to}"
         return [Blocker(BlockingRule.REMOTE_TIER, text)]
 
-    def _horizon(self, header: BatchHeader, own: list[Blocker]) -> Blocker:
+    def _horizon_blocker(self, header: BatchHeader, own: list[Blocker]) -> Blocker:
         wait_ms = self._segments.settings.delete_retention_ms
         if header.delete_horizon_ms is not None:
             return Blocker(
@@ -398,7 +405,7 @@ class _Explainer:
         return Blocker(
             BlockingRule.DELETE_HORIZON,
             f"a tombstone stays for delete.retention.ms={wait_ms} after its first cleaning, which "
-            "has not been",
+            "has not happened yet",
             None if cleaned_ms is None else cleaned_ms + wait_ms,
         )
 

@@ -47,7 +47,7 @@ class Blocker:
 class RemovalPath:
     """One way of removal: by retention or by compaction.
 
-    `earliest_ms` is when the next pass could take it, None when that is not known: the blocks
+    `earliest_ms` is when the next pass could remove it, None when that is not known: the blockers
     without a time say what must happen first.
     """
 
@@ -57,25 +57,24 @@ class RemovalPath:
 
     @classmethod
     def behind(cls, by: str, blocks: Sequence[Blocker], now_ms: int) -> Self:
-        """Open once the last block has been lifted, and now without any."""
-        ends_ms = [block.until_ms for block in blocks]
-        known = [until_ms for until_ms in ends_ms if until_ms is not None]
-        earliest_ms = max(now_ms, *known) if known else now_ms
-        return cls(by, earliest_ms if len(known) == len(ends_ms) else None, tuple(blocks))
+        """The path behind these blockers: removal is possible once the last of them is lifted."""
+        times_ms = [block.until_ms for block in blocks if block.until_ms is not None]
+        earliest_ms = max(now_ms, *times_ms) if times_ms else now_ms
+        return cls(by, earliest_ms if len(times_ms) == len(blocks) else None, tuple(blocks))
 
 
-def _earliest(*ways: RemovalPath | None) -> int | None:
-    known = [way.earliest_ms for way in ways if way is not None and way.earliest_ms is not None]
-    return min(known, default=None)
+def _earliest(*paths: RemovalPath | None) -> int | None:
+    times_ms = [path.earliest_ms for path in paths if path is not None]
+    return min((time_ms for time_ms in times_ms if time_ms is not None), default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentExplanation:
-    """Why a segment, or what is in it, is still here.
+    """Why a segment, or its stale records, still exist.
 
-    `age_from` is what `retention.ms` counts from. `compaction` is None on a topic that is not
-    compacted; it shows when stale records can be removed. `dirty_ratio` is the log's.
-    `local` is how it leaves the local disk for the remote tier, None where it does not.
+    `age_from` is what `retention.ms` counts from. `compaction` is the path of its stale records,
+    None on a topic that is not compacted. `dirty_ratio` is the log's. `local` is the path of its
+    eviction from the local disk, None where nothing is evicted.
     """
 
     partition: TopicPartition
@@ -109,11 +108,11 @@ class SegmentExplanation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordExplanation:
-    """Why a record is still here, or that it is not.
+    """Why a record still exists, or that it does not.
 
-    `compaction` is about this record, `segment.retention` takes it with its segment, which is None
-    when the segment is gone too, or is no longer on the local disk. `superseded_by` is the offset
-    of a later record of its key.
+    `compaction` is the path of this record alone; `segment.retention` removes it with its segment,
+    which is None when no readable segment has the offset. `superseded_by` is the offset of a
+    later record of its key.
     """
 
     partition: TopicPartition

@@ -1,7 +1,7 @@
-"""What keeps compaction from the stale records of a segment.
+"""Finds the rules that keep compaction from removing the stale records of a segment.
 
-Invariant  nothing is changed. All that stands in the way is named at once, except that a segment
-           which cannot be cleaned yet is not asked whether it would be worth it.
+Invariant  read-only. All blockers are listed at once, except that a segment which cannot be cleaned
+           yet is not judged by its ratios.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,9 +24,9 @@ from varve.records import Batch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentBlockers:
-    """Finds the blocks of one log's segments.
+    """Finds the blockers of one log's segments.
 
-    `stale_bytes` has, by base offset, how much of a segment is stale, where that is known.
+    `stale_bytes` has the stale bytes of segments, by base offset, where they are known.
     """
 
     log: Log
@@ -37,23 +37,23 @@ class SegmentBlockers:
     stale_bytes: Mapping[int, int]
 
     def find(self, segment: SegmentInfo) -> list[Blocker]:
-        """What keeps stale records of a segment from going; all but the ratio at once."""
+        """The rules that keep the stale records of a segment."""
         blocks = [
             block
             for block in (
-                self._held(segment),
-                _active(self.segments, segment),
-                self._undecided(segment),
-                self._uncopied(segment),
-                _young(self.segments, segment, self.cleanable.first_dirty_offset, self.now_ms),
+                self._find_hold(segment),
+                _find_active(self.segments, segment),
+                self._find_undecided(segment),
+                self._find_uncopied(segment),
+                _find_young(self.segments, segment, self.cleanable.first_dirty_offset, self.now_ms),
             )
             if block is not None
         ]
         if segment.base_offset < self.cleanable.first_uncleanable_offset:
-            blocks += self._not_worth(segment)
+            blocks += self._find_ratio_blockers(segment)
         return blocks
 
-    def _held(self, segment: SegmentInfo) -> Blocker | None:
+    def _find_hold(self, segment: SegmentInfo) -> Blocker | None:
         for hold in self.holds:
             if hold.base_offset == segment.base_offset:
                 times = f"{hold.attempts} attempt{'' if hold.attempts == 1 else 's'}"
@@ -64,14 +64,14 @@ class SegmentBlockers:
                 )
         return None
 
-    def _undecided(self, segment: SegmentInfo) -> Blocker | None:
+    def _find_undecided(self, segment: SegmentInfo) -> Blocker | None:
         stable = self.segments.last_stable_offset
         if stable >= segment.next_offset:
             return None
         if self.segments.high_watermark <= stable:
             return Blocker(
                 BlockingRule.HIGH_WATERMARK,
-                f"records from the high watermark {stable} on may still go",
+                f"records from the high watermark {stable} on may still be truncated",
             )
         batch = read_batch(self.log, stable)
         who = "a producer" if batch is None else f"producer {batch.header.producer_id}"
@@ -80,7 +80,7 @@ class SegmentBlockers:
             f"the transaction of {who} is undecided since offset {stable}, the last stable offset",
         )
 
-    def _uncopied(self, segment: SegmentInfo) -> Blocker | None:
+    def _find_uncopied(self, segment: SegmentInfo) -> Blocker | None:
         remote_bounds = self.cleanable.remote_bounds
         if (
             remote_bounds is None
@@ -90,23 +90,24 @@ class SegmentBlockers:
             return None
         return Blocker(
             BlockingRule.COPY,
-            f"{WAITS_FOR_COPY}, which has come to offset {remote_bounds.copied_offset}",
+            f"{WAITS_FOR_COPY}, which has reached offset {remote_bounds.copied_offset}",
         )
 
-    def _not_worth(self, segment: SegmentInfo) -> list[Blocker]:
-        dirt, blocks = self.cleanable, []
-        if not dirt.is_due:
+    def _find_ratio_blockers(self, segment: SegmentInfo) -> list[Blocker]:
+        cleanable, blocks = self.cleanable, []
+        if not cleanable.is_due:
+            total_bytes = cleanable.clean_bytes + cleanable.cleanable_bytes
             blocks.append(
                 Blocker(
                     BlockingRule.DIRTY_RATIO,
-                    f"{dirt.cleanable_bytes} of {dirt.clean_bytes + dirt.cleanable_bytes} bytes "
-                    f"are dirty, a ratio of {dirt.ratio:.3f}; cleaning begins above "
-                    f"{dirt.min_ratio}",
-                    _forced_ms(self.segments, dirt),
+                    f"{cleanable.cleanable_bytes} of {total_bytes} bytes "
+                    f"are dirty, a ratio of {cleanable.ratio:.3f}; cleaning begins above "
+                    f"{cleanable.min_ratio}",
+                    _forced_ms(self.segments, cleanable),
                 )
             )
         stale = self.stale_bytes.get(segment.base_offset)
-        if stale is None or segment.base_offset >= dirt.first_dirty_offset:
+        if stale is None or segment.base_offset >= cleanable.first_dirty_offset:
             return blocks
         limit = self.segments.settings.min_stale_ratio
         if stale == 0:
@@ -122,7 +123,7 @@ class SegmentBlockers:
         return blocks
 
 
-def _active(log: SegmentList, segment: SegmentInfo) -> Blocker | None:
+def _find_active(log: SegmentList, segment: SegmentInfo) -> Blocker | None:
     if not segment.is_active:
         return None
     roll_ms = log.settings.max_segment_ms
@@ -135,7 +136,7 @@ def _active(log: SegmentList, segment: SegmentInfo) -> Blocker | None:
     )
 
 
-def _young(
+def _find_young(
     log: SegmentList, segment: SegmentInfo, first_dirty_offset: int, now_ms: int
 ) -> Blocker | None:
     """The segment and the dirty ones before it must all have outlived `min.compaction.lag.ms`."""
@@ -156,21 +157,21 @@ def _young(
     return Blocker(BlockingRule.MIN_COMPACTION_LAG, text, until_ms)
 
 
-def _forced_ms(log: SegmentList, dirt: CleanableLog) -> int | None:
+def _forced_ms(log: SegmentList, cleanable: CleanableLog) -> int | None:
     """When `max.compaction.lag.ms` forces a cleaning whatever the ratio."""
     lag_ms = log.settings.max_compaction_lag_ms
-    if lag_ms >= LONG_MAX or dirt.cleanable_bytes == 0:
+    if lag_ms >= LONG_MAX or cleanable.cleanable_bytes == 0:
         return None
-    begun = (
+    first_timestamps = (
         first_timestamp(segment_info, log.settings)
-        for segment_info in log.closed_from(dirt.first_dirty_offset)
+        for segment_info in log.closed_from(cleanable.first_dirty_offset)
     )
-    earliest_ms = min((ms for ms in begun if ms > 0), default=None)
+    earliest_ms = min((ms for ms in first_timestamps if ms > 0), default=None)
     return None if earliest_ms is None else earliest_ms + lag_ms + 1
 
 
 def read_batch(log: Log, offset: int) -> Batch | None:
-    """The batch that spans an offset; None where compaction left a hole."""
+    """The batch that spans an offset; None where compaction removed it."""
     fetched = log.read(start_offset=offset, max_bytes=1, isolation=Isolation.LOG_END)
     if not len(fetched.data):
         return None

@@ -41,20 +41,20 @@ Integers = npt.NDArray[np.int64]
 Truths = npt.NDArray[np.bool_]
 
 CONTROL_UNKNOWN: Final = 2**15 - 1
-"""A control type below 0, which Kafka takes for unknown."""
+"""Stands for a control type below 0, which Kafka reads as unknown."""
 _INT_MAX: Final = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class TableFindings:
-    """What a table of batches says before its records are read."""
+    """The rows of the key index for some batches, and which of them to scan for keys."""
 
     batches: Table
     marks: Table
     skip: npt.NDArray[np.uint8]
-    """1 for batches whose records are not to be scanned where they lie."""
+    """1 for batches that are not scanned in place: compressed, control and aborted ones."""
     compressed: Integers
-    """Rows of the batches to be decompressed and scanned."""
+    """Row numbers of the batches to decompress and scan."""
 
 
 class BatchReader:
@@ -70,7 +70,7 @@ class BatchReader:
         self.last_crc = 0
 
     def read(self, table: BatchTable) -> TableFindings:
-        """The tables of the next batches, of which there is one at least."""
+        """The rows of the next batches; `table` has at least one."""
         rows = table.rows
         self._check_order(rows)
         attributes = rows[:, BatchColumn.ATTRIBUTES]
@@ -97,15 +97,17 @@ class BatchReader:
 
     def _check_order(self, rows: Integers) -> None:
         ends = rows[:, BatchColumn.POSITION] + rows[:, BatchColumn.SIZE]
-        self._refuse(
+        self._check_rows(
             rows, rows[:, BatchColumn.POSITION] != _shifted(ends, self.log_size), "a gap before"
         )
         base, last = rows[:, BatchColumn.BASE_OFFSET], rows[:, BatchColumn.LAST_OFFSET]
-        self._refuse(rows, base < _shifted(last + 1, self.next_offset), "an offset that repeats in")
-        self._refuse(rows, last < base, "a last offset below the base offset of")
+        self._check_rows(
+            rows, base < _shifted(last + 1, self.next_offset), "an offset that repeats in"
+        )
+        self._check_rows(rows, last < base, "a last offset below the base offset of")
         counts = rows[:, BatchColumn.RECORD_COUNT]
         wrong = (counts < 0) | (counts > last - base + 1)
-        self._refuse(rows, wrong, "a record count that its offsets cannot hold in")
+        self._check_rows(rows, wrong, "a record count that its offsets cannot hold in")
         far = np.flatnonzero((last - self._base_offset > _INT_MAX) | (ends > _INT_MAX))
         if far.size:
             row = rows[far[0]]
@@ -115,7 +117,7 @@ class BatchReader:
                 f" {self._base_offset} on spans {_INT_MAX} offsets and bytes at most: split it"
             )
 
-    def _refuse(self, rows: Integers, wrong: Truths, what: str) -> None:
+    def _check_rows(self, rows: Integers, wrong: Truths, what: str) -> None:
         if wrong.any():
             row = rows[int(wrong.argmax())]
             raise Corrupt(
@@ -137,8 +139,8 @@ class BatchReader:
         marks["epoch"] = rows[marked, BatchColumn.PRODUCER_EPOCH]
         marks["producer_id"] = rows[marked, BatchColumn.PRODUCER_ID]
         marks["control"] = CONTROL_NONE
-        ours = np.flatnonzero(control[marked])
-        marks["control"][ours] = self._control_types(table, marked[ours])
+        controls = np.flatnonzero(control[marked])
+        marks["control"][controls] = self._control_types(table, marked[controls])
         return marks
 
     def _control_types(self, table: BatchTable, numbers: Integers) -> Integers:
@@ -148,18 +150,18 @@ class BatchReader:
         is_plain = (counts == 1) & (rows[numbers, BatchColumn.ATTRIBUTES] & CODEC_MASK == 0)
         plain = np.flatnonzero(is_plain)
         if plain.size:
-            found = np.empty(plain.size, np.int64)
+            read_types = np.empty(plain.size, np.int64)
             buffer = np.frombuffer(table.buffer, np.uint8)
-            status, row = read_control_types(buffer, table.start, rows, numbers[plain], found)
+            status, row = read_control_types(buffer, table.start, rows, numbers[plain], read_types)
             if status != RecordStatus.OK:
                 raise Corrupt(f"{self._name(rows[row])}: control record: {status_text(status)}")
-            types[plain] = np.where(found < 0, CONTROL_UNKNOWN, found)
+            types[plain] = np.where(read_types < 0, CONTROL_UNKNOWN, read_types)
         for index in np.flatnonzero(~is_plain & (counts != 0)).tolist():
             types[index] = self._read_control_type(table, int(numbers[index]))
         return types
 
     def _read_control_type(self, table: BatchTable, row: int) -> int:
-        """Of a batch no broker writes: compressed, or with several control records."""
+        """The type of a batch that no broker writes: compressed, or with several records."""
         columns = Batch(table.bytes_of(row), where=self._name(table.rows[row])).columns()
         kind = decode_control_record(columns.key(0), columns.value(0)).type
         return CONTROL_UNKNOWN if kind is ControlType.UNKNOWN else int(kind)
@@ -170,7 +172,7 @@ def batch_name(where: str, position: int) -> str:
 
 
 def _shifted(values: Integers, first: int) -> Integers:
-    """Each row's predecessor."""
+    """The value of each row's predecessor; `first` for the first row."""
     return np.concatenate((np.array([first], np.int64), values[:-1]))
 
 
@@ -185,14 +187,14 @@ def _batch_rows(rows: Integers, base_offset: int, aborted: npt.NDArray[np.uint8]
     batches["count"] = rows[:, BatchColumn.RECORD_COUNT]
     batches["attributes"] = attributes & 0xFFFF
     batches["flags"] = aborted * np.uint8(BATCH_ABORTED)
-    # A horizon before 1970 has passed like that of 1970, and does not read as none.
+    # A horizon before 1970 has passed just as 1970 has; clamped, it does not read as NO_HORIZON.
     horizons = np.maximum(rows[:, BatchColumn.BASE_TIMESTAMP], 0)
     batches["horizon"] = np.where(has_horizon, horizons, NO_HORIZON)
     return batches
 
 
 def aborted_table(aborted: Sequence[AbortedTransaction]) -> Integers:
-    """Rows for `find_aborted`: a producer's ranges may even overlap."""
+    """Rows for `find_aborted`, by producer; the ranges of a producer may overlap."""
     ranges = sorted((t.producer_id, t.first_offset, t.last_offset) for t in aborted)
     table = np.array(ranges, np.int64).reshape(-1, ABORTED_COLUMNS)
     for row in range(1, len(table)):

@@ -1,7 +1,7 @@
 """Builds the key index of a segment from its batches. docs/formats/keys.md
 
-Memory     `buffer_bytes`, and one decompressed batch. Entries beyond it are sorted and spilled to
-           `<path>.run` in runs, which are merged by ranges of the hash.
+Memory     `buffer_bytes`, and one decompressed batch. Entries beyond the buffer are sorted and
+           spilled to `<path>.run` in runs, which are merged by ranges of the hash.
 Invariant  the data file is checked on the way: offsets ascend, batches follow each other without a
            gap, records fill their batches exactly. A run lists a key once; of two runs the later
            one has the later records.
@@ -134,7 +134,7 @@ class EntryRuns:
             yield from self._merge(middle, high, above, entries, scratch)
             return
         if total > len(entries):
-            # One hash in more runs than there is room for entries: the runs bound it.
+            # One hash is in more runs than the buffer has entries; its size is the number of runs.
             entries, scratch = np.empty((total, 4), np.uint64), np.empty((total, 4), np.uint64)
         filled = 0
         for position, start, end in slices:
@@ -151,32 +151,32 @@ class SpilledTable:
     def __init__(self, spill: SpillFile, bytes_max: int) -> None:
         self._spill = spill
         self._bytes_max = bytes_max
-        self._held: list[npt.NDArray[Any]] = []
-        self._held_bytes = 0
+        self._buffered: list[npt.NDArray[Any]] = []
+        self._buffered_bytes = 0
         self._pieces: list[tuple[int, int]] = []
         self.count = 0
 
     def add(self, rows: npt.NDArray[Any]) -> None:
         if not len(rows):
             return
-        self._held.append(rows)
-        self._held_bytes += rows.nbytes
+        self._buffered.append(rows)
+        self._buffered_bytes += rows.nbytes
         self.count += len(rows)
-        if self._held_bytes > self._bytes_max:
-            rows = np.concatenate(self._held)
+        if self._buffered_bytes > self._bytes_max:
+            rows = np.concatenate(self._buffered)
             self._pieces.append((self._spill.write(rows), rows.nbytes))
-            self._held, self._held_bytes = [], 0
+            self._buffered, self._buffered_bytes = [], 0
 
     def pieces(self) -> Iterator[npt.NDArray[np.uint8]]:
         """All rows as bytes."""
         for position, size in self._pieces:
             for start in range(0, size, _COPY_BYTES):
-                wanted = min(_COPY_BYTES, size - start)
-                data = self._spill.file.read_at(position + start, wanted)
-                if len(data) != wanted:
+                length = min(_COPY_BYTES, size - start)
+                data = self._spill.file.read_at(position + start, length)
+                if len(data) != length:
                     raise Corrupt(f"{self._spill.path}: the file was cut while in use")
                 yield np.frombuffer(data, np.uint8)
-        for rows in self._held:
+        for rows in self._buffered:
             yield rows.view(np.uint8)
 
 
@@ -210,7 +210,7 @@ class KeyIndexBuilder:
         aborted: Sequence[AbortedTransaction],
         dropped: Bytes | None = None,
     ) -> None:
-        """`dropped` has the bits of records that are left out as if they were not there."""
+        """`dropped` has the bits of the records that are left out of the index."""
         self._fs = fs
         self._path = path
         self._dropped = dropped
@@ -218,7 +218,7 @@ class KeyIndexBuilder:
         self._base_offset = base_offset
         k0, k1 = _SECRET.unpack(topic_id)
         self._secret = np.uint64(k0), np.uint64(k1)
-        # Three quarters for the entries and the room to sort them, the rest for the two tables.
+        # Three quarters for the entries and a scratch array to sort them, the rest for the tables.
         capacity = max(buffer_bytes * 3 // 4 // (2 * ENTRY.itemsize), _CAPACITY_MIN)
         self._entries: Entries = np.empty((capacity, ENTRY_WORDS), np.uint64)
         self._scratch: Entries = np.empty((capacity, ENTRY_WORDS), np.uint64)
@@ -241,7 +241,7 @@ class KeyIndexBuilder:
         return self._reader.log_size
 
     def add(self, table: BatchTable, payloads: Mapping[int, Bytes] = NO_PAYLOADS) -> None:
-        """Takes the next batches; their CRC is not looked at again.
+        """Adds the next batches; their CRC is not checked again.
 
         `payloads` has the uncompressed records of batches, by position, if they are in memory.
         """
@@ -264,13 +264,13 @@ class KeyIndexBuilder:
         self._scan_plain(table, findings.skip, row, len(table.rows))
 
     def _note_horizon(self, horizons: npt.NDArray[np.int64]) -> None:
-        known = horizons[horizons != NO_HORIZON]
-        if known.size:
-            earliest = int(known.min())
+        horizons = horizons[horizons != NO_HORIZON]
+        if horizons.size:
+            earliest = int(horizons.min())
             self._horizon = earliest if self._horizon < 0 else min(self._horizon, earliest)
 
     def _scan_plain(self, table: BatchTable, skip: Bytes, row: int, end: int) -> None:
-        """Scans rows[row:end] where they lie; a batch larger than the buffer goes in parts."""
+        """Scans uncompressed rows[row:end] in place; a batch larger than the buffer in parts."""
         buffer = np.frombuffer(table.buffer, np.uint8)
         while row < end:
             entries, records, null_keys, record_bytes, status, row = scan_keys(
@@ -285,7 +285,7 @@ class KeyIndexBuilder:
                 *self._secret,
                 self._entries[self._filled :],
             )
-            self._take(entries)
+            self._keep_scanned(entries)
             self._record_count += records
             self._null_keys += null_keys
             self._record_bytes += record_bytes
@@ -301,8 +301,8 @@ class KeyIndexBuilder:
             elif status != RecordStatus.OK:
                 raise self._corrupt(table.rows[row].tolist(), status_text(status))
 
-    def _take(self, count: int) -> None:
-        """The entries just scanned, but for those that are dropped."""
+    def _keep_scanned(self, count: int) -> None:
+        """Keeps the entries just scanned, without those of dropped records."""
         if self._dropped is not None:
             rows = self._entries[self._filled : self._filled + count]
             numbers = (rows[:, 2] >> np.uint64(32)).astype(np.int64)
@@ -324,7 +324,7 @@ class KeyIndexBuilder:
         )
 
     def _scan_payload(self, fields: list[int], payload: Bytes, position: int, end: int) -> None:
-        """The records of the batch with these fields, in as many parts as the buffer asks for."""
+        """Scans the records of the batch with these fields, in parts that fit the buffer."""
         base, last, count = fields[_BASE], fields[_LAST], fields[_COUNT]
         self._record_bytes += end - position
         index, previous = 0, -1
@@ -342,7 +342,7 @@ class KeyIndexBuilder:
                 *self._secret,
                 self._entries[self._filled :],
             )
-            self._take(entries)
+            self._keep_scanned(entries)
             self._null_keys += null_keys
             if status != ScanStatus.FULL:
                 break
@@ -356,14 +356,14 @@ class KeyIndexBuilder:
         return Corrupt(f"{name}: {problem}")
 
     def _make_room(self) -> None:
-        """Drops what is superseded already; a run goes to the file unless that was half of it."""
+        """Drops superseded entries; spills a run unless that freed half of the buffer."""
         self._filled = sort_entries(self._entries[: self._filled], self._scratch)
         if self._filled > len(self._entries) // 2:
             self._runs.add(self._entries[: self._filled])
             self._filled = 0
 
     def finish(self, log_size: int) -> KeyIndexHeader:
-        """Writes the index, durably; `log_size` is that of the data file it speaks of."""
+        """Writes the index, durably; `log_size` is the size of the data file."""
         if log_size != self.log_size:
             raise Corrupt(
                 f"data file of {self._path}: its batches end at position {self.log_size}, the"
@@ -428,7 +428,7 @@ class KeyIndexBuilder:
 
 
 class _SectionWriter:
-    """Writes what follows the header, and its CRC."""
+    """Writes the sections after the header, and computes their CRC."""
 
     def __init__(self, file: File) -> None:
         self._file = file
@@ -453,8 +453,8 @@ def build_key_index(
 ) -> KeyIndexHeader:
     """Reads the whole data file, with its CRCs, and writes its key index beside it, or to `path`.
 
-    `budget` is charged for each chunk and may raise; nothing is left aside then. Raises
-    Corrupt when the data file is damaged, without a remedy: the caller knows what it does next.
+    `budget` is charged for each chunk and may raise; temporary files are then removed. Raises
+    Corrupt when the data file is damaged; the caller adds the remedy.
     """
     builder = KeyIndexBuilder(
         fs,

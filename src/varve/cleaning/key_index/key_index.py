@@ -31,7 +31,9 @@ Entries = npt.NDArray[np.uint64]
 ENTRY_BYTES: Final = 32
 _WORDS: Final = ENTRY_BYTES // 8
 _BLOCK_ENTRIES: Final = 128
+"""Entries per read of a search: 4 KiB, one page."""
 _GUESSES_MAX: Final = 6
+"""Interpolation of uniform hashes nearly always ends within three reads; then bisection."""
 _HASH_END: Final = 1 << 64
 
 
@@ -44,7 +46,7 @@ def read_entries_at(file: File, position: int, out: Entries) -> None:
     if filled != view.nbytes:
         raise Corrupt(
             f"{file.path}: {filled} of {view.nbytes} bytes at position {position}, the file was cut"
-            " while in use: delete it, it is built again"
+            " while in use: delete it, it is rebuilt"
         )
 
 
@@ -84,14 +86,14 @@ class InputSegment(Protocol):
     @property
     def size(self) -> int: ...
     def file(self) -> File:
-        """The data file; whoever gave the segment closes it."""
+        """The data file; the owner of the segment closes it."""
 
     def path(self, kind: str) -> str:
-        """Where the file of a kind lies, for messages and for opening it."""
+        """The path of the file of a kind, for messages and for opening it."""
 
 
 class FileOpener(Protocol):
-    """Opens files for reading: a file system, or what stands for one."""
+    """Opens files for reading: a file system, or an object store read as one."""
 
     def open(self, path: str) -> File: ...
 
@@ -123,9 +125,9 @@ MARK: Final = np.dtype(
 )
 BATCH_ABORTED: Final = 1
 CONTROL_NONE: Final = -1
-"""As a mark's control type: a data batch."""
+"""The control type in the mark of a data batch."""
 CONTROL_EMPTY: Final = -2
-"""A control batch whose record a cleaning has removed."""
+"""The control type of a control batch whose record a cleaning has removed."""
 NO_HORIZON: Final = -1
 
 Table = npt.NDArray[Any]
@@ -139,14 +141,14 @@ _CRC = struct.Struct("<I")
 _CRC_AT: Final = _PREFIX.size + _FIELDS.size
 NO_TOPIC_ID: Final = bytes(16)
 """Stands in for the topic id of a topic that has none; it keys the hash."""
-REMEDY: Final = "delete the file, it is built again"
+REMEDY: Final = "delete the file, it is rebuilt"
 _VERIFY_BYTES: Final = 1 << 20
 _SUM_ENTRIES: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
 class KeyIndexHeader:
-    """What a key index says about itself and its segment, in the order of the file."""
+    """The header of a key index; its fields are in the order of the file."""
 
     topic_id: bytes
     base_offset: int
@@ -185,7 +187,7 @@ class KeyIndexHeader:
 
     @classmethod
     def decode(cls, data: bytes, where: str = "key index") -> Self:
-        """The header; raises UnsupportedFormat for a later version, Corrupt for what is none."""
+        """Raises UnsupportedFormat for another version, Corrupt for a damaged header."""
         if len(data) < HEADER_BYTES:
             raise Corrupt(
                 f"{where}: {len(data)} bytes, the header alone takes {HEADER_BYTES}: {REMEDY}"
@@ -219,7 +221,7 @@ class KeyEntry:
 
 
 class KeyIndex(Closing):
-    """An open key index whose header is right and whose size is what the header says."""
+    """An open key index; its header is checked, and its size against the header."""
 
     __slots__ = ("_file", "header", "path")
 
@@ -229,8 +231,7 @@ class KeyIndex(Closing):
         self.header = KeyIndexHeader.decode(file.read_at(0, HEADER_BYTES), file.path)
         if file.size() != self.header.file_size:
             raise Corrupt(
-                f"{self.path}: {file.size()} bytes, its header speaks of {self.header.file_size}:"
-                f" {REMEDY}"
+                f"{self.path}: {file.size()} bytes, by its header {self.header.file_size}: {REMEDY}"
             )
 
     def batches(self) -> Table:
@@ -249,7 +250,7 @@ class KeyIndex(Closing):
         return np.frombuffer(data, layout)
 
     def read_entries(self, start: int, end: int, out: Entries) -> None:
-        """The entries [start, end) into out[: end - start]."""
+        """Reads the entries [start, end) into out[: end - start]."""
         assert 0 <= start <= end <= self.header.entry_count
         read_entries_at(self._file, HEADER_BYTES + start * ENTRY.itemsize, out[: end - start])
 
@@ -272,12 +273,16 @@ class KeyIndex(Closing):
         row = np.empty((1, ENTRY.itemsize // 8), np.uint64)
         for number in range(self.lower_bound(hash_high), self.header.entry_count):
             self.read_entries(number, number + 1, row)
-            high, low, place, shape = row[0].tolist()
+            high, low, offset_and_record, size_and_flags = row[0].tolist()
             if high != hash_high or low > hash_low:
                 return None
             if low == hash_low:
-                offset = self.header.base_offset + (place & 0xFFFFFFFF)
-                return KeyEntry(offset, place >> 32, shape & 0xFFFFFFFF, bool(shape >> 32 & 1))
+                return KeyEntry(
+                    offset=self.header.base_offset + (offset_and_record & 0xFFFFFFFF),
+                    record=offset_and_record >> 32,
+                    size=size_and_flags & 0xFFFFFFFF,
+                    is_tombstone=bool(size_and_flags >> 32 & 1),
+                )
         return None
 
     def verify(self) -> None:
@@ -314,7 +319,7 @@ class KeyIndex(Closing):
         raise Corrupt(f"{self.path}: {fault}: {REMEDY}")
 
     def is_of(self, segment: InputSegment, topic_id: bytes) -> bool:
-        """Whether it was made of this generation of the segment's data file."""
+        """Whether it was built from this generation of the segment's data file."""
         header = self.header
         if (header.topic_id, header.base_offset) != (topic_id, segment.base_offset):
             return False
@@ -322,7 +327,7 @@ class KeyIndex(Closing):
             return False
         if not header.batch_count:
             return header.log_size == 0
-        position, size = self._last_batch_place()
+        position, size = self._last_batch_extent()
         if position + size != header.log_size:
             raise Corrupt(
                 f"{self.path}: the last batch ends at {position + size}, the data file at"
@@ -335,7 +340,7 @@ class KeyIndex(Closing):
             return False
         return batch.crc == header.last_batch_crc and batch.size == size
 
-    def _last_batch_place(self) -> tuple[int, int]:
+    def _last_batch_extent(self) -> tuple[int, int]:
         """Position and size of the data file's last batch; there must be one."""
         row = self._section(self.header.marks_at - BATCH.itemsize, 1, BATCH)[0]
         return int(row["position"]), int(row["size"])
@@ -345,7 +350,7 @@ class KeyIndex(Closing):
 
 
 def open_key_index(fs: FileSystem, segment: Segment, *, topic_id: bytes) -> KeyIndex | None:
-    """The key index of a segment; None when there is none, or one of another generation.
+    """Opens the key index of a segment; None without one, or with one of another generation.
 
     Raises Corrupt when it is damaged.
     """
@@ -365,7 +370,7 @@ def open_key_index(fs: FileSystem, segment: Segment, *, topic_id: bytes) -> KeyI
 
 
 class SegmentKeys:
-    """What is known of a key index without holding it open."""
+    """The header and path of a key index that is not open; `open` opens it for a moment."""
 
     __slots__ = ("_fs", "header", "path")
 

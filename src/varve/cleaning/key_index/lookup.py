@@ -51,7 +51,7 @@ class KeyLookup:
         may_build: bool,
         remote: RemoteTier,
     ) -> None:
-        """`may_build`: no other thread is building key indexes of this log."""
+        """`may_build` says that no other thread is building key indexes of this log."""
         self._remote = remote
         self._log = log
         self._indexes = indexes
@@ -115,7 +115,7 @@ class KeyLookup:
         return self._locate_remote((high, low), min(bound, end))
 
     def _locate_remote(self, hash: tuple[int, int], end_offset: int) -> KeyEntry | None:
-        """Looks below the local log start, in the remote tier."""
+        """Looks in the remote tier, for offsets below the first local segment."""
         log = self._log
         start_offset = log.log_start_offset
         if start_offset >= end_offset:
@@ -137,7 +137,10 @@ class KeyLookup:
         now_ms: int,
         budget: WorkBudget,
     ) -> KeyEntry | None:
-        """Indexes the segment in memory if its index file cannot be read or written."""
+        """The entry of a key hash in one segment.
+
+        Indexes the segment in memory if its index file cannot be read or written.
+        """
         try:
             with self._open(segment, end, stable, now_ms, budget) as index:
                 return index.find(*hash)

@@ -5,8 +5,7 @@ Invariant  an index is used only after its checksum was verified or it was built
            removed a marker, and a later one may have decided otherwise. A segment whose data is
            damaged is uncleanable: it is tried again after an interval that doubles. I/O errors of
            derived files stay with their partition, because the log works without these files.
-Threads    one at a time, the holder of the partition; `find`, `uncleanable` and `needs_run` are
-           for any.
+Threads    one at a time, the holder of the partition; any thread may call `find` and `needs_run`.
 """
 
 import contextlib
@@ -58,12 +57,12 @@ def hold_reason(error: StoreError) -> str:
     return f"{error}; {_LEFT if isinstance(error, UnsupportedFormat) else LEFT_ALONE}"
 
 
-# Key indexes, what is written aside for them, and a new segment until it is swapped in.
+# Key indexes, their temporary and spill files, and a new segment until it is swapped in.
 _DERIVED: Final = re.compile(r".*\.(keys|cleaned)(\.tmp|\.run)?")
 
 
 def is_of_derived_file(error: OSError) -> bool:
-    """Whether a file failed that the log does not need.
+    """Whether the error is of a file that the log does not need.
 
     A missing file is not a failure: it was deleted with its segment.
     """
@@ -73,7 +72,7 @@ def is_of_derived_file(error: OSError) -> bool:
 
 
 def is_partition_failure(error: OSError) -> bool:
-    """Whether an error says nothing about the disk that the log lies on."""
+    """Whether the error fails only the partition, because it says nothing about the log's disk."""
     # A limit of the process on file sizes refuses the write and leaves everything as it was.
     return is_of_derived_file(error) or error.errno == errno.EFBIG
 
@@ -82,7 +81,7 @@ def partition_failure(error: OSError, doing: str) -> Unavailable:
     """The error of the partition for a failed derived file."""
     then = "try again, the log is as it was"
     if classify_error(error) in (DiskProblem.DENIED, DiskProblem.BROKEN):
-        then = f"{then}; or delete the file: it is made again"
+        then = f"{then}; or delete the file: it is rebuilt"
     return to_store_error(error, doing, then=then)
 
 
@@ -109,8 +108,8 @@ class UncleanableSegment:
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
-    """An index that may be used, and the aborted transactions it was last compared with."""
+class _VerifiedIndex:
+    """A verified index, and the aborted transactions it was last compared with."""
 
     header: KeyIndexHeader
     aborted: Sequence[AbortedTransaction] | None = None
@@ -124,53 +123,57 @@ class SegmentKeyIndexes:
         self._log = log
         self._topic_id = topic_id
         self._buffer_bytes = buffer_bytes
-        self._known: dict[Segment, _Known] = {}
+        self._verified: dict[Segment, _VerifiedIndex] = {}
         self.holds: dict[int, UncleanableSegment] = {}
         self.recovered: set[int] = set()
         """Base offsets of segments that were held, until a run has cleaned them too."""
 
     def find(self, segment: Segment, next_offset: int) -> SegmentKeys | None:
-        """The index of a decided segment if a whole one is there; builds nothing.
+        """The index of a segment without open transactions, if there is a valid one; never builds.
 
-        One that is damaged, or judges transactions otherwise than the log, is removed.
-        `next_offset` is where the next segment begins.
+        An index that is damaged, or marks other transactions as aborted than the log does, is
+        removed. `next_offset` is where the next segment begins.
         """
         path = segment.path(KEYS)
-        known = self._known.get(segment)
+        index = self._verified.get(segment)
         try:
-            if known is None or not self._fs.exists(path):
-                known = self._open(segment)
-            if known is None:
+            if index is None or not self._fs.exists(path):
+                index = self._open(segment)
+            if index is None:
                 return None
-            if known.header.mark_count:
-                known = self._compare(segment, next_offset, known)
+            if index.header.mark_count:
+                index = self._compare(segment, next_offset, index)
         except (Corrupt, UnsupportedFormat) as error:
             logger.warning("key index removed", extra={"path": path, "error": str(error)})
             self._remove(segment)
             return None
-        self._known[segment] = known
-        return SegmentKeys(self._fs, path, known.header)
+        self._verified[segment] = index
+        return SegmentKeys(self._fs, path, index.header)
 
-    def _open(self, segment: Segment) -> _Known | None:
+    def _open(self, segment: Segment) -> _VerifiedIndex | None:
         index = open_key_index(self._fs, segment, topic_id=self._topic_id)
         if index is None:
             return None
         with index:
             index.verify()
             index.check_tables()
-            return _Known(index.header)
+            return _VerifiedIndex(index.header)
 
-    def _compare(self, segment: Segment, next_offset: int, known: _Known) -> _Known:
+    def _compare(
+        self, segment: Segment, next_offset: int, verified: _VerifiedIndex
+    ) -> _VerifiedIndex:
+        """The index compared with the log's aborted transactions; raises Corrupt if they differ."""
         aborted = self._log.collect_aborted(segment.base_offset, next_offset)
-        if aborted == known.aborted:
-            return known
-        with SegmentKeys(self._fs, segment.path(KEYS), known.header).open() as index:
-            if not _judges_alike(index.batches(), index.marks(), segment.base_offset, aborted):
-                raise Corrupt("transactions were decided otherwise since it was made")
-        return _Known(known.header, aborted)
+        if aborted == verified.aborted:
+            return verified
+        with SegmentKeys(self._fs, segment.path(KEYS), verified.header).open() as index:
+            batches, marks = index.batches(), index.marks()
+        if not _flags_same_batches(batches, marks, segment.base_offset, aborted):
+            raise Corrupt("other transactions are aborted now than when it was built")
+        return _VerifiedIndex(verified.header, aborted)
 
     def _remove(self, segment: Segment) -> None:
-        self._known.pop(segment, None)
+        self._verified.pop(segment, None)
         with contextlib.suppress(FileNotFoundError):
             self._fs.remove(segment.path(KEYS))
 
@@ -198,7 +201,7 @@ class SegmentKeyIndexes:
         except (Corrupt, UnsupportedFormat) as error:
             self.hold(segment, hold_reason(error), now_ms)
             return None
-        self._known[segment] = _Known(header, aborted)
+        self._verified[segment] = _VerifiedIndex(header, aborted)
         self._release(segment)
         return SegmentKeys(self._fs, segment.path(KEYS), header)
 
@@ -211,8 +214,8 @@ class SegmentKeyIndexes:
 
         Its key index is deleted, as a valid key index proves that the segment is intact.
         """
-        known = self.holds.get(segment.base_offset)
-        attempts = known.attempts + 1 if known else 1
+        earlier = self.holds.get(segment.base_offset)
+        attempts = earlier.attempts + 1 if earlier else 1
         wait_ms = min(RETRY_MIN_MS << min(attempts - 1, 20), RETRY_MAX_MS)
         self._remove(segment)
         oldest_ms: int | None = None
@@ -223,7 +226,7 @@ class SegmentKeyIndexes:
             bytes_held=segment.size,
             oldest_ms=oldest_ms if oldest_ms is not None and oldest_ms >= 0 else None,
             reason=reason,
-            since_ms=known.since_ms if known else now_ms,
+            since_ms=earlier.since_ms if earlier else now_ms,
             attempts=attempts,
             retry_ms=now_ms + wait_ms,
         )
@@ -232,25 +235,25 @@ class SegmentKeyIndexes:
             extra={"path": segment.path(LOG), "error": reason, "attempts": attempts},
         )
 
-    def learn(self, segment: Segment, header: KeyIndexHeader) -> None:
+    def add(self, segment: Segment, header: KeyIndexHeader) -> None:
         """Adds the index that was written with a new segment."""
-        self._known[segment] = _Known(header)
+        self._verified[segment] = _VerifiedIndex(header)
 
     def delete_all(self) -> None:
-        """Deletes all indexes, because what they say does not add up; they are built again."""
+        """Deletes all indexes, because a plan based on them was wrong; they are rebuilt."""
         for segment in self._log.view.closed:
             self._remove(segment)
 
     def forget(self) -> None:
         """Discards all checks: indexes are verified again at their next use."""
-        self._known = {}
+        self._verified = {}
 
     def forget_vanished(self) -> None:
-        """Drops what is known of segments that are no longer in the log."""
+        """Drops the indexes and holds of segments that are no longer in the log."""
         closed = set(self._log.view.closed)
         bases = {segment.base_offset for segment in closed}
-        known = list(self._known.items())  # at once: a look-up may add to it meanwhile
-        self._known = {segment: index for segment, index in known if segment in closed}
+        verified = list(self._verified.items())  # a copy, because a look-up may add to it meanwhile
+        self._verified = {segment: index for segment, index in verified if segment in closed}
         self.holds = {base: hold for base, hold in self.holds.items() if base in bases}
         self.recovered &= bases
 
@@ -260,12 +263,12 @@ class SegmentKeyIndexes:
         return bool(self.recovered) or any(hold.retry_ms <= now_ms for hold in holds)
 
 
-def _judges_alike(
+def _flags_same_batches(
     batches: Table, marks: Table, base_offset: int, aborted: Sequence[AbortedTransaction]
 ) -> bool:
-    """Whether the batches that are flagged are those of the aborted transactions.
+    """Whether the batches flagged as aborted are those of the aborted transactions.
 
-    Emptied ones do not count: nobody judges by them any more.
+    Empty batches are ignored: their flag has no effect.
     """
     numbers = marks["batch"]
     if len(numbers) and int(numbers.max()) >= len(batches):
@@ -274,13 +277,13 @@ def _judges_alike(
     rows = np.zeros((len(marks), BATCH_COLUMN_COUNT), np.int64)
     rows[:, BatchColumn.PRODUCER_ID] = marks["producer_id"]
     rows[:, BatchColumn.BASE_OFFSET] = base_offset + batches["base"][numbers].astype(np.int64)
-    found = np.empty(len(marks), np.uint8)
-    find_aborted(rows, candidates.view(np.uint8), aborted_table(aborted), found)
-    flagged = batches["flags"][numbers] & BATCH_ABORTED != 0
-    return not bool(np.any(candidates & (flagged != (found != 0))))
+    is_aborted = np.empty(len(marks), np.uint8)
+    find_aborted(rows, candidates.view(np.uint8), aborted_table(aborted), is_aborted)
+    is_flagged = batches["flags"][numbers] & BATCH_ABORTED != 0
+    return not bool(np.any(candidates & (is_flagged != (is_aborted != 0))))
 
 
-_NEXT_USE = "built again at the next use"
+_NEXT_USE = "rebuilt at the next use"
 
 
 def check_keys(fs: FileSystem, facts: DirectoryFacts) -> list[Finding]:
@@ -295,10 +298,10 @@ def check_keys(fs: FileSystem, facts: DirectoryFacts) -> list[Finding]:
 def _check_partition(fs: FileSystem, facts: PartitionFacts) -> Iterator[Finding]:
     topic_id = NO_TOPIC_ID if facts.topic_id is None else facts.topic_id.bytes
     files = SegmentFiles(fs)
-    for known in facts.segments:
-        segment = Segment(files, facts.directory, base_offset=known.base_offset, size=known.size)
+    for info in facts.segments:
+        segment = Segment(files, facts.directory, base_offset=info.base_offset, size=info.size)
         path = segment.path(KEYS)
-        # One that vanishes while nothing is locked was replaced together with its segment.
+        # The directory is not locked: an index that vanishes was replaced with its segment.
         with contextlib.suppress(FileNotFoundError):
             if not fs.info(path).is_directory:
                 yield from _check_index(fs, segment, path, topic_id)
@@ -308,7 +311,7 @@ def _check_index(fs: FileSystem, segment: Segment, path: str, topic_id: bytes) -
     try:
         index = open_key_index(fs, segment, topic_id=topic_id)
         if index is None:
-            message = f"made of another generation of the data file; {_NEXT_USE}"
+            message = f"built from another generation of the data file; {_NEXT_USE}"
             yield Finding(Severity.NOTE, path, None, "key-index-stale", message)
             return
         with index:

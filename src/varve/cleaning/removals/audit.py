@@ -1,9 +1,9 @@
 """Checks the removal log of a partition: its sums, its chain, and the segments on disk.
 
-The lines are replayed in order, keeping the segments that must be there by then: a compaction or an
-erasure replaces its inputs by its outputs, an expiry and an eviction remove their inputs. What is
-left at the end is read and compared. Whether object storage holds what was evicted is checked by
-`varve tier fsck`.
+The lines are replayed in order, keeping the segments that must exist by then: a compaction or an
+erasure replaces its inputs by its outputs, an expiry and an eviction remove their inputs. The
+segments that must exist at the end are read and compared. `varve tier fsck` checks whether object
+storage holds the evicted ones.
 
 Invariant  read-only, whether a store has the directory open or not; damaged files are reported
            and do not make it raise.
@@ -31,17 +31,17 @@ from varve.disk import FileSystem
 from varve.foundation.errors import Corrupt, Unbalanced
 
 AUDIT_RULES: Final = {
-    "chain": "Every line of the removal log is as it was written, right behind the one before.",
+    "chain": "Every line of the removal log is as it was written, right after the one before.",
     "head": "A chain noted earlier is still in the file.",
     "torn-line": "The last line is whole; one that is not had no removal and is cut later.",
-    "other-partition": "A line speaks of the partition whose directory it lies in.",
+    "other-partition": "A line is about the partition whose directory it is in.",
     "unbalanced": "The records of all inputs are accounted for, and the outputs hold the rest.",
     "changed-between": "A removal found its inputs as the one before had left them.",
-    "unclear": "The inputs of a removal, or else its outputs, are there or explained.",
+    "unclear": "The inputs of a removal, or else its outputs, exist or a later line removes them.",
     "output-changed": "A segment holds the records that the removal log says.",
     "output-damaged": "Every batch of a segment on record can be read and has its CRC.",
-    "output-missing": "A segment on record is there until another line takes it.",
-    "still-there": "What is noted as gone is gone.",
+    "output-missing": "A segment on record exists until another line removes it.",
+    "still-there": "A segment that is recorded as removed does not exist.",
     "keys-differ": "The keys of a segment are those that were planned to survive.",
     "in-use": "The directory did not change while it was looked at.",
 }
@@ -114,9 +114,9 @@ def audit_partition(
 ) -> AuditReport:
     """Audits one partition's directory.
 
-    `head` is a chain of an earlier audit that must still be there: this alone finds lines that were
-    taken off the end. `deep` also reads the keys of all records. When a store changes the directory
-    meanwhile the audit starts over a few times.
+    `head` is the head of an earlier audit, which must still be in the file: only it shows that
+    lines were cut off the end. `deep` also compares the keys of all records. When a store changes
+    the directory meanwhile the audit starts over, up to `ATTEMPTS` times.
     """
     directory = directory.rstrip("/")
     for attempt in range(1, ATTEMPTS + 1):
@@ -212,7 +212,7 @@ class _Audit:
     def _find_log_start(self) -> int:
         """Where the log starts: with its first segment or, by the checkpoint, elsewhere.
 
-        What is in object storage lies before the first segment, but not before the log start.
+        Evicted segments lie before the first local segment, but not before the log start.
         """
         written, first = self._read_log_start(), self._live.first_offset or 0
         is_tiered = any(
@@ -223,7 +223,7 @@ class _Audit:
         return max(first, written or 0)
 
     def _read_log_start(self) -> int | None:
-        """According to the checkpoint of the log directory; None without an entry."""
+        """The log start offset in the checkpoint of the log directory; None without an entry."""
         path = f"{posixpath.dirname(self._directory) or '.'}/{LOG_START_OFFSET_FILE}"
         if self._partition is None or not self._fs.exists(path):
             return None
@@ -249,7 +249,7 @@ class _Audit:
 
     def _check_removal(self, removal: Removal) -> None:
         if self._partition is not None and removal.partition != self._partition:
-            message = f"speaks of {removal.partition}, but lies in {self._partition}"
+            message = f"is about {removal.partition}, but in the directory of {self._partition}"
             self._error("other-partition", message, removal.id)
         try:
             removal.check()
@@ -257,24 +257,24 @@ class _Audit:
             self._error("unbalanced", str(error), removal.id)
 
     def _replay(self, removal: Removal, outcome: Outcome) -> None:
-        """Changes the segments that must be there as the removal did."""
+        """Changes the segments that must exist as the removal did."""
         for summary in removal.inputs:
             self._check_input(summary, removal)
         is_done = outcome in (Outcome.DONE, Outcome.DONE_UNMARKED)
         for summary in removal.inputs if is_done else ():
-            is_left = removal.takes_whole and self._live.has_size(summary)
-            if is_left and outcome is Outcome.DONE:
-                self._report_left(summary, removal)
-            if not is_left:
+            still_exists = removal.removes_whole_segments and self._live.has_size(summary)
+            if still_exists and outcome is Outcome.DONE:
+                self._report_existing(summary, removal)
+            if not still_exists:
                 self._expected.pop(summary.base_offset, None)
         for summary in removal.outputs if is_done else ():
             self._expected[summary.base_offset] = summary, removal.id
         if outcome is Outcome.UNCLEAR and not self._is_below_log_start(removal.inputs[-1:]):
-            message = "neither its inputs nor its outputs are there, and no later line takes them"
+            message = "neither its inputs nor its outputs exist, and no later line removes them"
             self._error("unclear", message, removal.id)
 
-    def _report_left(self, summary: SegmentSummary, removal: Removal) -> None:
-        message = f"segment {summary.base_offset} was noted as gone and is there"
+    def _report_existing(self, summary: SegmentSummary, removal: Removal) -> None:
+        message = f"segment {summary.base_offset} is recorded as removed and exists"
         if removal.kind == RemovalKind.EVICTION:
             self.warn("still-there", f"{message}, as well as in object storage", removal.id)
         elif self._is_below_log_start([summary]):
@@ -288,7 +288,7 @@ class _Audit:
     def _check_input(self, summary: SegmentSummary, removal: Removal) -> None:
         expected, left_by = self._expected.get(summary.base_offset, (summary, 0))
         # A damaged segment is counted as far as it can be read.
-        is_cut_short = removal.takes_whole and summary.log_crc is None
+        is_cut_short = removal.removes_whole_segments and summary.log_crc is None
         if expected.is_same(summary) or (is_cut_short and expected.size == summary.size):
             return
         message = (
@@ -298,14 +298,14 @@ class _Audit:
         self._error("changed-between", message, removal.id)
 
     def _check_live(self, summary: SegmentSummary, id: int) -> None:
-        """Compares a segment that must be there with what is."""
+        """Compares a segment that must exist with the one on disk."""
         name = f"segment {summary.base_offset}"
         segment = self._live.find(summary.base_offset)
         if segment is None and self._is_below_log_start([summary]):
-            message = f"{name} is gone without a record, below the log start {self._log_start}"
+            message = f"{name} is missing without a record, below the log start {self._log_start}"
             self.warn("output-missing", message, id)
         elif segment is None:
-            self._error("output-missing", f"{name} is gone without a record", id)
+            self._error("output-missing", f"{name} is missing without a record", id)
         elif segment.size != summary.size:
             message = f"{name} has {segment.size} bytes, {summary.size} are on record"
             self._error("output-changed", message, id)
@@ -369,7 +369,7 @@ def find_outcome(removal: Removal, later: Sequence[RemovalEntry], live: LiveSegm
         return Outcome.UNCLEAR
     start, end = removal.inputs[0].base_offset, removal.inputs[-1].next_offset
     is_there: Callable[[SegmentSummary], bool] = (
-        live.has_size if removal.takes_whole else live.holds
+        live.has_size if removal.removes_whole_segments else live.holds
     )
     for entry in later:
         later_inputs = entry.removal.inputs
@@ -377,7 +377,7 @@ def find_outcome(removal: Removal, later: Sequence[RemovalEntry], live: LiveSegm
             is_there = partial(_is_among, later_inputs)
             break
     inputs = [is_there(summary) for summary in removal.inputs]
-    if removal.takes_whole:
+    if removal.removes_whole_segments:
         return Outcome.NOT_DONE if all(inputs) else Outcome.DONE_UNMARKED
     outputs = [is_there(summary) for summary in removal.outputs]
     if all(inputs):

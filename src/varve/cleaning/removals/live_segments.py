@@ -41,7 +41,7 @@ class LiveSegment:
 
 
 class LiveSegments:
-    """What a directory held when it was listed; each file is measured once."""
+    """The segments that a directory held when it was listed; each file is measured once."""
 
     def __init__(self, fs: FileSystem, directory: str, *, advance: Callable[[int], None]) -> None:
         self._fs = fs
@@ -63,18 +63,18 @@ class LiveSegments:
 
     def measure(self, segment: LiveSegment) -> MeasuredSegment:
         """Reads the whole file, with its CRCs."""
-        known = self._measured.get(segment.base_offset)
-        if known is None:
-            known = self._measured[segment.base_offset] = self._measure(segment)
-        return known
+        measured = self._measured.get(segment.base_offset)
+        if measured is None:
+            measured = self._measured[segment.base_offset] = self._measure(segment)
+        return measured
 
     def has_size(self, summary: SegmentSummary) -> bool:
-        """Whether the segment is there with the size of its summary, whatever it holds."""
+        """Whether the segment exists with the size of its summary; its content is not read."""
         segment = self.find(summary.base_offset)
         return segment is not None and segment.size == summary.size
 
     def holds(self, summary: SegmentSummary) -> bool:
-        """Whether this generation of the segment is there, as far as its summary knows."""
+        """Whether the segment exists with the size, records and CRC of its summary."""
         segment = self.find(summary.base_offset)
         if segment is None or segment.size != summary.size:
             return False
@@ -84,10 +84,10 @@ class LiveSegments:
     def digest(
         self, segment: LiveSegment, topic_id: bytes, *, with_aborted: bool = False
     ) -> tuple[int, int]:
-        """The digest of its keys, from its records; raises Corrupt when they cannot be read.
+        """The digest of a segment's keys; raises Corrupt when its records cannot be read.
 
-        Records of aborted transactions are left out unless they are asked for. Memory for its key
-        index is needed, as nothing is written to the directory.
+        Records of aborted transactions are left out unless `with_aborted`. The key index is built
+        in memory, because an audit writes nothing to the directory.
         """
         memory = MemoryFileSystem(ManualClock())
         builder = KeyIndexBuilder(
@@ -155,7 +155,7 @@ def _choose(
     ends = [measure(segment).summary.next_offset for segment in swaps]
     start, end = swaps[0].base_offset, max(*ends, swaps[-1].base_offset + 1)
     kept = {base: segment for base, segment in live.items() if not start <= base < end}
-    # An empty one behind the first only marks how far the swap reaches.
+    # An empty segment after the first only marks the end of the swap.
     kept |= {
         segment.base_offset: segment for segment in swaps if segment is swaps[0] or segment.size
     }

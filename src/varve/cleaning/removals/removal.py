@@ -1,4 +1,4 @@
-"""A removal: its input segments, its output segments, and why the other records were removed.
+"""A removal: its input and output segments, and the reason for every record that was removed.
 
 Local segments that are evicted because object storage holds them are recorded in the same way,
 though no record is removed.
@@ -73,8 +73,8 @@ _WORD_MAX: Final = 2**64 - 1
 class SegmentSummary:
     """One generation of a segment.
 
-    `next_offset` is behind its last batch, the base offset when it has none. `log_crc` is the
-    CRC-32C over the CRC fields of all its batches in order; None when nobody read them all.
+    `next_offset` is the offset after its last batch, the base offset without a batch. `log_crc` is
+    the CRC-32C over the CRC fields of all its batches in order; None when not all were read.
     """
 
     base_offset: int
@@ -84,7 +84,7 @@ class SegmentSummary:
     log_crc: int | None = None
 
     def is_same(self, other: "SegmentSummary") -> bool:
-        """Whether both are one generation, as far as both know."""
+        """Whether both are the same generation; a CRC that is None is not compared."""
         is_crc_same = self.log_crc == other.log_crc or None in (self.log_crc, other.log_crc)
         return is_crc_same and (self.base_offset, self.size, self.records) == (
             other.base_offset,
@@ -111,7 +111,7 @@ class SegmentSummaryBuilder:
         self._crc = int(extend_crc32c(self._crc, fields, 0, fields.size))
         self._next_offset = int(rows[-1, BatchColumn.LAST_OFFSET]) + 1
         self._size += int(rows[:, BatchColumn.SIZE].sum())
-        # A batch without its records has a count of 0; a header that lies has less.
+        # An empty batch has a count of 0; a damaged header may have a negative one.
         self._records += int(np.maximum(rows[:, BatchColumn.RECORD_COUNT], 0).sum())
 
     def summary(self) -> SegmentSummary:
@@ -129,13 +129,13 @@ def hex_digest(*digests: tuple[int, int]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Removal:
-    """What one removal removed from which segments, and by which rule.
+    """A removal of records or segments from one partition, and the rule it followed.
 
     `id` is the number of its line in the removal log, from `RemovalLog.next_id`. `bytes` are
-    encoded record bytes, uncompressed, of a compaction and file bytes where whole segments are
+    encoded record bytes, uncompressed, of a rewrite and file bytes where whole segments are
     removed. `keys_before` is the digest of the keys and offsets that were planned to survive,
     `keys_after` of those that the outputs hold; both are empty where whole segments are removed.
-    `end_offset` is where the removal stopped looking.
+    The removal considered offsets before `end_offset`.
     """
 
     id: int
@@ -165,12 +165,12 @@ class Removal:
         return sum(count for reason, count in self.records.items() if reason not in _STAYING)
 
     @property
-    def takes_whole(self) -> bool:
+    def removes_whole_segments(self) -> bool:
         """Whether whole segments are removed from the local disk and not replaced."""
         return self.kind not in _REWRITES
 
     def check(self) -> None:
-        """Raises Unbalanced, naming the numbers, unless everything adds up."""
+        """Raises Unbalanced, with the numbers, unless everything adds up."""
         fault = next(self._find_faults(), None)
         if fault is not None:
             inputs = self.inputs
@@ -199,18 +199,18 @@ class Removal:
             if count and reason not in _REASONS_OF[self.kind]:
                 kind = self.kind
                 yield f"{count} records are {reason.value!r}, a reason that {kind} does not have"
-        if self.takes_whole:
-            yield from self._find_faults_of_whole()
+        if self.removes_whole_segments:
+            yield from self._find_drop_faults()
         else:
-            yield from self._find_faults_of_rewrite()
+            yield from self._find_rewrite_faults()
 
-    def _find_faults_of_whole(self) -> Iterator[str]:
+    def _find_drop_faults(self) -> Iterator[str]:
         if not self.inputs:
             yield "no segment is named"
         if self.outputs:
             yield f"{len(self.outputs)} segments would come out, where whole ones are removed"
 
-    def _find_faults_of_rewrite(self) -> Iterator[str]:
+    def _find_rewrite_faults(self) -> Iterator[str]:
         if not self.inputs or not self.outputs:
             yield f"{len(self.inputs)} inputs and {len(self.outputs)} outputs: both are needed"
             return
@@ -230,17 +230,17 @@ def _find_disorder(name: str, summaries: Sequence[SegmentSummary]) -> Iterator[s
         if min(summary.next_offset - summary.base_offset, summary.size, summary.records) < 0:
             yield f"{name}: impossible numbers {summary}"
     for before, after in pairwise(summaries):
-        is_behind = after.base_offset >= before.next_offset
-        if not is_behind or after.base_offset == before.base_offset:
+        is_ordered = after.base_offset >= before.next_offset
+        if not is_ordered or after.base_offset == before.base_offset:
             yield (
-                f"{name}: segment {after.base_offset} does not lie behind segment "
+                f"{name}: segment {after.base_offset} does not follow segment "
                 f"{before.base_offset}, which ends at {before.next_offset}"
             )
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredSegment:
-    """What a data file holds; `damage` says where and why reading stopped, empty if it did not.
+    """The summary of a data file; `damage` says where and why reading stopped, empty if it did not.
 
     A damaged segment is counted as far as it can be read.
     """
@@ -328,7 +328,7 @@ def decode_removal(id: int, document: dict[str, Any]) -> Removal:
 def check_number(value: object, name: str, *, at_most: int = _NUMBER_MAX) -> int:
     """A number of the format; true and false are not numbers."""
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= at_most:
-        raise Corrupt(f"{name} is {str(value)[:40]}, a number of 0 to {at_most} is needed")
+        raise Corrupt(f"{name} is {str(value)[:40]}, not a number from 0 to {at_most}")
     return value
 
 

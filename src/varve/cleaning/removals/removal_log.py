@@ -72,9 +72,9 @@ class RemovalLogFault:
 class RemovalHistory:
     """The contents of a removal log, read line by line.
 
-    `chains` are those of all its lines, the last of them being the head; `torn_bytes` are behind
-    the last whole line. `dropped` counts the lines that were dropped to bound its size, and
-    `first_id` is the id of the first line: of the last dropped one, once lines were dropped.
+    `chains` has the chain of each line; the last one is the head. `torn_bytes` counts the bytes
+    after the last whole line. `dropped` counts the lines that were dropped to bound the file, and
+    `first_id` is the id of the first line, or of the last dropped line.
     """
 
     faults: list[RemovalLogFault] = field(default_factory=list)
@@ -113,7 +113,7 @@ class RemovalHistory:
             self._read_document(line_number, _decode_line(line), is_intact=is_intact)
         except Corrupt as error:
             self.faults.append(RemovalLogFault(line_number, str(error)))
-        self.chains.append(_chain_behind(line))
+        self.chains.append(_chain_after(line))
 
     def _read_document(
         self, line_number: int, document: dict[str, Any], *, is_intact: bool
@@ -135,7 +135,7 @@ class RemovalHistory:
         self, line_number: int, id: int, document: dict[str, Any], *, is_intact: bool
     ) -> None:
         if line_number > 1:
-            raise Corrupt("the line speaks of dropped lines, which only the first one does")
+            raise Corrupt("the line lists dropped lines, which only the first line may do")
         kept = document.get("kept")
         if not isinstance(kept, list) or not all(isinstance(item, dict) for item in kept):
             raise Corrupt(f"kept is {str(kept)[:40]!r}, not a list of removals")
@@ -174,7 +174,7 @@ class RemovalLog:
         self._lock = threading.Lock()
         self.removal_lock = threading.RLock()
         """Held from taking a removal's id until it is carried out: one removal at a time."""
-        self._owed: list[Removal] = []  # guarded by removal_lock
+        self._deferred: list[Removal] = []  # guarded by removal_lock
         self._tail: _Tail | None = None  # guarded by _lock; set when all up to it is synced
 
     def next_id(self) -> int:
@@ -185,8 +185,8 @@ class RemovalLog:
     def append(self, removal: Removal) -> None:
         """Checks and records a removal, durably: only then may it be carried out.
 
-        Raises Unbalanced when it does not add up. After an OSError the line may or may not be
-        there; without its removal it does no harm.
+        Raises Unbalanced when it does not add up. After an OSError the line may or may not be in
+        the file; without its removal it does no harm.
         """
         removal.check()
         with self._lock:
@@ -211,25 +211,25 @@ class RemovalLog:
             return False
         return True
 
-    def owe(self, removal: Removal) -> None:
+    def defer(self, removal: Removal) -> None:
         """Keeps a removal that was carried out and could not be recorded; `removal_lock` is held.
 
-        Only a crash before `write_owed` finds room loses it.
+        Only a crash before `write_deferred` finds room loses it.
         """
         logger.warning(
             "the disk is too full to record a removal, it will be recorded later",
             extra={"partition": str(removal.partition), "end_offset": removal.end_offset},
         )
-        self._owed.append(removal)
+        self._deferred.append(removal)
 
-    def write_owed(self) -> None:
-        """Records what was removed while the disk was full, as far as there is room now."""
-        while self._owed:
-            rule = f"{self._owed[0].rule}; recorded after it, because the disk was full"
-            removal = replace(self._owed[0], id=self.next_id(), rule=rule)
+    def write_deferred(self) -> None:
+        """Records the removals that were deferred while the disk was full, as far as they fit."""
+        while self._deferred:
+            rule = f"{self._deferred[0].rule}; recorded after it, because the disk was full"
+            removal = replace(self._deferred[0], id=self.next_id(), rule=rule)
             if not self.try_append(removal):
                 return
-            del self._owed[0]
+            del self._deferred[0]
             self.mark_done(removal.id)
 
     def mark_done(self, id: int) -> None:
@@ -255,17 +255,17 @@ class RemovalLog:
     def _append_locked(self, tail: _Tail, document: dict[str, object]) -> None:
         document = {"version": VERSION, "id": tail.next_id, **document}
         line, chain = encode_line(document, tail.chain)
-        # An object that did not sync the last line itself cannot know whether it reached the disk:
-        # after a failed sync it can be read and may be lost, so it is written once more.
-        is_known = self._tail is not None
-        again = b"" if is_known else tail.last_line
+        # An object that did not sync the last line itself cannot know whether it is on disk: after
+        # a failed sync it can be read and may still be lost. So the line is written once more.
+        is_synced = self._tail is not None
+        rewritten = b"" if is_synced else tail.last_line
         self._tail = None
         with self._fs.open_writable(self.path) as file:
             if file.size() > tail.end:
                 file.truncate(tail.end)
-            file.write_at(tail.end - len(again), again + line)
+            file.write_at(tail.end - len(rewritten), rewritten + line)
             file.sync()
-        if not is_known:
+        if not is_synced:
             self._fs.sync_directory(self._directory)
         self._tail = _Tail(tail.end + len(line), chain, tail.next_id + 1, line)
 
@@ -276,7 +276,7 @@ class RemovalLog:
         end = len(data) - history.torn_bytes
         cut = data.rfind(b"\n", 0, max(end - self._max_bytes // 2, 1)) + 1
         count = data.count(b"\n", 0, cut)
-        # If what is needed takes more than half, the next attempt waits until the file doubles.
+        # If the removals still needed take more than half, the next drop waits until it doubles.
         self._drop_at_bytes = 2 * len(data)
         if history.faults or not count:
             return
@@ -302,21 +302,21 @@ class RemovalLog:
         self._drop_at_bytes = max(self._max_bytes, 2 * len(data))
 
     def _find_needed(self, entries: Sequence[RemovalEntry]) -> list[RemovalEntry]:
-        """The removals that left a segment which is on disk, and the last eviction."""
+        """The removals whose outputs are on disk, and the last eviction."""
         on_disk = {
             (file.offset, info.size)
             for info in self._fs.scan(self._directory)
             if (file := parse_file_name(info.name)) is not None and file.kind == LOG
         }
-        needed: dict[int, RemovalEntry] = {}  # by base offset of the segment that it left
+        needed: dict[int, RemovalEntry] = {}  # by base offset of an output on disk
         last_eviction = None
         for entry in entries:
             inputs, outputs = entry.removal.inputs, entry.removal.outputs
-            is_there = all((output.base_offset, output.size) in on_disk for output in outputs)
-            if entry.is_done or is_there:
+            is_on_disk = all((output.base_offset, output.size) in on_disk for output in outputs)
+            if entry.is_done or is_on_disk:
                 for summary in inputs:
                     needed.pop(summary.base_offset, None)
-            if is_there:
+            if is_on_disk:
                 needed |= dict.fromkeys((output.base_offset for output in outputs), entry)
             if entry.removal.kind is RemovalKind.EVICTION:
                 last_eviction = entry
@@ -343,7 +343,7 @@ class RemovalLogs:
     def __init__(self, store: LogManager) -> None:
         self._store = store
         self._lock = threading.Lock()
-        self._known: dict[TopicPartition, tuple[Log, RemovalLog]] = {}  # guarded by _lock
+        self._by_partition: dict[TopicPartition, tuple[Log, RemovalLog]] = {}  # guarded by _lock
 
     def get(self, log: Log) -> RemovalLog:
         """Raises Unavailable for a log that left the store."""
@@ -352,34 +352,34 @@ class RemovalLogs:
         if directory is None or directory.logs.get(partition) is not log:
             raise Unavailable(f"{partition} is no longer in the store")
         with self._lock:
-            known = self._known.get(partition)
-            if known is None or known[0] is not log:
-                known = (log, RemovalLog(self._store.fs, log.directory))
-                self._known[partition] = known
-            return known[1]
+            cached = self._by_partition.get(partition)
+            if cached is None or cached[0] is not log:
+                cached = (log, RemovalLog(self._store.fs, log.directory))
+                self._by_partition[partition] = cached
+            return cached[1]
 
     def forget_others(self, served: Collection[TopicPartition]) -> None:
         """Drops the removal logs of partitions that are no longer served."""
         with self._lock:
-            for partition in set(self._known) - set(served):
-                del self._known[partition]
+            for partition in set(self._by_partition) - set(served):
+                del self._by_partition[partition]
 
 
 def read_removal_log(fs: FileSystem, directory: str) -> RemovalHistory:
-    """The removals on record and everything wrong with them; a missing file has none."""
+    """The removals on record and the faults of the file; a missing file has neither."""
     path = f"{directory}/{REMOVAL_LOG_FILE}"
     return RemovalHistory.decode(fs.read(path) if fs.exists(path) else b"")
 
 
 def encode_line(document: dict[str, object], previous_chain: str) -> tuple[bytes, str]:
-    """A line and its chain, which covers the line without it and the chain of the line before."""
+    """A line and its chain: the hash of the previous chain and the line's other fields."""
     body = json.dumps(document, separators=(",", ":")).encode()
     chain = hashlib.sha256(previous_chain.encode() + body).hexdigest()
     return body[:-1] + f',"chain":"{chain}"}}\n'.encode(), chain
 
 
 def check_chain(line: bytes, previous_chain: str) -> None:
-    """Raises Corrupt unless the line is as it was written, right behind the one before."""
+    """Raises Corrupt unless the line is as it was written, right after the one before."""
     match = _CHAINED.fullmatch(line)
     if match is None:
         raise Corrupt("the line does not end with its chain: it was changed")
@@ -405,10 +405,10 @@ def _decode_line(line: bytes) -> dict[str, Any]:
     return document
 
 
-def _chain_behind(line: bytes) -> str:
-    """What the next line is chained to: the chain as the line states it, true or not.
+def _chain_after(line: bytes) -> str:
+    """The chain that the next line continues: the one that this line states, correct or not.
 
-    So a line that was changed is the only one at fault; without a chain its bytes are hashed.
+    So a changed line is the only one reported; for a line without a chain its bytes are hashed.
     """
     match = _CARRIED.fullmatch(line)
     if match is not None:
@@ -450,4 +450,4 @@ def _read_tail(file: File) -> _Tail:
     except Corrupt:
         history = RemovalHistory.decode(file.read_at(0, begin + end))
         last_id = history.first_id + len(history.chains) - 1
-    return _Tail(begin + end, _chain_behind(line), last_id + 1, line)
+    return _Tail(begin + end, _chain_after(line), last_id + 1, line)

@@ -1,7 +1,7 @@
-"""When a policy removes the segments of a log, of both tiers, if nothing more is appended.
+"""Forecasts when retention removes each segment of a log, in both tiers, if nothing is appended.
 
-Invariant  at each moment from now on the rows due until then are what passes of retention would
-           have removed by then, if copying keeps up. Nothing is changed.
+Invariant  the rows due by a moment are the segments that retention will have removed by then, if
+           copying keeps up. Read-only.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,7 +25,7 @@ Row = Due[SegmentInfo]
 
 @dataclass(frozen=True, slots=True)
 class RemoteForecastPoint:
-    """What object storage holds at a moment: readable segments, and objects that cost."""
+    """What object storage holds at a moment: readable segments, and bytes of all objects."""
 
     when_ms: int
     segments: int
@@ -35,7 +35,7 @@ class RemoteForecastPoint:
 
 @dataclass(frozen=True, slots=True)
 class ForecastPoint:
-    """What will have been removed by a moment, and what is left."""
+    """What retention will have removed by a moment, and what remains."""
 
     when_ms: int
     segments: int
@@ -45,12 +45,12 @@ class ForecastPoint:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """The segments of a log in their order, with the time of each.
+    """The segments of a log in offset order, each with the time of its removal.
 
-    Of a tiered topic `rows` are those of the local disk, with the time when they leave it, and
-    `remote` those in object storage or still to be copied; without a tier that is None.
-    `stale_bytes` is what compaction would free now, None where the policy does not compact or it is
-    unknown; it counts bytes of segments that are listed too.
+    For a tiered topic `rows` are the segments on the local disk, with the time of their eviction,
+    and `remote` those in object storage or still to be copied; None without a tier. `stale_bytes`
+    is what compaction would free now, None when the policy does not compact or it is unknown; the
+    bytes are part of segments that are listed too.
     """
 
     partition: TopicPartition
@@ -70,7 +70,7 @@ class Forecast:
 
     @property
     def kept_bytes(self) -> int:
-        """What stays for good under this policy, as far as is known."""
+        """Bytes of the segments that this policy keeps, as far as is known."""
         return sum(row.segment.size for row in self.rows if row.when_ms is None)
 
     def at(self, when_ms: int) -> ForecastPoint:
@@ -147,10 +147,10 @@ def forecast(
     stale_bytes: int | None = None,
     remote: RemoteSegments | None = None,
 ) -> Forecast:
-    """What the topic's policy, or the same with some settings changed, removes and when.
+    """Forecasts a log under its topic's settings, or with some of them overridden.
 
-    `overrides` go by Kafka's names; raises InvalidSetting for a name or value that is not valid.
-    `remote` are the remote segments of a tiered log, or of one that is tried as tiered.
+    `overrides` have Kafka's names; raises InvalidSetting for a name or value that is not valid.
+    `remote` are the remote segments of a tiered log, or of one forecast as tiered.
     """
     where = f"the forecast of {log.topic_partition}"
     settings = parse_settings(LogSettings, overrides or {}, where, base=log.settings)
@@ -171,7 +171,7 @@ def _forecast_tiers(
         return forecast_log(log, now_ms), remote_rows
     copied = max(remote.end_offset, log.last_stable_offset)
     rows = forecast_evictions(log, copied, now_ms)
-    evicted = tuple(_earlier(row, covering_row(remote_rows, row.segment)) for row in rows)
+    evicted = tuple(_earlier_removal(row, covering_row(remote_rows, row.segment)) for row in rows)
     return evicted, remote_rows
 
 
@@ -208,8 +208,8 @@ def _expiries(
     log: SegmentList, readable: Sequence[RemoteSegmentInfo], copied: int, now_ms: int
 ) -> Iterable[Row]:
     uncopied = [segment for segment in log.segments if segment.next_offset > copied]
-    # Segments behind the copied offset belong to a history that was truncated: they count for no
-    # limit, because nothing else must be removed for their sake.
+    # Segments after the copied offset belong to a history that was truncated. They count towards no
+    # limit, because they must not cause the removal of others.
     counted = [segment for segment in readable if segment.next_offset <= copied]
     counted_local = [segment for segment in uncopied if segment.base_offset >= copied]
     size = sum(segment.size for segment in (*counted, *counted_local))
@@ -237,8 +237,8 @@ def covering_row(rows: Sequence[Row], segment: SegmentInfo) -> Row | None:
     return None
 
 
-def _earlier(row: Row, cover: Row | None) -> Row:
-    """A local segment goes when it is evicted or when it expires, whichever is first."""
+def _earlier_removal(row: Row, cover: Row | None) -> Row:
+    """A local segment is removed when it is evicted or when it expires, whichever is first."""
     if cover is None or cover.when_ms is None:
         return row
     if row.when_ms is not None and row.when_ms <= cover.when_ms:

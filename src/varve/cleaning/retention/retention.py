@@ -1,12 +1,12 @@
-"""Removes the segments that are due: recorded first, then dropped.
+"""Retention: records the segments that are due in the removal log, then drops them.
 
-Invariant  only closed segments are counted and dropped, so what is dropped is what was counted,
-           whatever is appended meanwhile. An entry of the removal log is marked done when exactly
-           its segments were dropped. An eviction removes no record: object storage holds them, and
-           the log start offset stays.
-Crash      before the entry is durable nothing is dropped; after it the entry names segments that
-           may still be there, which the next pass drops with an entry of their own. Only on a disk
-           too full for a line may a crash lose the entry of what was dropped.
+Invariant  only closed segments are counted and dropped, so appends meanwhile do not change the
+           counts. An entry of the removal log is marked done when exactly its segments were
+           dropped. An eviction removes no record: object storage holds them, and the log start
+           offset stays.
+Crash      before the entry is durable nothing is dropped. After it the entry may name segments that
+           still exist; the next pass drops them with another entry. Only on a disk too full for a
+           line may a crash lose the entry of segments that were dropped.
 Threads    any; the removal log lets one removal happen at a time.
 """
 
@@ -45,10 +45,10 @@ ExpiredSegment = Due[SegmentInfo]
 
 @dataclass(frozen=True, slots=True)
 class RetentionPlan:
-    """What a pass removes of one log: the oldest segments, perhaps none.
+    """The segments of one log that a pass removes, oldest first; perhaps none.
 
-    With `rolls_active` the active segment is due as well, and the log rolls. `rejected` are, by
-    base offset, the timestamps that were not taken, of the segments whose age was looked at.
+    With `rolls_active` the active segment is due as well, and the log rolls. `rejected` has the
+    rejected timestamps of the segments whose age was checked, by base offset.
     """
 
     partition: TopicPartition
@@ -62,15 +62,15 @@ class RetentionPlan:
 
     @property
     def end_offset(self) -> int | None:
-        """Where the log, or its local part, begins afterwards; None where nothing is removed."""
+        """Where the log, or its local part, begins afterwards; None when nothing is removed."""
         return self.segments[-1].next_offset if self.segments else None
 
 
 def plan_retention(log: SegmentList, now_ms: int) -> RetentionPlan:
-    """What the retention of a log removes now, of one that is not copied by all its limits.
+    """Plans what retention removes from a log now.
 
-    The age and the size of a log that is copied are those of both tiers: locally it loses only what
-    lies below its log start offset, which the expiry of its remote segments raises.
+    The age and size limits of a log that is copied apply to both tiers. Locally it loses only
+    segments below its log start offset, which the expiry of its remote segments raises.
     """
     scope = RetentionScope.of_log(log)
     if not log.settings.copies_to_tier:
@@ -82,7 +82,7 @@ def plan_retention(log: SegmentList, now_ms: int) -> RetentionPlan:
 
 
 def plan_eviction(log: SegmentList, remote_end_offset: int, now_ms: int) -> RetentionPlan:
-    """Which local copies of a tiered log are dropped now by its `local.retention.*`.
+    """Plans which local segments of a tiered log `local.retention.*` evicts now.
 
     The active segment is never among them: it is rolled when it is due, so that it can be copied
     and then evicted or expired (Kafka: UnifiedLog.deletableSegments).
@@ -121,10 +121,10 @@ class LogRetention:
         return read_consistently(log, lambda: plan_retention(list_segments(log, settings), now_ms))
 
     def expire(self, now_ms: int) -> RetentionPlan:
-        """Removes what is due; returns what was removed.
+        """Removes the segments that are due; returns what was removed.
 
-        Raises OSError, and nothing is removed, when the removal cannot be recorded; but on a full
-        disk, which only this frees, it is recorded later.
+        Raises OSError, and removes nothing, when the removal cannot be recorded. On a full disk,
+        where expiry makes the room, segments are removed first and recorded later.
         """
         with self._removals.removal_lock:
             plan = self.plan(now_ms)
@@ -142,9 +142,9 @@ class LogRetention:
         )
 
     def evict(self, segments: Sequence[ExpiredSegment], now_ms: int) -> list[ExpiredSegment]:
-        """Drops the oldest local segments, which the caller knows to be in object storage.
+        """Drops the oldest local segments, all copied to object storage; returns those dropped.
 
-        Raises as `expire`. Returns those that were dropped.
+        Raises as `expire`.
         """
         with self._removals.removal_lock:
             return self._remove(segments, RemovalKind.EVICTION, now_ms)
@@ -157,11 +157,12 @@ class LogRetention:
     def _remove(
         self, expired: Sequence[ExpiredSegment], kind: RemovalKind, now_ms: int
     ) -> list[ExpiredSegment]:
-        """Records and drops closed segments; on a full disk it drops them first.
+        """Records and drops closed segments.
 
-        Waiting for room that only this makes would never end.
+        On a full disk it drops them first: waiting for room that only the drop makes would never
+        end.
         """
-        self._removals.write_owed()
+        self._removals.write_deferred()
         counted = read_consistently(self._log, lambda: self._count(expired))
         if not counted:
             return []
@@ -181,7 +182,7 @@ class LogRetention:
         if is_recorded:
             self._removals.mark_done(removal.id)
         else:
-            self._removals.owe(removal)
+            self._removals.defer(removal)
         logger.info(
             _REMOVED[kind],
             extra={
@@ -212,7 +213,7 @@ class LogRetention:
         drop = log.drop_local_segments_before if is_eviction else log.drop_segments_before
         try:
             return {segment.base_offset for segment in drop(before_offset, now_ms=now_ms)}
-        except InvalidRequest:  # no segment begins there: the log was truncated, or it was merged
+        except InvalidRequest:  # no segment begins there: the log was truncated, or merged segments
             return set()
 
     def _removal(self, counted: Sequence["_Counted"], kind: RemovalKind, now_ms: int) -> Removal:
@@ -232,7 +233,7 @@ class LogRetention:
             for reason, segment in last.items()
         ]
         rules += [
-            f"segment {segment.base_offset} is damaged at {measured.damage}, records behind that "
+            f"segment {segment.base_offset} is damaged at {measured.damage}, records after that "
             "are not counted"
             for segment, measured in counted
             if measured.damage
@@ -252,7 +253,7 @@ class LogRetention:
 
 
 _Counted = tuple[ExpiredSegment, MeasuredSegment]
-"""A segment about to be dropped, and its records counted."""
+"""A segment about to be dropped, and the count of its records."""
 _REMOVED: Final = {
     RemovalKind.EXPIRY: "segments expired",
     RemovalKind.EVICTION: "segments evicted from the local disk",
@@ -263,7 +264,7 @@ class Retention:
     """Retention of all logs of a store that are not compacted; the cleaner calls it for the others.
 
     A log that fails is listed in `failures` and tried again at the next pass; the others continue.
-    `rejected` lists, by base offset, the timestamps that the last pass over a log did not take.
+    `rejected` has, by base offset, the timestamps that the last pass over a log rejected.
     """
 
     def __init__(
@@ -276,7 +277,7 @@ class Retention:
         self.rejected: dict[TopicPartition, dict[int, RetentionTimestamp]] = {}
 
     def run_once(self, now_ms: int) -> list[RetentionPlan]:
-        """One pass over every log that is due here; returns what was removed."""
+        """One pass over every log that is not compacted; returns what was removed."""
         self._forget_vanished()
         logs = [
             log

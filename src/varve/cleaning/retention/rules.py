@@ -1,13 +1,13 @@
-"""The retention rule: which segments of a list are removed, when, and what keeps the others.
+"""The retention rule: when each segment of a list is removed, by which limit, or what keeps it.
 
 One rule serves every list: a local log by `retention.*`, both tiers of a tiered log by
 `retention.*`, and its local disk by `local.retention.*`. Retention removes what is due now, the
-forecast shows all of it, and explain asks it about single segments. docs/retention.md
+forecast shows when each segment is due, and explain shows why. docs/retention.md
 
-Invariant  only whole segments, from the oldest on: a segment is due when its own turn has come and
-           all before it are due. Nothing local that reaches above the high watermark is due, nor an
-           empty active segment. What is due stays due. Without `delete` in the policy only segments
-           below the log start offset are due.
+Invariant  whole segments only, from the oldest on: a segment is due when it exceeds a limit itself
+           and all before it are due. A local segment that reaches above the high watermark is not
+           due, nor is an empty active segment. A segment that is due stays due. Without `delete` in
+           the policy only segments below the log start offset are due.
 Threads    any; the decision is made on values and changes nothing.
 """
 
@@ -68,7 +68,7 @@ class TimestampSource(StrEnum):
 class RetentionTimestamp:
     """The time a segment's age counts from.
 
-    `note` says why the records' timestamp was rejected; empty where it was taken, or not used.
+    `note` says why the records' timestamp was rejected; empty when it was not.
     """
 
     ms: int
@@ -146,8 +146,8 @@ class RetentionLimits:
 class RetentionScope:
     """A list of segments as the rule sees it, beside the segments themselves.
 
-    `total_bytes` counts all of them. Closed local segments that end behind `remote_end_offset` wait
-    for their copy; None where no copy is waited for.
+    `total_bytes` is the size of all segments. Closed local segments that end after
+    `remote_end_offset` wait for their copy to object storage; None where nothing is copied.
     """
 
     limits: RetentionLimits
@@ -160,7 +160,7 @@ class RetentionScope:
     def of_log(cls, log: SegmentList, total_bytes: int | None = None) -> "RetentionScope":
         """A log by its `retention.*`.
 
-        `total_bytes` counts each record of both tiers once; without it the local segments are all.
+        `total_bytes` counts each record of both tiers once; by default the local segments count.
         """
         limits = RetentionLimits.total(log.settings)
         size = log.size if total_bytes is None else total_bytes
@@ -170,7 +170,7 @@ class RetentionScope:
     def of_local_disk(cls, log: SegmentList, remote_end_offset: int) -> "RetentionScope":
         """The local disk of a tiered log by its `local.retention.*`.
 
-        What lies below the log start offset is removed by the retention of the log itself.
+        Segments below the log start offset are left to the retention of the log itself.
         """
         return cls(
             RetentionLimits.local(log.settings),
@@ -185,9 +185,9 @@ class RetentionScope:
 class Due(Generic[S]):
     """When a segment is removed at the earliest, and by which rule.
 
-    `when_ms` is None for one that stays, as far as is known; `rule` then says why. `blocked_by`
-    is what it waits for, None for one that is due. `age_from` is set where its age was looked at.
-    `deleted_ms` is set by a forecast: when the objects of a remote segment are deleted.
+    `when_ms` is None for a segment that stays as far as is known; `rule` then says why.
+    `blocked_by` is None for a segment that is due. `age_from` is set when its age was checked.
+    A forecast sets `deleted_ms`: when the objects of a remote segment are deleted.
     """
 
     segment: S
@@ -220,22 +220,24 @@ def due(segments: Iterable[S], scope: RetentionScope, now_ms: int) -> Iterator[D
 
     Lazy: a caller that stops at the first segment that stays reads nothing after it.
     """
-    left_bytes, before = scope.total_bytes, None
+    remaining_bytes, previous = scope.total_bytes, None
     for segment in segments:
         if not segment.is_active and segment.next_offset <= scope.log_start_offset:
-            left_bytes -= segment.size
+            remaining_bytes -= segment.size
             yield _below_log_start(segment, scope, now_ms)
         elif not segment.is_in_lineage:
             yield Due(segment, None, None, _OTHER_HISTORY, BlockingRule.REMOTE_TIER)
         else:
-            left_bytes -= segment.size
-            before = _after(before, _due_alone(segment, scope, left_bytes, now_ms))
-            yield before
+            remaining_bytes -= segment.size
+            previous = _delay_until_previous(
+                previous, _due_alone(segment, scope, remaining_bytes, now_ms)
+            )
+            yield previous
 
 
 _OTHER_HISTORY: Final = (
     "the log was truncated and does not share its records; it is removed when the log start offset "
-    "is behind it"
+    "has passed it"
 )
 
 
@@ -253,29 +255,29 @@ def _below_log_start(segment: S, scope: RetentionScope, now_ms: int) -> Due[S]:
     return Due(segment, now_ms, Reason.BELOW_LOG_START, rule)
 
 
-def _after(before: Due[S] | None, own: Due[S]) -> Due[S]:
-    """A segment is removed once all before it have been."""
-    if before is None or own.when_ms is None:
+def _delay_until_previous(previous: Due[S] | None, own: Due[S]) -> Due[S]:
+    """A segment's own decision, delayed until all segments before it are removed."""
+    if previous is None or own.when_ms is None:
         return own
-    base_offset = before.segment.base_offset
-    if before.when_ms is None:
-        rule = f"segment {base_offset} before it stays: {before.rule}"
+    base_offset = previous.segment.base_offset
+    if previous.when_ms is None:
+        rule = f"segment {base_offset} before it stays: {previous.rule}"
         return replace(
             own, when_ms=None, reason=None, rule=rule, blocked_by=BlockingRule.EARLIER_SEGMENT
         )
-    if before.when_ms > own.when_ms:
+    if previous.when_ms > own.when_ms:
         rule = f"waits for segment {base_offset} before it"
         return replace(
-            own, when_ms=before.when_ms, rule=rule, blocked_by=BlockingRule.EARLIER_SEGMENT
+            own, when_ms=previous.when_ms, rule=rule, blocked_by=BlockingRule.EARLIER_SEGMENT
         )
     return own
 
 
-def _due_alone(segment: S, scope: RetentionScope, left_bytes: int, now_ms: int) -> Due[S]:
-    """When a segment is due by itself; `left_bytes` is what the list has without it."""
+def _due_alone(segment: S, scope: RetentionScope, remaining_bytes: int, now_ms: int) -> Due[S]:
+    """When a segment is due by itself; `remaining_bytes` is the size of the segments after it."""
     return (
         _kept_by_state(segment, scope)
-        or _due_by_size(segment, scope.limits, left_bytes, now_ms)
+        or _due_by_size(segment, scope.limits, remaining_bytes, now_ms)
         or _due_by_time(segment, scope, now_ms)
     )
 
@@ -303,13 +305,13 @@ def _kept_by_state(segment: S, scope: RetentionScope) -> Due[S] | None:
 
 
 def _due_by_size(
-    segment: S, limits: RetentionLimits, left_bytes: int, now_ms: int
+    segment: S, limits: RetentionLimits, remaining_bytes: int, now_ms: int
 ) -> Due[S] | None:
-    if not 0 <= limits.size_bytes <= left_bytes:
+    if not 0 <= limits.size_bytes <= remaining_bytes:
         return None
     reason = Reason.EVICTED if limits.is_local else Reason.EXPIRED_SIZE
     name = f"{limits.prefix}retention.bytes"
-    rule = f"{left_bytes} bytes are left without it, and {name}={limits.size_bytes}"
+    rule = f"{remaining_bytes} bytes are left without it, and {name}={limits.size_bytes}"
     return Due(segment, now_ms, reason, rule, is_by_size=True)
 
 
@@ -318,7 +320,7 @@ def _due_by_time(segment: S, scope: RetentionScope, now_ms: int) -> Due[S]:
     limit_ms, name = limits.time_ms, f"{limits.prefix}retention.ms"
     blocked_by = BlockingRule.LOCAL_TIME if limits.is_local else BlockingRule.RETENTION_TIME
     if limit_ms < 0:
-        rule = f"{name}={limit_ms} is unlimited{_size_text(scope)}"
+        rule = f"{name}={limit_ms} is unlimited{_describe_size_limit(scope)}"
         return Due(segment, None, None, rule, blocked_by)
     since = limits.timestamp(segment.times())
     reason = Reason.EVICTED if limits.is_local else Reason.EXPIRED_TIME
@@ -333,7 +335,7 @@ def _due_by_time(segment: S, scope: RetentionScope, now_ms: int) -> Due[S]:
     return Due(segment, when_ms, reason, rule, blocked_by, since)
 
 
-def _size_text(scope: RetentionScope) -> str:
+def _describe_size_limit(scope: RetentionScope) -> str:
     limit = scope.limits.size_bytes
     if limit < 0:
         return ""

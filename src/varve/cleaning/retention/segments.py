@@ -2,8 +2,8 @@
 
 Invariant  a list is taken from one view of the log and never changes. Times are read lazily, as
            that opens the files of a segment.
-Threads    any; no lock. A segment that left the log since raises FileNotFoundError or Unavailable
-           when asked for its times: `read_consistently` repeats the reading then.
+Threads    any; no lock. `times` of a segment that left the log since raises FileNotFoundError or
+           Unavailable: `read_consistently` repeats the read then.
 """
 
 from abc import abstractmethod
@@ -105,8 +105,8 @@ class LocalSegmentInfo(SegmentInfo):
 class RemoteSegmentInfo(SegmentInfo):
     """A segment in object storage, as its manifest lists it.
 
-    `stored_bytes` counts all its objects. Those of a segment that is `LEAVING` are deleted after
-    `delete_after_ms`. `stale_bytes` is None where nobody has counted.
+    `stored_bytes` is the size of all its objects. Those of a segment that is `LEAVING` are deleted
+    after `delete_after_ms`. `stale_bytes` is None until a compaction has counted them.
     """
 
     id: str
@@ -218,7 +218,7 @@ def read_consistently(log: Log, read: Callable[[], T]) -> T:
         except FileNotFoundError:
             continue
         except Unavailable as error:
-            # The finer classes are about disks and directories: reading again would not help.
+            # The subclasses are errors of disks and directories: reading again would not help.
             if type(error) is not Unavailable:
                 raise
     raise Unavailable(
@@ -228,7 +228,7 @@ def read_consistently(log: Log, read: Callable[[], T]) -> T:
 
 
 def lag_timestamp(times: SegmentTimes, settings: LogSettings) -> int:
-    """From when `min.compaction.lag.ms` counts: a future date does not keep compaction away."""
+    """When `min.compaction.lag.ms` starts; a timestamp in the future does not delay compaction."""
     event_ms, append_ms = times.max_timestamp, times.last_append_ms
     policy = settings.retention_time
     if policy == APPEND_TIME or event_ms < 0:
@@ -237,9 +237,9 @@ def lag_timestamp(times: SegmentTimes, settings: LogSettings) -> int:
 
 
 def first_timestamp(segment: SegmentInfo, settings: LogSettings) -> int:
-    """From when `max.compaction.lag.ms` counts; not above 0 when it is unknown.
+    """When `max.compaction.lag.ms` starts; 0 or less when it is unknown.
 
-    The earlier of event time and append time counts; under `event` only the event time.
+    The earlier of event time and append time; under `event` always the event time.
     """
     policy = settings.retention_time
     if policy == APPEND_TIME:
