@@ -1,10 +1,11 @@
-"""A simulated disk: what survives a power loss for sure, what may, and what the process sees.
+"""The files and directories of a simulated disk, with their synced and their unsynced state.
 
-Invariant  a node's own content and entries are what the running system sees; `durable` is what was
-           synced; unsynced writes and the journal lead from the second to the first.
+Invariant  `content` and `entries` are what the running system sees, `durable` is what was synced.
+           The unsynced writes of a file, and the journal of directory changes, applied to the
+           durable state give the visible state.
 Crash      unsynced writes reach the disk by sector and in any order, sizes in the order they were
-           made; directory changes reach it as a prefix per directory, each change as a whole.
-Threads    none of its own: the file system that owns the nodes holds its lock around every call.
+           set; directory changes reach it as a prefix per directory, each change as a whole.
+Threads    no lock here: the file system that owns the nodes holds its lock around every call.
 """
 
 import random
@@ -64,24 +65,24 @@ class DiskFile(FileNode):
         self.unsynced.clear()
 
     def surviving_content(self, source: random.Random) -> bytearray:
-        """What a power loss may leave.
+        """The content that a power loss may leave.
 
         The sizes of the first operations survive, so a file may be long without its data. After a
         truncation that did not survive no write does: its blocks were not free for reuse yet.
         """
         content = bytearray(self.durable)
-        sized_count = source.randint(0, len(self.unsynced))
+        surviving_size_count = source.randint(0, len(self.unsynced))
         share = source.choice(SECTOR_SURVIVAL_SHARES)
         for number, operation in enumerate(self.unsynced):
-            is_sized = number < sized_count
+            has_size = number < surviving_size_count
             if isinstance(operation, UnsyncedResize):
-                if is_sized:
+                if has_size:
                     resize(content, operation.size)
                 elif operation.size < len(content):
                     break
                 continue
             end = operation.position + len(operation.data)
-            if is_sized and len(content) < end:
+            if has_size and len(content) < end:
                 resize(content, end)
             for start, data in _sectors(operation):
                 if source.random() < share and start < len(content):
@@ -106,7 +107,7 @@ class Journal:
         self.changes.append(change)
 
     def commit(self, directory: DirectoryNode) -> None:
-        """Make a directory's changes durable, and what a move between directories ties to them."""
+        """Makes a directory's changes durable, with the changes that moves tie to them."""
         numbers = self._required(directory, len(self.changes))
         for number in sorted(numbers):
             for assignment in self.changes[number]:
@@ -134,7 +135,7 @@ class Journal:
         return entries
 
     def _required(self, directory: DirectoryNode, end: int) -> set[int]:
-        """The changes before `end` that must be durable for the directory's own to be so."""
+        """The changes before `end` that are durable if those of the directory are."""
         directories = {directory}
         numbers = set()
         for number in range(end - 1, -1, -1):
@@ -169,7 +170,7 @@ def rebuild(
 
 
 class Copier:
-    """Copies nodes with both their sides; a node met twice is copied once."""
+    """Copies nodes with their visible and durable state; a node met twice is copied once."""
 
     def __init__(self) -> None:
         self._copies: dict[Node, Node] = {}
@@ -195,9 +196,9 @@ class Copier:
         )
 
     def _copy(self, node: Node) -> Node:
-        known = self._copies.get(node)
-        if known is not None:
-            return known
+        copied = self._copies.get(node)
+        if copied is not None:
+            return copied
         if isinstance(node, DiskDirectory):
             directory = DiskDirectory(node.modified_ms)
             self._copies[node] = directory

@@ -1,11 +1,11 @@
-"""A disk in memory that loses power, fails calls or runs full at a chosen step.
+"""FaultyFileSystem, a disk in memory that loses power, fails calls or runs full at a chosen step.
 
 A step is a call that changes something: a write, truncate, sync, rename, removal, directory sync,
-changed time, or the creation of a file or directory. Steps count from 1, so `steps` after a run
-that went well is the last step worth a fault. Calls refused by the rules (no such file) are no
-steps.
+changed time, or the creation of a file or directory. Steps count from 1, so after a run without
+faults `steps` is the last step at which to plan one. A call that raises by itself, such as for a
+missing file, is not a step.
 
-Invariant  equal seeds, faults and calls give equal bytes.
+Invariant  the same seed, faults and calls write the same bytes.
 Crash      strict POSIX: a file's name needs `sync_directory` even when the file itself is synced.
            A failed `sync` loses the file's unsynced bytes for good, though readers still see them.
 Threads    one lock per file system around every call; the order of threads is not replayed.
@@ -33,18 +33,18 @@ from varve.testing.durability import (
 
 
 class CrashMode(StrEnum):
-    """What a crash leaves behind."""
+    """What a crash leaves on the disk."""
 
     LOSE_UNSYNCED = "lose unsynced"
-    """Power loss at its worst: only what was synced."""
+    """A power loss at its worst: only synced data survives."""
     KEEP_ALL = "keep all"
-    """The process is killed: all is there, and what was unsynced still is."""
+    """A killed process: everything survives; unsynced data stays unsynced."""
     RANDOM = "random"
-    """Power loss: some of what was unsynced, chosen by the seed."""
+    """A power loss: synced data survives, and a part of the unsynced data, chosen by the seed."""
 
 
 class Step(NamedTuple):
-    """One changing call, for the message of a failed test."""
+    """One call that changes the disk, for the message of a failed test."""
 
     number: int
     operation: str
@@ -56,14 +56,14 @@ class Step(NamedTuple):
 
 
 class DiskFault(NamedTuple):
-    """A call that fails; a write fails after this many bytes."""
+    """The error of a failing call; a write fails after `after_bytes` bytes."""
 
     error: OSError
     after_bytes: int
 
 
 class DiskFaultPlan:
-    """The faults to come, by step number or by path."""
+    """The planned faults, by step number or by path."""
 
     def __init__(self) -> None:
         self.crash_step: int | None = None
@@ -72,7 +72,7 @@ class DiskFaultPlan:
         self.broken_paths: dict[str, OSError] = {}
 
     def find_fault(self, step: int) -> DiskFault | None:
-        """What fails at this step; a fault of its own goes before the lasting one."""
+        """The fault of this step, if any; one for this step alone comes before a lasting one."""
         fault = self.once.get(step)
         if fault is None and self.lasting is not None and step >= self.lasting[0]:
             return self.lasting[1]
@@ -91,14 +91,14 @@ def _copy_error(error: OSError, path: str) -> OSError:
 
 
 def _torn_size(source: random.Random, position: int, size: int) -> int:
-    """How much of a write was made when the power went: none, all, any prefix or whole sectors."""
+    """The bytes written before a power loss: none, all, any prefix or whole sectors."""
     torn = source.randint(0, size)
     sector_end = (position + torn) // SECTOR_BYTES * SECTOR_BYTES
     return source.choice((0, size, torn, max(0, sector_end - position)))
 
 
 class FaultyFileSystem(MemoryFileSystem):
-    """A disk for crash tests: run a store on it, break it at a step, open what it left."""
+    """A disk for crash tests: run a store on it, fail it at a step, open what it left."""
 
     def __init__(self, clock: Clock, *, seed: int = 0) -> None:
         super().__init__(clock)
@@ -113,29 +113,29 @@ class FaultyFileSystem(MemoryFileSystem):
     # Faults
 
     def crash_at(self, step: int) -> None:
-        """Lose power at this step: a write is torn, any other call does nothing."""
-        self._check_ahead(step)
+        """Loses power at this step: a write is torn, any other call does nothing."""
+        self._check_future(step)
         self._plan.crash_step = step
 
     def fail_at(self, step: int, error: OSError, *, after_bytes: int = 0) -> None:
         """Fails this step; a write first writes this many bytes."""
-        self._check_ahead(step)
+        self._check_future(step)
         self._plan.once[step] = DiskFault(error, after_bytes)
 
     def fail_from(self, step: int, error: OSError, *, after_bytes: int = 0) -> None:
-        """Fail this step and all later ones; reads continue."""
+        """Fails this step and all later ones; reads still succeed."""
         self._plan.lasting = (step, DiskFault(error, after_bytes))
 
     def fail_under(self, path: str, error: OSError) -> None:
-        """Fail every call below this path, reads too: a broken disk among whole ones."""
+        """Fails every call below this path, reads included: one broken disk among several."""
         self._plan.broken_paths[path.rstrip("/")] = error
 
     def full_at(self, capacity_bytes: int | None) -> None:
-        """Refuse growth beyond this sum of file sizes, after writing what fits; None: no limit."""
+        """Limits the sum of file sizes: a write beyond it writes what fits and fails."""
         self._capacity_bytes = capacity_bytes
 
     def mend(self) -> None:
-        """Take back every planned fault but the capacity; lost power stays lost."""
+        """Cancels every planned fault except the capacity; lost power stays lost."""
         self._plan = DiskFaultPlan()
 
     def used_bytes(self) -> int:
@@ -148,7 +148,7 @@ class FaultyFileSystem(MemoryFileSystem):
         return "\n".join(str(step) for step in self.trace[-last_count:])
 
     def after_crash(self, mode: CrashMode, seed: int = 0) -> "FaultyFileSystem":
-        """The disk as the next start finds it, without faults and locks; this one stays."""
+        """A new disk as the next start finds it, without faults and file locks."""
         with self._lock:
             system = FaultyFileSystem(self._clock, seed=seed)
             root = self._tree.root
@@ -178,7 +178,7 @@ class FaultyFileSystem(MemoryFileSystem):
 
     # Steps
 
-    def _check_ahead(self, step: int) -> None:
+    def _check_future(self, step: int) -> None:
         if step <= self.steps:
             raise ValueError(f"step {step} has passed: the disk is at step {self.steps}")
 
@@ -230,7 +230,7 @@ class FaultyFileSystem(MemoryFileSystem):
         self._journal.commit(directory)
 
     def _set_modified_locked(self, path: str, node: Node, modified_ms: int) -> None:
-        """Durable, for a file, with its next sync."""
+        """Sets the time; for a file it becomes durable with the next sync."""
         self._step_locked("set modified", path, str(modified_ms))
         node.modified_ms = modified_ms
 
@@ -253,7 +253,7 @@ class FaultyFileSystem(MemoryFileSystem):
         self._plan.check_path(path)
 
     def _step_locked(self, operation: str, path: str, detail: str = "") -> None:
-        """Count the call that is about to take effect, and raise what is planned for it."""
+        """Counts the call that is about to take effect, and raises its planned fault."""
         self.steps += 1
         step = Step(self.steps, operation, path, detail)
         self.trace.append(step)
@@ -265,7 +265,7 @@ class FaultyFileSystem(MemoryFileSystem):
             raise _copy_error(fault.error, path)
 
     def _fitting_size_locked(self, node: DiskFile, position: int, size: int) -> int:
-        """How much of a write fits; growth counts, gaps included, overwriting does not."""
+        """The bytes of a write that fit; growth counts, including gaps, overwriting does not."""
         if self._capacity_bytes is None:
             return size
         growth = position + size - len(node.content)

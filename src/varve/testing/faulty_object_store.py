@@ -1,8 +1,8 @@
-"""An object store that fails on purpose: at a chosen request, or by chance with a seed.
+"""FaultyObjectStore, which wraps an object store and fails at chosen requests or at random.
 
-Every request is a step with a number; a list is one step however long it gets. After a planned
-crash every call raises PowerLoss, and `after_crash` gives what the next start finds. The same seed
-and the same requests give the same faults.
+Every request is a step with a number; a list is one step whatever its length. After a planned
+crash every call raises PowerLoss, and `after_crash` returns the store that the next start finds.
+The same seed and the same requests give the same faults.
 
 Threads    any; `_lock` guards plan, steps and trace and is not held during requests.
 """
@@ -22,24 +22,25 @@ T = TypeVar("T")
 
 
 class FaultKind(StrEnum):
-    """What can go wrong with one request."""
+    """The ways in which one request can fail."""
 
     ERROR_BEFORE = "error before"
-    """It never arrives."""
+    """The request does not arrive."""
     ERROR_AFTER = "error after"
-    """It has its effect, but the answer is lost; a list breaks off after its first object."""
+    """The request takes effect, but the response is lost; a list ends after its first object."""
     REPEATED = "repeated"
-    """It arrives twice, and the second answer counts."""
+    """The request arrives twice, and the second response is returned."""
     THROTTLED = "throttled"
-    """It is refused for being one too many."""
+    """The store refuses the request: too many requests."""
     SLOW = "slow"
-    """It takes its time and succeeds."""
+    """The request succeeds after `slow_seconds`."""
     PARTIAL = "partial"
-    """An upload ends after some of its parts, a delete after some of its keys; others: before."""
+    """An upload ends after some of its bytes, a delete after some of its keys; any other request
+    fails as with ERROR_BEFORE."""
     CRASH_BEFORE = "crash before"
-    """The power goes before it is sent."""
+    """Power is lost before the request is sent."""
     CRASH_AFTER = "crash after"
-    """The power goes when it has had its effect."""
+    """Power is lost after the request took effect."""
 
 
 class ObjectStep(NamedTuple):
@@ -56,10 +57,10 @@ class ObjectStep(NamedTuple):
 
 
 class ObjectFaultPlan:
-    """Faults by step number, and by chance with a seed.
+    """Faults at chosen steps, and at random by a seed.
 
-    `rates` gives the chance of each kind; after `in_a_row_max` faults by chance one request
-    succeeds, so that a bounded number of retries is enough.
+    `rates` has the probability of each kind. After `in_a_row_max` random faults in a row the next
+    request succeeds, so that a bounded number of retries is enough.
     """
 
     def __init__(
@@ -80,14 +81,14 @@ class ObjectFaultPlan:
         self._chosen[step] = kind
 
     def go_down(self, from_step: int) -> None:
-        """Let every request from this step on fail before its effect."""
+        """Lets every request from this step on fail before it takes effect."""
         self._down_from = from_step
 
     def come_up(self) -> None:
         self._down_from = None
 
     def find_fault(self, step: int) -> FaultKind | None:
-        """What happens to this request; a chosen fault goes before all others."""
+        """The fault of this request, if any; one set by `fail_at` comes first."""
         chosen = self._chosen.get(step)
         if chosen is not None:
             return chosen
@@ -96,7 +97,7 @@ class ObjectFaultPlan:
         return self._draw()
 
     def share(self) -> float:
-        """How much of a partial request happens."""
+        """The share of a partial request that is carried out, drawn at random."""
         return self._source.random()
 
     def _draw(self) -> FaultKind | None:
@@ -116,7 +117,7 @@ class ObjectFaultPlan:
 
 
 class FaultyObjectStore(ObjectStoreWrapper):
-    """An ObjectStore over another; `wait` takes the seconds of a slow request."""
+    """An object store with planned faults; `wait` is called with the seconds of a slow request."""
 
     def __init__(
         self,
@@ -138,18 +139,18 @@ class FaultyObjectStore(ObjectStoreWrapper):
     # Faults to come
 
     def fail_at(self, step: int, kind: FaultKind) -> None:
-        """Let the request of that number go wrong; `steps` is the number of the last one."""
+        """Lets the request of that number fail; `steps` is the number of the last request."""
         with self._lock:
             if step <= self.steps:
                 raise ValueError(f"step {step} has passed: the store is at step {self.steps}")
             self._plan.fail_at(step, kind)
 
     def crash_at(self, step: int, *, after: bool = False) -> None:
-        """Cut the power before, or right after, the effect of that request."""
+        """Loses power before, or right after, that request takes effect."""
         self.fail_at(step, FaultKind.CRASH_AFTER if after else FaultKind.CRASH_BEFORE)
 
     def go_down(self, *, from_step: int | None = None) -> None:
-        """Be unavailable from now on, or from that step on, until `come_up`."""
+        """Makes the store unavailable from now on, or from that step on, until `come_up`."""
         with self._lock:
             self._plan.go_down(self.steps + 1 if from_step is None else from_step)
 
@@ -158,7 +159,7 @@ class FaultyObjectStore(ObjectStoreWrapper):
             self._plan.come_up()
 
     def after_crash(self) -> ObjectStore:
-        """The store below: what is in it is what the next start finds."""
+        """The wrapped store, which the next start finds."""
         return self._store
 
     # Requests
@@ -169,7 +170,7 @@ class FaultyObjectStore(ObjectStoreWrapper):
             error = self._error(StoreUnavailable, "put parts", key, "the upload broke off")
             with self._lock:
                 sent_bytes = int(size * self._plan.share())
-            return self._store.put_parts(key, _broken_off(parts, sent_bytes, error), size=size)
+            return self._store.put_parts(key, _break_off(parts, sent_bytes, error), size=size)
         if fault is FaultKind.REPEATED:
             parts = list(parts)
         return self._carry_out(
@@ -177,9 +178,11 @@ class FaultyObjectStore(ObjectStoreWrapper):
         )
 
     def list(self, prefix: str, *, start_after: str | None = None) -> Iterator[ObjectInfo]:
-        return self._broken_list(prefix, self._store.list(prefix, start_after=start_after))
+        return self._list_with_faults(prefix, self._store.list(prefix, start_after=start_after))
 
-    def _broken_list(self, prefix: str, object_infos: Iterator[ObjectInfo]) -> Iterator[ObjectInfo]:
+    def _list_with_faults(
+        self, prefix: str, object_infos: Iterator[ObjectInfo]
+    ) -> Iterator[ObjectInfo]:
         fault = self._step("list", prefix)
         if fault is not FaultKind.ERROR_AFTER:
             self._carry_out("list", prefix, fault, lambda: None)
@@ -252,10 +255,10 @@ class FaultyObjectStore(ObjectStoreWrapper):
         )
 
 
-def _broken_off(
+def _break_off(
     parts: Iterable[Buffer], sent_bytes: int, error: StoreUnavailable
 ) -> Iterator[Buffer]:
-    """The parts, or pieces of them, up to this many bytes, and then the error."""
+    """Yields the parts up to this many bytes in all, then raises the error."""
     for part in parts:
         view = memoryview(part)
         if view.nbytes >= sent_bytes:

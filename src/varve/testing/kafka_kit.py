@@ -1,16 +1,16 @@
-"""A broker for tests: in the process, on loopback, with time that can be moved ahead.
+"""KafkaKit, a broker for tests: in this process, on loopback, with a clock that tests can advance.
 
-Any client of Kafka connects to `bootstrap`. The server has a thread of its own; its store is in
-memory, as that of a `VirtualStore`, and its background work runs on request. Clients wait in real
-time, so the server's time flows as usual, and jumps on request.
+Any Kafka client connects to `bootstrap`. The server runs in its own thread on the store of a
+`VirtualStore`, by default in memory; background work runs on request. Clients wait in real time, so
+the server's clock runs as usual, and `advance` moves it ahead.
 
-Invariant  when the kit is closed the store is closed and every invariant of it is checked. Time
-           never goes back. A timer is called once the time it was set for has come, by flowing or
-           by a jump, and the earlier ones are called first.
-Crash      `restart(crash=True)` loses what a power cut would; clients see their connections end and
+Invariant  closing the kit closes the store and checks all its invariants. Time never goes back.
+           Timers fire in the order of their times, once the clock has reached them by running or
+           by `advance`.
+Crash      `restart(crash=True)` loses what a power loss would; clients lose their connections and
            find the next server at the same address.
-Threads    the test's own; what concerns the server is handed to its loop. The clock is read
-           anywhere; timers belong to their loop's thread.
+Threads    one test thread; calls on the server run in its event loop. Any thread may read the
+           clock; timers belong to the thread of their loop.
 """
 
 import asyncio
@@ -42,19 +42,22 @@ T = TypeVar("T")
 
 _HOST: Final = "127.0.0.1"
 _TIMEOUT_SECONDS: Final = 30.0
+"""Longest wait for the server's thread; a test that hangs fails then."""
 _STEP_MS: Final = 60_000
+"""`advance` moves in steps of this length, so that timers fire near the time they were set for."""
 _STEPS_MAX: Final = 100
+"""Steps of one `advance` at most; a longer one takes longer steps."""
 
 
 class FlowingClock(ManualClock):
-    """Begins at a moment, flows from there, and is moved ahead by `advance`."""
+    """Starts at a given time, runs with real time, and jumps by `advance`."""
 
     def __init__(self, now_ms: int) -> None:
         super().__init__(now_ms)
-        self._began = time.monotonic()
+        self._started_seconds = time.monotonic()
 
     def now_ms(self) -> int:
-        return super().now_ms() + int((time.monotonic() - self._began) * 1000)
+        return super().now_ms() + int((time.monotonic() - self._started_seconds) * 1000)
 
 
 class _ManualTimer:
@@ -69,17 +72,17 @@ class _ManualTimer:
 
 
 class ManualTimers:
-    """Timers by a clock that a test moves; `run_due` makes the calls that are due."""
+    """Timers of a clock that a test moves; `run_due` fires those that are due."""
 
     def __init__(self, clock: ManualClock) -> None:
         self._clock = clock
         self._heap: list[tuple[int, int, _ManualTimer]] = []
-        self._numbers = itertools.count()
+        self._sequence = itertools.count()
 
     def call_later(self, delay_ms: int, call: Callable[[], object]) -> Timer:
         timer = _ManualTimer(call)
         due_ms = self._clock.now_ms() + max(0, delay_ms)
-        heapq.heappush(self._heap, (due_ms, next(self._numbers), timer))
+        heapq.heappush(self._heap, (due_ms, next(self._sequence), timer))
         return timer
 
     def run_due(self) -> None:
@@ -90,12 +93,12 @@ class ManualTimers:
 
 
 class FlowingTimers(ManualTimers):
-    """Timers by a flowing clock, called by the loop; `run_due` is for after a jump."""
+    """Timers of a `FlowingClock`, fired by the event loop; call `run_due` after a jump."""
 
     def __init__(self, clock: FlowingClock, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(clock)
         self._loop = loop
-        self._next: asyncio.TimerHandle | None = None
+        self._next_call: asyncio.TimerHandle | None = None
 
     def call_later(self, delay_ms: int, call: Callable[[], object]) -> Timer:
         timer = super().call_later(delay_ms, call)
@@ -107,16 +110,16 @@ class FlowingTimers(ManualTimers):
         self._arm()
 
     def _arm(self) -> None:
-        if self._next is not None:
-            self._next.cancel()
-            self._next = None
+        if self._next_call is not None:
+            self._next_call.cancel()
+            self._next_call = None
         if self._heap:
             delay_ms = max(0, self._heap[0][0] - self._clock.now_ms()) + 1
-            self._next = self._loop.call_later(delay_ms / 1000, self.run_due)
+            self._next_call = self._loop.call_later(delay_ms / 1000, self.run_due)
 
 
-class _Running:
-    """A server and the loop it runs in."""
+class _ServerThread:
+    """A server and the event loop and thread it runs in."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
         self.loop = loop
@@ -129,10 +132,10 @@ class _Running:
 
 
 class KafkaKit(Closing):
-    """A server whose store and time are yours; use it as a context manager.
+    """A server whose store and clock the test controls; use it as a context manager.
 
-    `settings` are those of `varve.open`. `broker` and `server` are settings of the server; without
-    them it is as `varve serve` makes it, but on a free port.
+    `settings` are those of `varve.open`. `broker` and `server` are settings of the server; by
+    default it is configured as by `varve serve`, but listens on a free port.
     """
 
     def __init__(
@@ -154,29 +157,29 @@ class KafkaKit(Closing):
         self._start_count = 0
         self._broker_settings = broker or BrokerSettings()
         self._server_settings = server or ServerSettings(listeners=(f"PLAINTEXT://{_HOST}:0",))
-        # Nobody is to come later, so that a group need not wait for more members.
+        # Tests should not wait for more members to join a new group.
         self._parts = {"groups": GroupSettings(group_initial_rebalance_delay_ms=0), **parts}
-        self._running: _Running | None = None
+        self._running: _ServerThread | None = None
         self._start()
 
     # The server
 
     @property
     def bootstrap(self) -> str:
-        """What clients take as bootstrap.servers."""
-        endpoints = self._get().broker.endpoints.values()
+        """The value of `bootstrap.servers` for clients."""
+        endpoints = self._get_server().broker.endpoints.values()
         return ",".join(f"{endpoint.host}:{endpoint.port}" for endpoint in endpoints)
 
     @property
     def store(self) -> Store:
-        """The store behind the server, to look into."""
+        """The server's store, for inspection."""
         return self.virtual.store
 
     @property
     def server(self) -> Server:
-        return self._get()
+        return self._get_server()
 
-    def _get(self) -> Server:
+    def _get_server(self) -> Server:
         if self._running is None or self._running.server is None:
             raise Closed("the kit's server is stopped; call restart() first")
         return self._running.server
@@ -184,7 +187,7 @@ class KafkaKit(Closing):
     def _start(self) -> None:
         loop = asyncio.new_event_loop()
         thread = threading.Thread(target=loop.run_forever, name="varve-kit", daemon=True)
-        running = self._running = _Running(loop, thread)
+        running = self._running = _ServerThread(loop, thread)
         thread.start()
         try:
             running.run(self._serve(running))
@@ -192,7 +195,7 @@ class KafkaKit(Closing):
             self._end_loop()
             raise
 
-    async def _serve(self, running: _Running) -> None:
+    async def _serve(self, running: _ServerThread) -> None:
         self._start_count += 1
         running.timers = FlowingTimers(self.clock, running.loop)
         broker = Broker(
@@ -230,11 +233,11 @@ class KafkaKit(Closing):
     def restart(self, *, crash: bool = False, mode: CrashMode = CrashMode.LOSE_UNSYNCED) -> None:
         """Stops and starts the server, at the same address.
 
-        After a crash nothing in progress is answered, and the disk has what `mode` says.
+        After a crash requests in progress get no response, and `mode` says what the disk keeps.
         """
         listeners = [
             f"{endpoint.listener}://{endpoint.host}:{endpoint.port}"
-            for endpoint in self._get().broker.endpoints.values()
+            for endpoint in self._get_server().broker.endpoints.values()
         ]
         self._server_settings = replace(self._server_settings, listeners=tuple(listeners))
         self._stop(crash=crash)
@@ -256,7 +259,7 @@ class KafkaKit(Closing):
         seconds: float = 0,
         milliseconds: float = 0,
     ) -> int:
-        """Moves time ahead, and calls what falls due: sessions end, transactions time out."""
+        """Moves the clock ahead and fires due timers: sessions expire, transactions time out."""
         total_ms = length_ms(
             days=days, hours=hours, minutes=minutes, seconds=seconds, milliseconds=milliseconds
         )
@@ -273,19 +276,19 @@ class KafkaKit(Closing):
         self._running.timers.run_due()
 
     def _call(self, work: Callable[[], T]) -> T:
-        """Does something in the server's thread, and lets what follows from it happen."""
+        """Calls `work` in the server's thread, and lets the callbacks that it schedules run."""
 
         async def run() -> T:
-            found = work()
+            result = work()
             for _ in range(3):
                 await asyncio.sleep(0)
-            return found
+            return result
 
         assert self._running is not None, "the server is stopped"
         return self._running.run(run())
 
     def run_background(self) -> None:
-        """All that the store's threads would have done by now: flush, roll, delete, compact."""
+        """Does all work that the store's threads would have done by now: flush, roll, compact."""
         self.store.run_once(self.now_ms)
 
     def clean_now(self, topic: str | None = None, *, roll: bool = True) -> None:

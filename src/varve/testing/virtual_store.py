@@ -1,9 +1,9 @@
-"""A store for tests: in memory, with a clock that is moved by hand and power that can be cut.
+"""VirtualStore, a store for tests: in memory, with a manual clock and planned power losses.
 
-Invariant  nothing happens by itself: no thread runs, time stands still, and equal calls with an
-           equal seed give equal bytes.
+Invariant  deterministic: no thread runs, the clock stands still, and the same calls with the same
+           seed write the same bytes.
 Crash      `crash_at` and `crash_now` leave what a real disk may; `reopen` is the next start.
-Threads    one; the store within may be used by several.
+Threads    one; any thread may use the store itself.
 """
 
 import os
@@ -26,16 +26,17 @@ from varve.object_store import MemoryObjectStore, ObjectStore
 from varve.testing.faulty_disk import CrashMode, FaultyFileSystem
 
 START_MS: Final = 1_700_000_000_000
+"""14 November 2023; any fixed time would do."""
 _MEMORY_ROOT: Final = "/data"
 
 
 class VirtualStore(Closing):
-    """A store whose time and power are yours.
+    """A store whose clock and power the test controls.
 
-    Without a directory it is in memory. `settings` are those of `varve.open`; `seed` decides
-    what is left to chance, such as how much of a torn write a crash leaves. `objects` is the object
-    store of its cold tier, by default one in memory that outlives crashes. A `clock` of another
-    kind takes the place of the one that stands still.
+    Without a directory it is in memory. `settings` are those of `varve.open`; `seed` determines
+    random choices, such as how much of a torn write a crash leaves. `objects` is the object store
+    of its cold tier, by default one in memory that survives crashes. `clock` replaces the manual
+    clock, which stands still.
     """
 
     def __init__(
@@ -54,14 +55,14 @@ class VirtualStore(Closing):
         self._seed = seed
         self._memory = FaultyFileSystem(self.clock, seed=seed) if directory is None else None
         self._path = _MEMORY_ROOT if directory is None else os.fspath(directory)
-        self._opened = 0
+        self._open_count = 0
         self._store: Store | None = None
         self._is_crashed = False
         self._open()
 
     @property
     def fs(self) -> FileSystem:
-        """The file system the store is on, to look into."""
+        """The file system of the store, for inspection."""
         return self._memory or RealFileSystem()
 
     @property
@@ -82,13 +83,13 @@ class VirtualStore(Closing):
         return self._get_memory("steps").steps
 
     def _open(self) -> None:
-        self._opened += 1
+        self._open_count += 1
         self._store = varve.open(
             self._path,
             settings=self._settings,
             fs=self.fs,
             clock=self.clock,
-            random=random.Random(self._seed * 1_000_003 + self._opened),
+            random=random.Random(self._seed * 1_000_003 + self._open_count),
             maintain=False,
             objects=self.objects,
         )
@@ -108,7 +109,7 @@ class VirtualStore(Closing):
         seconds: float = 0,
         milliseconds: float = 0,
     ) -> int:
-        """Moves the clock and nothing else; gives the new time in milliseconds."""
+        """Moves the clock without running anything; returns the new time in milliseconds."""
         self.clock.advance(
             length_ms(
                 days=days, hours=hours, minutes=minutes, seconds=seconds, milliseconds=milliseconds
@@ -117,7 +118,7 @@ class VirtualStore(Closing):
         return self.now_ms
 
     def run_background(self) -> None:
-        """Everything the store's threads would have done by now: flush, roll, delete, compact."""
+        """Does all work that the store's threads would have done by now: flush, roll, compact."""
         self.store.run_once(self.now_ms)
 
     def clean_now(
@@ -125,8 +126,8 @@ class VirtualStore(Closing):
     ) -> list[Cleaned]:
         """Compacts and expires one topic or all, whatever their dirty ratio.
 
-        The active segments are rolled first, because cleaning leaves them alone; `roll=False`
-        keeps to that.
+        The active segments are rolled first, because active segments are not cleaned; with
+        `roll=False` they stay active.
         """
         return self.store.clean(topic, partition, roll=roll)
 
@@ -135,8 +136,8 @@ class VirtualStore(Closing):
     def crash_at(self, step: int) -> "PlannedCrash":
         """Cuts the power at the n-th change of the disk from now on; 1 is the next.
 
-        As a context manager it catches the crash, and `happened` is whether there was one;
-        otherwise the call that meets it raises PowerLoss.
+        Used as a context manager, the result catches the crash, and `happened` says whether there
+        was one. Otherwise the call that meets the crash raises PowerLoss.
         """
         if step < 1:
             raise InvalidRequest(f"crash at step {step}: the next change of the disk is step 1")
@@ -145,15 +146,15 @@ class VirtualStore(Closing):
         return PlannedCrash(self)
 
     def crash_now(self) -> None:
-        """Cuts the power, or on a real directory ends the process, as far as the store knows."""
+        """Simulates a power loss, or on a real directory a killed process."""
         self.store.abandon()
         self._store = None
         self._is_crashed = True
 
     def reopen(self, mode: CrashMode = CrashMode.LOSE_UNSYNCED) -> Store:
-        """The next start: after a crash on what `mode` says the disk kept, else after a close.
+        """Starts again: after a crash, on what the disk kept according to `mode`; else cleanly.
 
-        A real directory keeps everything, since only a process can be ended there.
+        A real directory keeps everything, because only a killed process is simulated there.
         """
         if self._store is not None:
             if self._has_lost_power():
@@ -161,7 +162,7 @@ class VirtualStore(Closing):
             else:
                 self._store.close()
         if self._is_crashed and self._memory is not None:
-            self._memory = self._memory.after_crash(mode, self._seed + self._opened)
+            self._memory = self._memory.after_crash(mode, self._seed + self._open_count)
         self._is_crashed = False
         self._open()
         return self.store
@@ -175,23 +176,23 @@ class VirtualStore(Closing):
             return True
         return False
 
-    def _get_memory(self, asking: str) -> FaultyFileSystem:
+    def _get_memory(self, operation: str) -> FaultyFileSystem:
         if self._memory is None:
             raise InvalidRequest(
-                f"{asking} needs a disk in memory, and this kit is on {self._path}; leave out the "
-                "directory"
+                f"{operation} needs a disk in memory, and this kit is on {self._path}; leave out "
+                "the directory"
             )
         return self._memory
 
     # The end
 
     def check(self) -> list[Finding]:
-        """Walks every invariant of the closed directory; see `varve check`."""
+        """Checks every invariant of the closed directory, as `varve check` does."""
         context = PartitionContext(now_ms=self.now_ms, deep=True)
         return inspect_directory(self.fs, self._path, context).findings
 
     def close(self) -> None:
-        """Closes the store and raises Corrupt when what it leaves breaks an invariant."""
+        """Closes the store; raises Corrupt when its directory breaks an invariant."""
         if self._store is None:
             return
         if self._has_lost_power():
@@ -207,7 +208,7 @@ class VirtualStore(Closing):
 def length_ms(
     *, days: float, hours: float, minutes: float, seconds: float, milliseconds: float
 ) -> int:
-    """A length of time in milliseconds; raises InvalidRequest for one that goes back."""
+    """A duration in milliseconds; raises InvalidRequest for a negative one."""
     length = timedelta(
         days=days, hours=hours, minutes=minutes, seconds=seconds, milliseconds=milliseconds
     )
@@ -217,7 +218,7 @@ def length_ms(
 
 
 class PlannedCrash:
-    """A planned crash; `happened` is whether it occurred within the `with` block."""
+    """A planned crash; `happened` says whether it occurred within the `with` block."""
 
     def __init__(self, kit: VirtualStore) -> None:
         self._kit = kit
