@@ -121,6 +121,8 @@ _LZ4_INDEPENDENT_BIT, _LZ4_DEPENDENT_MASK = 0x20, 0x21
 _LZ4_HIGH_LEVEL_MIN = 3
 # No LZ4 sequence makes more than 255 bytes out of one.
 _LZ4_RATIO_MAX = 255
+# Content beyond the first part comes in parts of this size, so that it is never in memory twice.
+_LZ4_PART_BYTES = 4 << 20
 # zlib's number for a deflate window of 32 KiB in a gzip member.
 _GZIP_WINDOW = 31
 
@@ -259,20 +261,16 @@ def _unlz4(data: Buffer, where: str, limit_bytes: int) -> Bytes:
             "blocks only"
         )
     stream = lz4.frame.LZ4FrameDecompressor()
-    parts: list[bytes] = []
-    size, source = 0, data
     # The library allocates all that it may give out; most payloads shrink less than fourfold.
-    room = min(4 * len(data), limit_bytes + 1)
+    room = 4 * len(data)
     try:
-        while not stream.eof and size <= limit_bytes:
-            parts.append(stream.decompress(source, max_length=room))
-            size, source = size + len(parts[-1]), b""
-            if not parts[-1]:
-                break
-            room = min(len(data) * _LZ4_RATIO_MAX, limit_bytes + 1 - size)
+        content = stream.decompress(data, max_length=min(room, limit_bytes + 1))
+        if content and not stream.eof:
+            room = max(room, min(_LZ4_PART_BYTES, len(data) * _LZ4_RATIO_MAX))
+            content = _decompress_rest(stream, bytearray(content), room, limit_bytes)
     except RuntimeError as error:
         raise Corrupt(f"{where}: lz4 payload of {len(data)} bytes is broken: {error}") from error
-    if size > limit_bytes:
+    if len(content) > limit_bytes:
         raise Corrupt(
             f"{where}: lz4 payload of {len(data)} bytes exceeds the limit of {limit_bytes} bytes"
         )
@@ -281,7 +279,17 @@ def _unlz4(data: Buffer, where: str, limit_bytes: int) -> Bytes:
         raise Corrupt(
             f"{where}: lz4 payload of {len(data)} bytes is not one whole frame, {left} bytes follow"
         )
-    return np.frombuffer(parts[0] if len(parts) == 1 else b"".join(parts), np.uint8)
+    return np.frombuffer(content, np.uint8)
+
+
+def _decompress_rest(stream: Any, content: bytearray, room: int, limit_bytes: int) -> bytearray:
+    """Appends parts of at most `room` bytes, until the input ends or the limit is exceeded."""
+    while not stream.eof and len(content) <= limit_bytes:
+        part = stream.decompress(b"", max_length=min(room, limit_bytes + 1 - len(content)))
+        if not part:
+            break
+        content += part
+    return content
 
 
 def _unzstd(data: Buffer, where: str, limit_bytes: int) -> Bytes:

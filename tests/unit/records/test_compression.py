@@ -13,6 +13,7 @@ import zstandard
 
 from varve.foundation.errors import Corrupt, InvalidRequest
 from varve.records import Codec, compress, decompress
+from varve.records.compression import decompress_to_array
 
 COMPRESSED = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
 WORDS = [b"varve", b"sediment", b"lake", b"layer", b"log"]
@@ -124,6 +125,28 @@ def test_lz4_wrong_content_checksum_is_refused() -> None:
 def test_lz4_content_that_shrinks_a_hundredfold_comes_back() -> None:
     content = bytes(5 << 20)
     assert decompress(Codec.LZ4, compress(Codec.LZ4, content), limit_bytes=5 << 20) == content
+
+
+def test_lz4_content_is_never_in_memory_twice() -> None:
+    frame = compress(Codec.LZ4, bytes(64 << 20))
+    tracemalloc.start()
+    try:
+        assert len(decompress_to_array(Codec.LZ4, frame)) == 64 << 20
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 1.5 * (64 << 20)
+
+
+def test_lz4_wrong_content_size_is_refused() -> None:
+    content = NOISE[:1000]
+    frame = bytearray(lz4.frame.compress(content, block_linked=False))
+    assert struct.unpack_from("<Q", frame, 6)[0] == len(content)
+    sizes = struct.pack("<Q", len(content) + 1)
+    for checksum in range(256):
+        lying = frame[:6] + sizes + bytes([checksum]) + frame[15:]
+        with pytest.raises(Corrupt):
+            decompress(Codec.LZ4, lying)
 
 
 def test_snappy_is_xerials_stream_in_blocks_of_32_kib() -> None:
