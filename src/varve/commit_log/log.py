@@ -44,7 +44,7 @@ from varve.commit_log.settings import LogSettings
 from varve.commit_log.transaction_index import AbortedTransaction
 from varve.commit_log.truncation import Truncation
 from varve.disk import Buffer, write_atomically
-from varve.foundation.errors import Unavailable
+from varve.foundation.errors import Corrupt, Unavailable
 from varve.records import end_transaction_marker
 
 logger = logging.getLogger(__name__)
@@ -606,7 +606,7 @@ class Log:
                     continue
                 try:
                     opened.write_indexes()
-                except OSError as error:
+                except (OSError, Corrupt) as error:
                     logger.warning(
                         "cannot write a rebuilt index",
                         extra={"partition": str(self.topic_partition), "error": str(error)},
@@ -615,6 +615,8 @@ class Log:
     def close(self) -> None:
         """Syncs everything, so that the next open needs no recovery."""
         segments = self.segments
+        if self.health.is_usable:
+            self._write_rebuilt_indexes()
         with self.flush_lock:
             self.health.check_usable()
             with self.lock, self.health.io("close"):

@@ -127,6 +127,17 @@ def test_a_damaged_offset_index_is_replaced_by_maintenance(
         assert position == offset * SIZE
 
 
+@pytest.mark.parametrize("kind", [".index", ".timeindex"])
+def test_a_damaged_index_is_replaced_when_the_log_closes(closed: Bench, kind: str) -> None:
+    """A command opens, reads and closes a log; no maintenance runs between."""
+    damaged = b"\xff" * len(closed.read_file(0, kind))
+    closed.write(0, kind, damaged)
+    closed.log.read(start_offset=COUNT - 1)
+    closed.log.find_offset_by_time(NOW_MS + COUNT - 1)
+    closed.log.close()
+    assert closed.read_file(0, kind) != damaged
+
+
 def test_an_offset_index_that_vanishes_while_the_log_is_open_is_rebuilt(closed: Bench) -> None:
     closed.fs.remove(closed.path(0, ".index"))
     assert offsets_in(closed.log.read(start_offset=17, max_bytes=1)) == [17]

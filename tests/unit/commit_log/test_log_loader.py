@@ -98,9 +98,12 @@ def test_an_insane_transaction_index_is_rebuilt(bench: Bench, damage: bytes) -> 
     bench.log.roll()
     bench.fill(1)
     bench.log.close()
+    written = bench.read_file(0, ".txnindex")
     bench.write(0, ".txnindex", damage)
     bench.open(clean=True)
     assert bench.log.aborted_transactions() == [AbortedTransaction(1, 3, 4, 5)]
+    bench.log.close()
+    assert bench.read_file(0, ".txnindex") == written
 
 
 def test_offset_and_time_indexes_are_trusted_after_a_clean_stop(bench: Bench) -> None:
