@@ -490,6 +490,7 @@ class Log:
             base_offset=base_offset,
             size=size,
             has_txn_index=has_txn_index,
+            settings=self.settings,
         )
         replacement = SegmentReplacement(self.segments, self.health, old, new)
         with self.flush_lock:

@@ -216,6 +216,7 @@ class LogLoader:
                 base_offset=base,
                 size=sizes[base],
                 has_txn_index=base in offsets[TXN_INDEX],
+                settings=self._request.settings,
             )
             for base in sorted(sizes)
         ]
@@ -311,6 +312,7 @@ class LogLoader:
             base_offset=segment.base_offset,
             size=contents.size,
             has_txn_index=bool(contents.txn_index.count),
+            settings=self._request.settings,
         )
         self._recovered[segment.base_offset] = contents
         if recovered.bytes_cut:

@@ -57,6 +57,7 @@ logger = logging.getLogger(__name__)
 
 SEGMENT_KINDS: Final = (LOG, INDEX, TIME_INDEX, TXN_INDEX, KEYS)
 DEFAULT_OPEN_SEGMENTS: Final = 256
+_DEFAULT_SETTINGS: Final = LogSettings()
 
 Index = TypeVar("Index", OffsetIndex, TimeIndex)
 
@@ -124,7 +125,7 @@ class OpenSegment:
         if self._has_damaged_data:
             return False
         segment, path = self.segment, self.segment.path(LOG)
-        indexer = SegmentIndexer(segment.base_offset, LogSettings(), path)
+        indexer = SegmentIndexer(segment.base_offset, segment.settings, path)
         walk = BatchWalk(self.file, start=0, end=segment.size, verify_crc=False)
         try:
             is_whole = all(indexer.add(table.rows) == len(table.rows) for table in walk)
@@ -248,7 +249,15 @@ class SegmentFiles:
 class Segment:
     """A closed segment."""
 
-    __slots__ = ("_files", "_newest", "base_offset", "directory", "has_txn_index", "size")
+    __slots__ = (
+        "_files",
+        "_newest",
+        "base_offset",
+        "directory",
+        "has_txn_index",
+        "settings",
+        "size",
+    )
 
     def __init__(
         self,
@@ -258,9 +267,12 @@ class Segment:
         base_offset: int,
         size: int,
         has_txn_index: bool = False,
+        settings: LogSettings | None = None,
     ) -> None:
+        """`settings` are the log's, by which lost indexes are rebuilt."""
         self._files = files
         self.directory = directory
+        self.settings = settings or _DEFAULT_SETTINGS
         self.base_offset = base_offset
         self.size = size
         self.has_txn_index = has_txn_index
@@ -426,7 +438,7 @@ class ActiveSegment:
         random: random.Random,
     ) -> None:
         self._files = files
-        self._index_interval_bytes = settings.index_interval_bytes
+        self._settings = settings
         self._offset_index = OffsetIndex(base_offset, settings.segment_index_bytes)
         self._time_index = TimeIndex(base_offset, settings.segment_index_bytes)
         self._txn_index = TransactionIndex(base_offset)
@@ -497,7 +509,7 @@ class ActiveSegment:
         if max_timestamp > self.max_timestamp:
             self.max_timestamp = max_timestamp
             self.max_timestamp_offset = max_timestamp_offset
-        if self._bytes_since_index_entry > self._index_interval_bytes:
+        if self._bytes_since_index_entry > self._settings.index_interval_bytes:
             self._offset_index.append(last_offset, position)
             self._time_index.append(self.max_timestamp, self.max_timestamp_offset)
             self.has_full_index = self._offset_index.is_full or self._time_index.is_full
@@ -563,4 +575,5 @@ class ActiveSegment:
             base_offset=self.base_offset,
             size=self.size,
             has_txn_index=bool(self._txn_index.count),
+            settings=self._settings,
         )

@@ -145,6 +145,25 @@ def test_an_offset_index_that_vanishes_while_the_log_is_open_is_rebuilt(closed: 
     assert closed.fs.exists(closed.path(0, ".index"))
 
 
+@pytest.mark.parametrize("is_reopened", [True, False])
+def test_a_lost_index_is_rebuilt_by_the_index_interval_of_the_topic(
+    bench: Bench, is_reopened: bool
+) -> None:
+    bench.set(index_interval_bytes=SIZE * 3).open()
+    for number in range(COUNT):
+        bench.log.append(make_batch(time=number))
+    bench.log.roll()
+    if is_reopened:
+        bench.reopen()
+    before = offset_entries(bench), time_entries(bench)
+    assert len(before[0]) > 1
+    for kind in (".index", ".timeindex"):
+        bench.fs.remove(bench.path(0, kind))
+    bench.log.read(start_offset=COUNT - 1)
+    bench.log.maintain(NOW_MS)
+    assert (offset_entries(bench), time_entries(bench)) == before
+
+
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_index_of_the_last_segment_keeps_no_log_from_opening(
     bench: Bench, damage: Callable[[list[list[int]]], bytes]
