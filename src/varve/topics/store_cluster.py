@@ -150,7 +150,8 @@ class StoreReader:
         fetched = CommittedBatches(
             read.data,
             read.aborted,
-            start_offset=offset,
+            # Without a batch up to the end, as after a lost segment, the reader continues there.
+            start_offset=offset if read.data else read.next_offset,
             end_offset=end,
             where=str(log.topic_partition),
         )
