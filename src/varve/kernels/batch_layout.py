@@ -13,8 +13,7 @@ from typing import Final
 INT32_MAX: Final = 2**31 - 1
 INT64_MAX: Final = 2**63 - 1
 
-# Where the fields of a batch header start, in bytes from the start of the batch.
-BASE_OFFSET_AT: Final = 0
+# Where the fields of a batch header start, in bytes from the base offset, which is the first.
 LENGTH_AT: Final = 8
 LEADER_EPOCH_AT: Final = 12
 MAGIC_AT: Final = 16

@@ -324,7 +324,7 @@ class RocksDatabases:
     name = "rocksdb"
 
     def __init__(self, *, memory_bytes: int = MEMORY_BYTES) -> None:
-        self._budget = MemoryBudget(memory_bytes)
+        self.budget = MemoryBudget(memory_bytes)
         self._full_memtable_count = memory_bytes // 2 // MEMTABLE_BYTES
         self._lock = threading.Lock()
         self._open_count = 0  # guarded by _lock
@@ -343,12 +343,8 @@ class RocksDatabases:
         with self._lock:
             self._open_count += change
 
-    def memory_in_use_bytes(self) -> int:
-        """Blocks, filters and write buffers of all open databases."""
-        return self._budget.in_use_bytes()
-
     def _options(self) -> Options:
-        options = self._budget.make_options()
+        options = self.budget.make_options()
         options.set_compaction_style(DBCompactionStyle.universal())
         options.set_compression_type(DBCompressionType.none())
         # Most lookups of a deduplication miss, and every miss reaches the last level.

@@ -29,32 +29,32 @@ def test_databases_stay_within_one_budget_and_flush_by_it(tmp_path: Path) -> Non
             database.write([(source.randbytes(16), source.randbytes(400)) for _ in range(500)])
     patience = threading.Event()
     for _ in range(3_000):
-        if engine.memory_in_use_bytes() < 2 * BUDGET_BYTES:
+        if engine.budget.in_use_bytes() < 2 * BUDGET_BYTES:
             break
         patience.wait(0.01)
-    assert engine.memory_in_use_bytes() < 2 * BUDGET_BYTES
+    assert engine.budget.in_use_bytes() < 2 * BUDGET_BYTES
     assert sum(database.size() for database in databases) > 4 * BUDGET_BYTES // 2
     for database in databases:
         database.close()
-    assert engine.memory_in_use_bytes() < BUDGET_BYTES
+    assert engine.budget.in_use_bytes() < BUDGET_BYTES
 
 
 def test_databases_that_rest_have_small_filters(tmp_path: Path) -> None:
     """The first four may fill their buffers of 16 MiB within the budget, the others may not."""
     engine = RocksDatabases()
-    used = [engine.memory_in_use_bytes()]
+    used = [engine.budget.in_use_bytes()]
     databases: list[RocksDatabase] = []
     for count in (4, 20):
         while len(databases) < count:
             databases.append(engine.open(str(tmp_path / str(len(databases)))))
-        used.append(engine.memory_in_use_bytes())
+        used.append(engine.budget.in_use_bytes())
     first, later = (used[1] - used[0]) / 4, (used[2] - used[1]) / 16
     assert 300 << 10 < first < 600 << 10
     assert later < 280 << 10
     for database in databases:
         database.close()
     with_room = engine.open(str(tmp_path / "0"))
-    assert engine.memory_in_use_bytes() > 300 << 10
+    assert engine.budget.in_use_bytes() > 300 << 10
     with_room.close()
 
 

@@ -56,10 +56,13 @@ def test_a_batch_of_duplicates_writes_nothing() -> None:
 
 def test_expired_chunks_go_whole_and_their_rows_with_the_next_growth() -> None:
     window, store = IdSet(REACH), MemoryChunks()
+    unexpired, all_chunks = IdSet(REACH), MemoryChunks()
     for step in range(20):
-        keep(window, store, make_ids(step * FULL, FULL, step * 100), floor_ms=step * 100 - 10)
+        ids = make_ids(step * FULL, FULL, step * 100)
+        keep(window, store, ids, floor_ms=step * 100 - 10)
+        keep(unexpired, all_chunks, ids)
     assert len(store.chunks) == 1
-    assert window.id_count < 5 * FULL
+    assert window.size * 3 < unexpired.size
     assert keep(window, store, make_ids(19 * FULL, FULL, 1_905), floor_ms=1_880) == FULL
 
 

@@ -136,11 +136,6 @@ class IdSet:
         """Bytes in memory."""
         return self._rows.nbytes + len(self._tail)
 
-    @property
-    def id_count(self) -> int:
-        """Rows in use, including expired ids that are still in the table."""
-        return self._used_rows
-
     def catch_up(self, store: ChunkStore, *, floor_ms: int) -> int:
         """Reads the entries of the store that memory lacks; returns their number.
 
