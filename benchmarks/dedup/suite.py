@@ -8,7 +8,7 @@ from benchmarks.dedup.event_files import EVENT_BYTES, write_events
 from benchmarks.dedup.runs import StreamRun
 from benchmarks.measure import Contest, Scale, Suite, at_least
 from benchmarks.sizes import SizeUnit
-from benchmarks.spark.figures import Remembered, seconds
+from benchmarks.spark.figures import TimedRuns, seconds
 from benchmarks.spark.sessions import Sessions
 from benchmarks.workspace import Workspace
 
@@ -41,7 +41,7 @@ class WindowMeasure:
         with workspace.directory("dedup") as parent:
             events = write_events(parent / "events", count, size, _WINDOW_MS)
             ours, baseline = (
-                Remembered(
+                TimedRuns(
                     partial(self._sessions.run, StreamRun(name, events, str(parent / "state")))
                 )
                 for name in ("exact", "builtin")

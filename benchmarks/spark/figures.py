@@ -16,7 +16,7 @@ def seconds(taken: Taken, scale: Scale) -> float:
     return taken.cpu_seconds if scale.ticker is time.thread_time else taken.wall_seconds
 
 
-class Remembered:
+class TimedRuns:
     """Runs whose CPU seconds are told afterwards."""
 
     def __init__(self, run: Callable[[], Taken]) -> None:
@@ -45,7 +45,7 @@ def make_contests(
     within: str,
 ) -> list[Contest]:
     """The rate of ours beside the baseline's, and the CPU seconds of the same runs."""
-    our_runs, other_runs = Remembered(ours), Remembered(baseline)
+    our_runs, other_runs = TimedRuns(ours), TimedRuns(baseline)
     return [
         Contest(
             name,

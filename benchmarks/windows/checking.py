@@ -146,7 +146,7 @@ def judge_all(store: IdStore, events: Events, size: int) -> int:
         chunk = events.cut(start, start + size)
         judged = judge.judge(chunk, now_ms, stream_time)
         stream_time = judged.stream_time_after
-        store.apply(judged.news, stream_time)
+        store.apply(judged.new_ids, stream_time)
         kept += int(np.count_nonzero(judged.verdicts == KEPT))
         if start + size - flushed >= _FLUSH_COUNT:
             flushed = start + size

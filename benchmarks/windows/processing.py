@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 import varve
 from benchmarks.measure import Contest, Scale
 from benchmarks.sizes import SizeUnit
-from benchmarks.spark.figures import Remembered, seconds
+from benchmarks.spark.figures import TimedRuns, seconds
 from benchmarks.spark.runs import Taken, Timer
 from benchmarks.spark.sessions import Sessions
 from benchmarks.windows.events import COPY_SHARE, RULES, WINDOW_MS, Events, make_events
@@ -50,9 +50,9 @@ class ProcessorMeasure:
         with workspace.directory("processor") as parent:
             events = make_events(size)
             _write_topic(parent / "source", events)
-            ours = Remembered(partial(_run_processor, parent, events.kept))
+            ours = TimedRuns(partial(_run_processor, parent, events.kept))
             places = (parent / f"spark-{number}" for number in counting())
-            baseline = Remembered(
+            baseline = TimedRuns(
                 lambda: self._sessions.run(SparkRun(str(_copy(parent, next(places))), events.kept))
             )
             contests = [

@@ -9,8 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from varve.commit_log.check.findings import RULES, Finding, FindingList
-from varve.commit_log.check.producers import EpochCheck, KnownSnapshot, ProducerCheck
-from varve.commit_log.check.segment import SegmentCheck, SegmentFacts, SegmentIndexes, SegmentPlace
+from varve.commit_log.check.producers import EpochCheck, ProducerCheck, ProducerSnapshotFile
+from varve.commit_log.check.segment import (
+    CheckedSegment,
+    SegmentCheck,
+    SegmentFacts,
+    SegmentIndexes,
+)
 from varve.commit_log.log import Log
 from varve.commit_log.names import (
     INDEX,
@@ -126,13 +131,15 @@ class OpenLogCheck:
                 rule = f"leftover-{file.state.removeprefix('.')}"
                 self._found.warning(path, rule, "the open log knows nothing of this file")
 
-    def _read_snapshots(self) -> dict[int, KnownSnapshot]:
+    def _read_snapshots(self) -> dict[int, ProducerSnapshotFile]:
         known = {}
         for offset in self._log.snapshots.offsets:
             path = self._log.snapshots.path(offset)
             try:
                 data = self._log.segments.fs.read(path)
-                known[offset] = KnownSnapshot(path, data, decode_producer_snapshot(data, path))
+                known[offset] = ProducerSnapshotFile(
+                    path, data, decode_producer_snapshot(data, path)
+                )
             except FileNotFoundError:
                 continue  # named by _check_names
             except Corrupt as error:
@@ -150,30 +157,30 @@ class OpenLogCheck:
         facts: list[SegmentFacts] = []
         for segment in self._log.view:
             is_last = segment is self._log.view.active
-            place = SegmentPlace(
+            checked = CheckedSegment(
                 directory=self._where,
                 base_offset=segment.base_offset,
                 is_recovered=False,
             )
-            found = self._check_segment(check, place, segment, is_last=is_last)
+            found = self._check_segment(check, checked, segment, is_last=is_last)
             if found is None:
                 continue
             if facts and facts[-1].next_offset > segment.base_offset:
                 message = f"begins at offset {segment.base_offset}, the segment before ends at "
                 message += str(facts[-1].next_offset)
-                self._found.error(place.path(LOG), "segments-overlap", message)
+                self._found.error(checked.path(LOG), "segments-overlap", message)
             facts.append(found)
         return facts
 
     def _check_segment(
         self,
         check: SegmentCheck,
-        place: SegmentPlace,
+        checked: CheckedSegment,
         segment: ReadableSegment,
         *,
         is_last: bool,
     ) -> SegmentFacts | None:
-        path = place.path(LOG)
+        path = checked.path(LOG)
         try:
             file = segment.file()
             on_disk = file.size()
@@ -184,7 +191,7 @@ class OpenLogCheck:
         if on_disk < segment.size or (on_disk > segment.size and not is_last):
             message = f"{segment.size} bytes in memory, {on_disk} on disk"
             self._found.error(path, "segment-size", message)
-        facts = check.check(place, file, min(segment.size, on_disk), indexes)
+        facts = check.check(checked, file, min(segment.size, on_disk), indexes)
         if facts.fault is not None:
             fault = facts.fault
             self._found.error(path, fault.rule, fault.message, position=fault.position)

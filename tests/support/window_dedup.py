@@ -142,9 +142,9 @@ class DedupBench:
         """Judges a chunk, commits it to the changelog and remembers it."""
         found = self.judge(arrivals, now_ms, few_count_max=self.few_count_max)
         assert found.counts.total == len(arrivals)
-        self.changelog.append(found.news.entries)
+        self.changelog.append(found.new_ids.entries)
         self.stream_time = found.stream_time_after
-        self.store.apply(found.news, self.stream_time)
+        self.store.apply(found.new_ids, self.stream_time)
         return [
             Judged(Verdict(verdict), witness)
             for verdict, witness in zip(

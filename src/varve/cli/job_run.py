@@ -67,7 +67,7 @@ class Job:
         running = _Running(run_cancellable)
         try:
             with stage_bars(is_wanted=is_shown) as show:
-                return running.wait(lambda: show(watch.look()))
+                return running.wait(lambda: show(watch.poll()))
         except KeyboardInterrupt:
             cancel_work(self.spark)
             running.thread.join(_CANCEL_SECONDS)

@@ -77,7 +77,7 @@ class SpanRows(NamedTuple):
 
 
 @dataclass(slots=True)
-class News:
+class NewIds:
     """The new ids of a chunk: entries for the changelog, and the spans that they change.
 
     The changes are arrays if kernels judged the chunk, and a dictionary if Python did.
@@ -90,7 +90,7 @@ class News:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Remembered:
+class KeptRecord:
     """A stored time of an id, and the offset of the record that was kept."""
 
     time_ms: int
@@ -202,7 +202,7 @@ class IdStore:
             raise self._not_a_span(segment, value)
         return span
 
-    def find(self, identity: bytes, time_ms: int) -> list[Remembered]:
+    def find(self, identity: bytes, time_ms: int) -> list[KeptRecord]:
         """The stored times of an id within the window around a time."""
         words, kinds = fold_id(identity, self.secret)
         lowest = (time_ms - self.rules.before_ms) // self.rules.cell_ms
@@ -213,16 +213,16 @@ class IdStore:
         self.probe(cells, np.arange(2), spans)
         pairs = spans[spans[:, 0] != ABSENT].reshape(-1, 2).tolist()
         low, high = time_ms - self.rules.before_ms, time_ms + self.rules.after_ms
-        return sorted({Remembered(time, at) for time, at in pairs if low <= time <= high})
+        return sorted({KeptRecord(time, at) for time, at in pairs if low <= time <= high})
 
     # Writing
 
-    def apply(self, news: News, stream_time_ms: int) -> None:
+    def apply(self, new_ids: NewIds, stream_time_ms: int) -> None:
         """Stores the new ids of a committed chunk, which was judged by the current state."""
-        assert news.version == self.version, (
+        assert new_ids.version == self.version, (
             "these spans were judged by another version of the store"
         )
-        self._write(news.changes, stream_time_ms)
+        self._write(new_ids.changes, stream_time_ms)
 
     def restore(self, entries: Arrivals) -> None:
         """Stores entries of the changelog; in any order, and repeatedly."""

@@ -253,12 +253,12 @@ class EntryColumns:
         return len(self.timestamps)
 
 
-def encode_entries(news: Arrivals) -> EntryColumns:
+def encode_entries(entries: Arrivals) -> EntryColumns:
     """One changelog record for each id and time."""
-    keys = np.zeros(len(news), _KEY)
-    keys["words"], keys["kind"], keys["time"] = news.words, news.kinds, news.times
-    values = news.offsets.astype(_VALUE)
-    return EntryColumns(_encode_column(keys), _encode_column(values), news.times)
+    keys = np.zeros(len(entries), _KEY)
+    keys["words"], keys["kind"], keys["time"] = entries.words, entries.kinds, entries.times
+    values = entries.offsets.astype(_VALUE)
+    return EntryColumns(_encode_column(keys), _encode_column(values), entries.times)
 
 
 def decode_entries(columns: RecordColumns, where: str) -> Arrivals:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from varve.dedup.id_store import STORE_NAME, Remembered
+from varve.dedup.id_store import STORE_NAME, KeptRecord
 from varve.dedup.ids import Arrivals, decode_entries, fold_chunk
 from varve.dedup.kernels.id_words import NO_ID
 from varve.dedup.progress import Progress, find_progress
@@ -57,7 +57,7 @@ class Explanation:
     timestamp: int
     key: bytes | None
     verdict: Verdict | None
-    witness: Remembered | None
+    witness: KeptRecord | None
     progress: Progress
 
 
@@ -162,7 +162,7 @@ class DedupInsight:
 
     def _judge(
         self, arrival: Arrivals, partition: int, progress: Progress
-    ) -> tuple[Verdict | None, Remembered | None]:
+    ) -> tuple[Verdict | None, KeptRecord | None]:
         if int(arrival.kinds[0]) == NO_ID:
             return Verdict.NO_ID, None
         time, offset = int(arrival.times[0]), int(arrival.offsets[0])
@@ -207,7 +207,7 @@ class DedupInsight:
                     return True
         return False
 
-    def _find_entries(self, arrival: Arrivals, partition: int) -> tuple[list[Remembered], bool]:
+    def _find_entries(self, arrival: Arrivals, partition: int) -> tuple[list[KeptRecord], bool]:
         """The changelog entries of an id, and whether the changelog still has all its entries."""
         reader = self._get_reader(self._topics.changelog)
         start, end = reader.offsets(partition)
@@ -221,6 +221,6 @@ class DedupInsight:
             is_same = (entries.words == arrival.words[0]).all(axis=1)
             for index in np.flatnonzero(is_same & (entries.kinds == arrival.kinds[0])).tolist():
                 remembered.append(
-                    Remembered(int(entries.times[index]), int(entries.offsets[index]))
+                    KeptRecord(int(entries.times[index]), int(entries.offsets[index]))
                 )
         return remembered, start == 0

@@ -17,7 +17,7 @@ from typing import Final
 
 import numpy as np
 
-from varve.dedup.id_store import Cell, CellRows, IdStore, News, Span, SpanRows, find_window_cells
+from varve.dedup.id_store import Cell, CellRows, IdStore, NewIds, Span, SpanRows, find_window_cells
 from varve.dedup.ids import Arrivals, Numbers
 from varve.dedup.kernels.id_words import NO_ID
 from varve.dedup.kernels.time_spans import (
@@ -52,7 +52,7 @@ class Judgement:
 
     verdicts: Verdicts
     witness_offsets: Numbers
-    news: News
+    new_ids: NewIds
     stream_time_after: int
 
     @property
@@ -91,8 +91,8 @@ class Judge:
         judge.judge(chunk, time_max_ms=time_max_ms, whole_from_ms=whole_from_ms)
         verdicts = np.frombuffer(judge.verdicts, np.uint8)
         witnesses = np.array(judge.witnesses, np.int64)
-        news = News(judge.entries(chunk), judge.changed, store.version)
-        return Judgement(verdicts, witnesses, news, judge.stream_time_ms)
+        new_ids = NewIds(judge.entries(chunk), judge.changed, store.version)
+        return Judgement(verdicts, witnesses, new_ids, judge.stream_time_ms)
 
     def _judge_many(
         self, chunk: Arrivals, now_ms: int, stream_time_ms: int, whole_from_ms: int
@@ -111,8 +111,8 @@ class Judge:
         witnesses = np.full(len(chunk), NO_WITNESS)
         chosen = np.flatnonzero(verdicts == Verdict.KEPT)
         rows = find_window_cells(chunk, chosen, rules, self._store.secret)
-        news = self._compare(chunk, chosen, rows, verdicts, witnesses)
-        return Judgement(verdicts, witnesses, news, int(stream_time_after))
+        new_ids = self._compare(chunk, chosen, rows, verdicts, witnesses)
+        return Judgement(verdicts, witnesses, new_ids, int(stream_time_after))
 
     def _compare(
         self,
@@ -121,7 +121,7 @@ class Judge:
         rows: CellRows,
         verdicts: Verdicts,
         witnesses: Numbers,
-    ) -> News:
+    ) -> NewIds:
         rules, cells = self._rules, rows.cells
         spans = self._probe(chunk, chosen, rows)
         is_news = np.zeros(len(chosen), np.bool_)
@@ -141,7 +141,7 @@ class Judge:
             is_news,
             is_changed,
         )
-        return News(
+        return NewIds(
             self._entries(chunk, chosen[is_news], witnesses),
             SpanRows(cells[is_changed], spans[is_changed]),
             self._store.version,

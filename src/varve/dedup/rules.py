@@ -192,11 +192,11 @@ _fields_of: Final[Callable[[Counts], tuple[int, ...]]] = attrgetter(
 
 
 class Route(IntEnum):
-    """The destination of a record: none, the output, or the side topic."""
+    """The destination of a record: none, the output topic, or the side topic."""
 
-    NOWHERE = 0
-    ON = 1
-    ASIDE = 2
+    DROP = 0
+    OUTPUT = 1
+    SIDE = 2
 
 
 def route(verdicts: Verdicts, rules: DedupRules) -> Verdicts:
@@ -208,15 +208,15 @@ def route(verdicts: Verdicts, rules: DedupRules) -> Verdicts:
 def make_routes(rules: DedupRules) -> Verdicts:
     """A Route for each Verdict."""
     by_policy = {
-        LatePolicy.FORWARD: Route.ON,
-        LatePolicy.DROP: Route.NOWHERE,
-        LatePolicy.SIDE: Route.ASIDE,
+        LatePolicy.FORWARD: Route.OUTPUT,
+        LatePolicy.DROP: Route.DROP,
+        LatePolicy.SIDE: Route.SIDE,
     }
     routes = np.zeros(len(Verdict), np.uint8)
-    routes[Verdict.KEPT] = Route.ON
-    routes[Verdict.DUPLICATE] = Route.NOWHERE
+    routes[Verdict.KEPT] = Route.OUTPUT
+    routes[Verdict.DUPLICATE] = Route.DROP
     routes[Verdict.LATE] = by_policy[rules.late]
     routes[Verdict.FUTURE] = by_policy[rules.future]
     routes[Verdict.MISSING] = by_policy[rules.missing]
-    routes[Verdict.NO_ID] = Route.ON if rules.null is NullPolicy.FORWARD else Route.NOWHERE
+    routes[Verdict.NO_ID] = Route.OUTPUT if rules.null is NullPolicy.FORWARD else Route.DROP
     return routes

@@ -315,8 +315,8 @@ class Task:
         )
         self._commit(self._make_commit(chunk, judged, after))
         self._progress, self._position = after, next_position
-        store.apply(judged.news, judged.stream_time_after)
-        self._new_entries += len(judged.news.entries)
+        store.apply(judged.new_ids, judged.stream_time_after)
+        self._new_entries += len(judged.new_ids.entries)
         self._report()
 
     def _judge(self, arrivals: Arrivals, before: Progress) -> Judgement:
@@ -343,11 +343,11 @@ class Task:
     def _make_commit(self, chunk: InputChunk, judged: Judgement, after: Progress) -> TaskCommit:
         topics = self._backend.topics
         routes = route(judged.verdicts, self._rules)
-        output = build_kept_batches(chunk, routes == Route.ON, self._limits[topics.output])
+        output = build_kept_batches(chunk, routes == Route.OUTPUT, self._limits[topics.output])
         side: list[bytes | bytearray] = []
         if topics.side is not None:
-            side = build_kept_batches(chunk, routes == Route.ASIDE, self._limits[topics.side])
-        entries, limit = judged.news.entries, self._limits[topics.changelog]
+            side = build_kept_batches(chunk, routes == Route.SIDE, self._limits[topics.side])
+        entries, limit = judged.new_ids.entries, self._limits[topics.changelog]
         return TaskCommit(output, side, _changelog_batches(entries, limit.max_bytes), after)
 
     def _commit_progress(self) -> None:

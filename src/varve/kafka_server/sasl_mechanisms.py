@@ -80,10 +80,10 @@ class PlainUsers:
 
     @property
     def is_slow(self) -> bool:
-        """Whether `is_right` takes long enough to be done off the loop."""
+        """Whether `verify_password` takes long enough to be done off the loop."""
         return bool(self._hashes)
 
-    def is_right(self, user: str, password: str) -> bool:
+    def verify_password(self, user: str, password: str) -> bool:
         by_digest = hmac.compare_digest(
             self._digests.get(user, self._secret), self._digest(password)
         )
@@ -209,16 +209,16 @@ class PlainExchange:
     async def step(self, token: bytes) -> bytes:
         """Answers the token; raises AuthenticationFailed."""
         self.user, password = _parse_plain(token)
-        if not await self._is_right(password):
+        if not await self._verify_password(password):
             raise AuthenticationFailed("Authentication failed: Invalid username or password")
         self.is_done = True
         return b""
 
-    async def _is_right(self, password: str) -> bool:
+    async def _verify_password(self, password: str) -> bool:
         if not self._users.is_slow:
-            return self._users.is_right(self.user, password)
+            return self._users.verify_password(self.user, password)
         async with self._hashing:
-            return await self._broker.blocking.run(self._users.is_right, self.user, password)
+            return await self._broker.blocking.run(self._users.verify_password, self.user, password)
 
 
 def _parse_plain(token: bytes) -> tuple[str, str]:
@@ -313,9 +313,9 @@ class ScramExchange:
         except ValueError as error:
             raise self._malformed("the second one is not base64 where it must be") from error
         message = f"{self._first_bare},{self._server_first},{without_proof}".encode()
-        is_right = is_proof(self._mechanism, credential, proof, message)
+        is_proven = is_proof(self._mechanism, credential, proof, message)
         is_ours = match["nonce"] == self._nonce and binding == self._header.encode()
-        if not (is_right and is_ours and self._is_known):
+        if not (is_proven and is_ours and self._is_known):
             raise AuthenticationFailed(
                 "Authentication failed during authentication due to invalid credentials with SASL "
                 f"mechanism {self._mechanism.sasl_name}"

@@ -141,13 +141,13 @@ class JobProgress:
 
 
 class ProgressWatch:
-    """Adds up the progress of the stages seen at each call of `look`."""
+    """Adds up the progress of the stages seen at each call of `poll`."""
 
     def __init__(self, find_running: Callable[[], Sequence[StageProgress]]) -> None:
         self._find_running = find_running
         self._seen: dict[int, StageProgress] = {}
 
-    def look(self) -> JobProgress:
+    def poll(self) -> JobProgress:
         """The current progress."""
         running = sorted(self._find_running(), key=lambda progress: progress.stage)
         self._seen.update((progress.stage, progress) for progress in running)

@@ -21,7 +21,7 @@ from varve.commit_log.check import inspect_directory
 from varve.commit_log.check.findings import FindingList, Severity
 from varve.commit_log.check.partition import PartitionContext
 from varve.commit_log.check.repair import Quarantine, RepairTools, repair_directory
-from varve.commit_log.check.segment import OffsetEntryCheck, SegmentPlace, TimeEntryCheck
+from varve.commit_log.check.segment import CheckedSegment, OffsetEntryCheck, TimeEntryCheck
 from varve.commit_log.directory_files import (
     decode_clean_shutdown,
     decode_meta_properties,
@@ -148,7 +148,7 @@ def _checksum(data: bytes, start: int, end: int) -> bytes:
     return int(crc32c(np.frombuffer(data, np.uint8), start, end)).to_bytes(4, "big")
 
 
-PLACE = SegmentPlace(directory="orders-0", base_offset=BASE_OFFSET, is_recovered=False)
+PLACE = CheckedSegment(directory="orders-0", base_offset=BASE_OFFSET, is_recovered=False)
 MUTATIONS = (_flip_bit, _flip_bit, _set_number, _write_digits, _cut, _remove, _repeat, _fill)
 
 

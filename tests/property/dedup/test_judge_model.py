@@ -95,8 +95,8 @@ def test_few_records_are_judged_and_remembered_as_many_are(story: Story) -> None
 
 def to_plain(judged: Judgement) -> tuple[object, ...]:
     """All of a judgement, to be compared."""
-    news, entries = judged.news, judged.news.entries
-    changes = news.changes
+    new_ids, entries = judged.new_ids, judged.new_ids.entries
+    changes = new_ids.changes
     if not isinstance(changes, dict):
         spans = map(tuple, changes.spans.tolist())
         changes = dict(zip(map(tuple, changes.cells.tolist()), spans, strict=True))

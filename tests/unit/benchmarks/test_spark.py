@@ -14,7 +14,7 @@ from benchmarks.measure import Measure, MeasureSkipped, Scale
 from benchmarks.spark.cold_topic import PARTITION_COUNT, TOPIC, copied, shape_of, write_cold
 from benchmarks.spark.cpu_time import count_cpu_seconds, read_cpu_seconds
 from benchmarks.spark.erasing import KEY_COUNT, choose_keys, write_segments
-from benchmarks.spark.figures import Remembered, seconds
+from benchmarks.spark.figures import TimedRuns, seconds
 from benchmarks.spark.runs import CompactRun, EraseRun, LatestRun, ParquetRun, Run, ScanRun, Taken
 from benchmarks.spark.sessions import Sessions
 from benchmarks.spark.suite import SPARK
@@ -146,7 +146,7 @@ def test_figures_follow_the_clock_and_leave_out_the_first_cpu_time() -> None:
     assert seconds(taken, SMALL) == 2.0
     assert seconds(taken, Scale(1, (1,), ticker=time.thread_time)) == 3.0
     figures = iter([100.0, 2.0, 4.0])
-    runs = Remembered(lambda: Taken(1.0, next(figures)))
+    runs = TimedRuns(lambda: Taken(1.0, next(figures)))
     for _ in range(3):
         runs()
     assert runs.cpu_seconds() == 3.0

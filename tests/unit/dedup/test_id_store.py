@@ -13,7 +13,7 @@ from tests.support.window_dedup import (
     to_arrivals,
     to_changelog,
 )
-from varve.dedup.id_store import IdStore, Remembered
+from varve.dedup.id_store import IdStore, KeptRecord
 from varve.dedup.ids import decode_entries, encode_entries
 from varve.dedup.judge import Judge
 from varve.dedup.rules import DedupRules, Verdict
@@ -67,8 +67,8 @@ def test_where_cells_share_a_segment_the_key_has_the_cell() -> None:
 def test_find_tells_what_is_remembered_within_the_window() -> None:
     bench = DedupBench(make_rules())
     bench.chunk([Arrival(0, b"x", 100), Arrival(1, b"x", 111), Arrival(2, b"y", 105)])
-    assert bench.store.find(b"x", 105) == [Remembered(100, 0), Remembered(111, 1)]
-    assert bench.store.find(b"x", 121) == [Remembered(111, 1)]
+    assert bench.store.find(b"x", 105) == [KeptRecord(100, 0), KeptRecord(111, 1)]
+    assert bench.store.find(b"x", 121) == [KeptRecord(111, 1)]
     assert bench.store.find(b"x", 89) == []
     assert bench.store.find(b"z", 105) == []
 
@@ -166,23 +166,23 @@ def test_news_fit_the_state_they_were_judged_by_and_no_other() -> None:
     bench = DedupBench(make_rules())
     chunk = to_arrivals([Arrival(0, b"x", 1)])
     found = Judge(bench.rules, bench.store).judge(chunk, NOW_MS, -1)
-    bench.store.apply(found.news, 1)
+    bench.store.apply(found.new_ids, 1)
     with pytest.raises(AssertionError, match="another version"):
-        bench.store.apply(found.news, 1)
+        bench.store.apply(found.new_ids, 1)
 
 
 def test_entries_of_the_changelog_are_read_as_they_were_written() -> None:
-    news = to_arrivals([Arrival(7, b"id", 258), Arrival(8, b"longer than sixteen", 1)])
-    columns = encode_entries(news)
+    new_ids = to_arrivals([Arrival(7, b"id", 258), Arrival(8, b"longer than sixteen", 1)])
+    columns = encode_entries(new_ids)
     assert columns.timestamps.tolist() == [258, 1]
     key = columns.keys.data[:29].tobytes()
     assert key == b"id" + bytes(14) + bytes([2]) + bytes([0, 0, 0, 0, 0, 0, 1, 2]) + bytes(4)
     assert columns.values.data[:8].tobytes() == bytes([0, 0, 0, 0, 0, 0, 0, 7])
-    found = decode_entries(to_changelog(news), "t-0")
-    assert found.words.tolist() == news.words.tolist()
-    assert found.kinds.tolist() == news.kinds.tolist()
-    assert found.times.tolist() == news.times.tolist()
-    assert found.offsets.tolist() == news.offsets.tolist()
+    found = decode_entries(to_changelog(new_ids), "t-0")
+    assert found.words.tolist() == new_ids.words.tolist()
+    assert found.kinds.tolist() == new_ids.kinds.tolist()
+    assert found.times.tolist() == new_ids.times.tolist()
+    assert found.offsets.tolist() == new_ids.offsets.tolist()
 
 
 GOOD_KEY = bytes(16) + bytes([2]) + (5).to_bytes(8, "big") + bytes(4)
@@ -213,11 +213,11 @@ def test_entries_may_come_again_and_in_any_order() -> None:
     bench = DedupBench(make_rules(refresh=True))
     bench.chunk([Arrival(offset, b"x", time) for offset, time in enumerate((50, 45, 58, 62, 30))])
     before = read_all(bench)
-    (news,) = bench.changelog
+    (new_ids,) = bench.changelog
     bench.store.reset()
-    for order in (np.arange(len(news))[::-1], np.arange(len(news))):
+    for order in (np.arange(len(new_ids))[::-1], np.arange(len(new_ids))):
         for place in order:
-            bench.store.restore(news.take(np.array([place])))
+            bench.store.restore(new_ids.take(np.array([place])))
     assert read_all(bench) == before
 
 

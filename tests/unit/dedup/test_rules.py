@@ -80,8 +80,8 @@ def test_counts_tell_each_verdict_and_add_up() -> None:
 
 def test_policies_tell_where_records_go() -> None:
     verdicts = np.array(list(Verdict), np.uint8)
-    on, aside, nowhere = Route.ON, Route.ASIDE, Route.NOWHERE
-    assert route(verdicts, make_rules()).tolist() == [on, nowhere, on, on, on, on]
+    output, side, drop = Route.OUTPUT, Route.SIDE, Route.DROP
+    assert route(verdicts, make_rules()).tolist() == [output, drop, output, output, output, output]
     rules = replace(
         make_rules(),
         late=LatePolicy.SIDE,
@@ -89,7 +89,7 @@ def test_policies_tell_where_records_go() -> None:
         missing=LatePolicy.FORWARD,
         null=NullPolicy.DROP,
     )
-    assert route(verdicts, rules).tolist() == [on, nowhere, aside, nowhere, on, nowhere]
+    assert route(verdicts, rules).tolist() == [output, drop, side, drop, output, drop]
 
 
 def test_topics_of_one_deduplication_differ() -> None:

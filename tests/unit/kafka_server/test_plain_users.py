@@ -12,9 +12,9 @@ HASH = hash_password("wonder land")
 def test_users_of_a_file_prove_their_passwords() -> None:
     users = PlainUsers(parse_users(f"# people\n\nalice = {HASH}\n", "users"))
     assert len(users) == 1
-    assert users.is_right("alice", "wonder land")
-    assert not users.is_right("alice", "wonder")
-    assert not users.is_right("bob", "wonder land")
+    assert users.verify_password("alice", "wonder land")
+    assert not users.verify_password("alice", "wonder")
+    assert not users.verify_password("bob", "wonder land")
 
 
 def test_a_hash_tells_no_password_and_is_another_each_time() -> None:
@@ -25,21 +25,21 @@ def test_a_hash_tells_no_password_and_is_another_each_time() -> None:
 def test_users_of_both_sources_are_told_apart() -> None:
     users = PlainUsers({"alice": HASH}, {"bob": "builder"})
     assert users.is_slow
-    assert users.is_right("alice", "wonder land")
-    assert users.is_right("bob", "builder")
-    assert not users.is_right("alice", "builder")
-    assert not users.is_right("bob", "wonder land")
+    assert users.verify_password("alice", "wonder land")
+    assert users.verify_password("bob", "builder")
+    assert not users.verify_password("alice", "builder")
+    assert not users.verify_password("bob", "wonder land")
 
 
 def test_passwords_in_clear_are_not_kept() -> None:
     users = PlainUsers(passwords={"bob": "builder"})
     assert not users.is_slow
-    assert users.is_right("bob", "builder")
+    assert users.verify_password("bob", "builder")
     assert "builder" not in repr(vars(users))
 
 
 def test_nobody_is_right_where_there_is_nobody() -> None:
-    assert not PlainUsers().is_right("", "")
+    assert not PlainUsers().verify_password("", "")
 
 
 @pytest.mark.parametrize(

@@ -142,11 +142,13 @@ def test_policies_choose_what_goes_on_and_what_goes_aside() -> None:
     import numpy as np
 
     verdicts = np.array([KEPT, DUPLICATE, LATE, FUTURE, NO_ID], np.uint8)
-    on, aside, nowhere = Route.ON, Route.ASIDE, Route.NOWHERE
+    output, side, drop = Route.OUTPUT, Route.SIDE, Route.DROP
     forward = DedupSettings(by=parse_id_source("key"), before_ms=1, after_ms=1, lateness_ms=1)
-    assert route(verdicts, forward).tolist() == [on, nowhere, on, on, on]
-    side = replace(forward, late=LatePolicy.SIDE, side_topic="late", null=NullPolicy.DROP)
-    assert route(verdicts, side).tolist() == [on, nowhere, aside, aside, nowhere]
+    assert route(verdicts, forward).tolist() == [output, drop, output, output, output]
+    with_side_topic = replace(
+        forward, late=LatePolicy.SIDE, side_topic="late", null=NullPolicy.DROP
+    )
+    assert route(verdicts, with_side_topic).tolist() == [output, drop, side, side, drop]
 
 
 def test_ids_and_policies_are_read_as_they_are_written() -> None:

@@ -10,17 +10,17 @@ from varve.spark.stages import ProgressWatch, StageProgress, StepLog, step_name,
 def test_a_stage_that_left_counts_as_done() -> None:
     running: list[StageProgress] = []
     watch = ProgressWatch(lambda: running)
-    assert (watch.look().tasks_done, watch.look().tasks) == (0, 0)
+    assert (watch.poll().tasks_done, watch.poll().tasks) == (0, 0)
     running[:] = [StageProgress(0, "plan", 10, 4, 1)]
-    found = watch.look()
+    found = watch.poll()
     assert (found.running[0].name, found.tasks_done, found.tasks) == ("plan", 4, 10)
     assert found.failed_tasks == 1
     running[:] = [StageProgress(1, "rewrite", 5, 2)]
-    found = watch.look()
+    found = watch.poll()
     assert (found.running[0].name, found.stages_done) == ("rewrite", 1)
     assert (found.tasks_done, found.tasks) == (12, 15)
     running[:] = []
-    found = watch.look()
+    found = watch.poll()
     assert (found.tasks_done, found.tasks, found.stages_done) == (15, 15, 2)
 
 

@@ -321,9 +321,9 @@ class PartitionDedup:
             # The stream time is a function of the log, so that a restore computes the same.
             stream_time_ms = self._newest_ms(arrived.ids.times, judged, now_ms)
         if base_offset == arrived.base_offset:
-            self._store.apply(judged.news, stream_time_ms)
+            self._store.apply(judged.new_ids, stream_time_ms)
         else:
-            self._store.restore(_moved(judged.news.entries, base_offset - arrived.base_offset))
+            self._store.restore(_moved(judged.new_ids.entries, base_offset - arrived.base_offset))
             self._store.maintain(stream_time_ms)
         if self._position == base_offset:
             self._position = result.last_offset + 1

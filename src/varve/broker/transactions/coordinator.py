@@ -212,7 +212,7 @@ class TransactionCoordinator:
         entry = self.table.find(transactional_id)
         return None if entry is None or entry.is_unwritten else entry.current
 
-    def known(self) -> list[Transaction]:
+    def list_transactions(self) -> list[Transaction]:
         """The states of all ids."""
         return [entry.current for entry in self.table if not entry.is_unwritten]
 

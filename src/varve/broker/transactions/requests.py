@@ -220,7 +220,7 @@ async def handle_list_transactions(
     duration_ms, now_ms = request.duration_filter, broker.clock.now_ms()
     listed = [
         transaction
-        for transaction in broker.transactions.known()
+        for transaction in broker.transactions.list_transactions()
         if (not names or transaction.status in statuses)
         and (not producer_ids or transaction.producer_id in producer_ids)
         and (duration_ms < 0 or now_ms - transaction.start_ms > duration_ms)

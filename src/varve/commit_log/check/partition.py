@@ -14,11 +14,11 @@ from varve.commit_log.check.findings import Finding, FindingList, Severity
 from varve.commit_log.check.producers import (
     REMOVE_SNAPSHOT,
     EpochCheck,
-    KnownSnapshot,
     ProducerCheck,
+    ProducerSnapshotFile,
     read_epochs,
 )
-from varve.commit_log.check.segment import SegmentCheck, SegmentFacts, SegmentPlace, read_indexes
+from varve.commit_log.check.segment import CheckedSegment, SegmentCheck, SegmentFacts, read_indexes
 from varve.commit_log.directory_files import decode_partition_metadata
 from varve.commit_log.leader_epochs import LeaderEpochs
 from varve.commit_log.names import (
@@ -219,7 +219,7 @@ class PartitionCheck:
 
     def _read_snapshots(
         self, plain: list[SegmentFileName], bases: list[int]
-    ) -> dict[int, KnownSnapshot]:
+    ) -> dict[int, ProducerSnapshotFile]:
         """The readable snapshots by offset; reports the others, and strays."""
         offsets = sorted(file.offset for file in plain if file.kind == SNAPSHOT)
         snapshots = {}
@@ -231,7 +231,9 @@ class PartitionCheck:
                 self._findings.note(path, "snapshot-stray", message, repair="remove the snapshot")
             try:
                 data = self._fs.read(path)
-                snapshots[offset] = KnownSnapshot(path, data, decode_producer_snapshot(data, path))
+                snapshots[offset] = ProducerSnapshotFile(
+                    path, data, decode_producer_snapshot(data, path)
+                )
             except FileNotFoundError:
                 self._findings.note(path, "vanished", "gone while it was checked")
             except Corrupt as error:
@@ -265,13 +267,13 @@ class PartitionCheck:
             facts.append(segment)
         return facts
 
-    def _checked_segment(self, bases: list[int], number: int) -> SegmentPlace:
+    def _checked_segment(self, bases: list[int], number: int) -> CheckedSegment:
         is_last = number + 1 == len(bases)
         recovery_point = self._context.recovery_point
         if recovery_point is None:
             recovery_point = bases[-1]
         is_recovered = is_last or bases[number + 1] > recovery_point
-        return SegmentPlace(
+        return CheckedSegment(
             directory=self._directory,
             base_offset=bases[number],
             is_recovered=is_recovered and not self._context.clean,

@@ -26,7 +26,7 @@ REMOVE_SNAPSHOT: Final = "remove the snapshot; producer state is rebuilt from th
 
 
 @dataclass(frozen=True, slots=True)
-class KnownSnapshot:
+class ProducerSnapshotFile:
     """A readable snapshot file."""
 
     path: str
@@ -39,7 +39,7 @@ class ProducerCheck:
     """Compares the producer state of the batches with the snapshots."""
 
     findings: FindingList
-    snapshots: Mapping[int, KnownSnapshot]
+    snapshots: Mapping[int, ProducerSnapshotFile]
     now_ms: int
     expiration_ms: int
     states: ProducerStateManager = field(default_factory=ProducerStateManager)
@@ -166,7 +166,7 @@ class ProducerCheck:
             if stored != expected
         )
 
-    def _report_missing(self, snapshot: KnownSnapshot, snapshot_offset: int) -> None:
+    def _report_missing(self, snapshot: ProducerSnapshotFile, snapshot_offset: int) -> None:
         if not self.is_exact:
             return
         listed = {entry.producer_id for entry in snapshot.entries}

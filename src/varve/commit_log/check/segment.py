@@ -37,7 +37,7 @@ class EntryCheck:
     index: ClassVar[type[IndexEntries]]
 
     def __init__(
-        self, findings: FindingList, checked: "SegmentPlace", entries: Integers | None
+        self, findings: FindingList, checked: "CheckedSegment", entries: Integers | None
     ) -> None:
         self._findings = findings
         self._checked = checked
@@ -77,7 +77,7 @@ class OffsetEntryCheck(EntryCheck):
     index = OffsetIndex
 
     def __init__(
-        self, findings: FindingList, checked: "SegmentPlace", entries: Integers | None
+        self, findings: FindingList, checked: "CheckedSegment", entries: Integers | None
     ) -> None:
         super().__init__(findings, checked, entries)
         self._first_offsets = self._not_observed()
@@ -124,7 +124,7 @@ class TimeEntryCheck(EntryCheck):
     index = TimeIndex
 
     def __init__(
-        self, findings: FindingList, checked: "SegmentPlace", entries: Integers | None
+        self, findings: FindingList, checked: "CheckedSegment", entries: Integers | None
     ) -> None:
         super().__init__(findings, checked, entries)
         self._batch_timestamps = self._not_observed()
@@ -187,7 +187,7 @@ def _matches(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentPlace:
+class CheckedSegment:
     """The segment under check: its directory, base offset and whether it is recovered."""
 
     directory: str
@@ -251,7 +251,7 @@ class SegmentCheck:
         self._is_cut = False
 
     def check(
-        self, checked: SegmentPlace, file: File, size: int, indexes: SegmentIndexes
+        self, checked: CheckedSegment, file: File, size: int, indexes: SegmentIndexes
     ) -> SegmentFacts:
         """Walks the data once and compares the indexes with it."""
         path = checked.path(LOG)
@@ -297,7 +297,7 @@ class SegmentCheck:
 
     def _check_aborted(
         self,
-        checked: SegmentPlace,
+        checked: CheckedSegment,
         stored: list[AbortedTransaction] | None,
         replayed: TransactionIndex,
         next_offset: int,
@@ -328,7 +328,7 @@ class SegmentCheck:
 
 
 def read_indexes(
-    fs: FileSystem, checked: SegmentPlace, finding_list: FindingList
+    fs: FileSystem, checked: CheckedSegment, finding_list: FindingList
 ) -> SegmentIndexes:
     """Reads the index files of a segment; reports invalid ones and leaves them out."""
     return SegmentIndexes(
@@ -340,7 +340,7 @@ def read_indexes(
 
 def _read_entries(
     fs: FileSystem,
-    checked: SegmentPlace,
+    checked: CheckedSegment,
     kind: str,
     index: type[OffsetIndex] | type[TimeIndex],
     finding_list: FindingList,
@@ -375,7 +375,7 @@ def _count_used(data: bytes, entry_size: int) -> int:
 
 
 def _read_aborted(
-    fs: FileSystem, checked: SegmentPlace, finding_list: FindingList
+    fs: FileSystem, checked: CheckedSegment, finding_list: FindingList
 ) -> list[AbortedTransaction] | None:
     path = checked.path(TXN_INDEX)
     try:

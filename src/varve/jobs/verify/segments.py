@@ -19,8 +19,8 @@ from varve.cleaning.key_index.key_index import HEADER_BYTES as KEYS_HEADER_BYTES
 from varve.cleaning.key_index.key_index import KeyIndexHeader
 from varve.commit_log.check.findings import FindingList
 from varve.commit_log.check.partition import show_nothing
-from varve.commit_log.check.producers import EpochCheck, KnownSnapshot, ProducerCheck
-from varve.commit_log.check.segment import SegmentCheck, SegmentFacts, SegmentPlace, read_indexes
+from varve.commit_log.check.producers import EpochCheck, ProducerCheck, ProducerSnapshotFile
+from varve.commit_log.check.segment import CheckedSegment, SegmentCheck, SegmentFacts, read_indexes
 from varve.commit_log.leader_epochs import LeaderEpochs
 from varve.commit_log.names import INDEX, KEYS, LOG, TIME_INDEX, TXN_INDEX, log_name
 from varve.commit_log.producer_snapshots import SnapshotEntry, decode_producer_snapshot
@@ -173,13 +173,13 @@ class _SegmentVerification:
 
     # Producer snapshot and leader epochs
 
-    def _read_snapshot(self) -> KnownSnapshot | None:
+    def _read_snapshot(self) -> ProducerSnapshotFile | None:
         if SNAPSHOT_PART not in self._fetched:
             return None
         path = self._paths[SNAPSHOT_PART]
         try:
             data = self._fs.read(path)
-            return KnownSnapshot(path, data, decode_producer_snapshot(data, path))
+            return ProducerSnapshotFile(path, data, decode_producer_snapshot(data, path))
         except Corrupt as error:
             self._add("snapshot-corrupt", SNAPSHOT_PART, self._clean(str(error)))
             return None
@@ -204,7 +204,7 @@ class _SegmentVerification:
             )
         return epochs
 
-    def _read_previous(self) -> KnownSnapshot | None:
+    def _read_previous(self) -> ProducerSnapshotFile | None:
         """Reads the producers at the start of the segment; None if they are unknown."""
         previous = self._work.previous
         part = None if previous is None else previous.find_part(SNAPSHOT_PART)
@@ -213,11 +213,11 @@ class _SegmentVerification:
         key = self._task.partition.part_key(previous, SNAPSHOT_PART)
         try:
             data = bytes(self._objects.get(key))
-            is_right = checksum(data) == part.crc32c
+            is_intact = checksum(data) == part.crc32c
             entries = decode_producer_snapshot(data, key)
         except (Corrupt, ObjectNotFound):
             return None  # Reported with the previous segment.
-        return KnownSnapshot(key, data, entries) if is_right else None
+        return ProducerSnapshotFile(key, data, entries) if is_intact else None
 
     # Data, and the indexes derived from it
 
@@ -231,7 +231,9 @@ class _SegmentVerification:
         except Corrupt:
             return -1
 
-    def _check_data(self, snapshot: KnownSnapshot | None, epochs: LeaderEpochs | None) -> None:
+    def _check_data(
+        self, snapshot: ProducerSnapshotFile | None, epochs: LeaderEpochs | None
+    ) -> None:
         findings = FindingList()
         facts = self._walk(findings, snapshot, epochs)
         for finding in findings.all():
@@ -262,7 +264,10 @@ class _SegmentVerification:
                 self._compare_keys()
 
     def _walk(
-        self, findings: FindingList, snapshot: KnownSnapshot | None, epochs: LeaderEpochs | None
+        self,
+        findings: FindingList,
+        snapshot: ProducerSnapshotFile | None,
+        epochs: LeaderEpochs | None,
     ) -> SegmentFacts:
         segment, task = self._segment, self._task
         previous = self._read_previous()
@@ -274,14 +279,16 @@ class _SegmentVerification:
         # Records that were compacted away at the end are in no batch.
         producers.has_gaps = segment.record_count != segment.end_offset - segment.base_offset + 1
         epoch_check = EpochCheck(findings, self._path(EPOCHS_PART), epochs, task.log_start_offset)
-        place = SegmentPlace(
+        checked = CheckedSegment(
             directory=self._directory, base_offset=segment.base_offset, is_recovered=False
         )
         check = SegmentCheck(
             findings, producers=producers, epochs=epoch_check, deep=False, advance=show_nothing
         )
         with self._fs.open(self._paths[LOG_PART]) as file:
-            facts = check.check(place, file, file.size(), read_indexes(self._fs, place, findings))
+            facts = check.check(
+                checked, file, file.size(), read_indexes(self._fs, checked, findings)
+            )
         if facts.fault is None:
             producers.finish(segment.end_offset + 1)
             if epochs is not None:
@@ -319,7 +326,7 @@ class _SegmentVerification:
         self._add("keys-untrue", KEYS_PART, **asdict(difference))
 
     def _check_figures(
-        self, header: KeyIndexHeader, facts: SegmentFacts, snapshot: KnownSnapshot | None
+        self, header: KeyIndexHeader, facts: SegmentFacts, snapshot: ProducerSnapshotFile | None
     ) -> None:
         for name, listed, actual in self._figures(header, facts, snapshot):
             if listed != actual:
@@ -332,7 +339,7 @@ class _SegmentVerification:
                 )
 
     def _figures(
-        self, header: KeyIndexHeader, facts: SegmentFacts, snapshot: KnownSnapshot | None
+        self, header: KeyIndexHeader, facts: SegmentFacts, snapshot: ProducerSnapshotFile | None
     ) -> Iterator[tuple[str, object, object]]:
         """Yields the name of each figure, its value in the manifest, and its actual value."""
         segment = self._segment

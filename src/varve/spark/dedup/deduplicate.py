@@ -310,7 +310,7 @@ def make_result(
     for batch, part in zip(batches, np.split(verdicts, ends[:-1]), strict=True):
         results += (
             (partition, is_late, encode_batch(rows), *no_counts)
-            for is_late, route in ((False, Route.ON), (True, Route.ASIDE))
+            for is_late, route in ((False, Route.OUTPUT), (True, Route.SIDE))
             for partition, rows in split_by_partition(choose(batch, routes[part] == route))
         )
     return pd.DataFrame(results, columns=[PARTITION, LATE, ROWS, *COUNTS])

@@ -347,9 +347,9 @@ def test_everything_is_known_after_a_restart(bench: TransactionBench) -> None:
     bench.end(done, is_commit=True)
     bench.start("idle")
     ongoing = _begin(bench, "open")
-    before = {one.transactional_id: one for one in bench.coordinator.known()}
+    before = {one.transactional_id: one for one in bench.coordinator.list_transactions()}
     bench.kit.restart()
-    after = {one.transactional_id: one for one in bench.coordinator.known()}
+    after = {one.transactional_id: one for one in bench.coordinator.list_transactions()}
     assert after == before
     assert bench.produce(ongoing, A, b"more") is ErrorCode.NONE
     assert bench.end(ongoing, is_commit=True) is ErrorCode.NONE
@@ -408,7 +408,7 @@ def test_ids_of_an_offline_partition_are_not_called_unknown(
     assert bench.check(hidden, A) is ErrorCode.NOT_ENOUGH_REPLICAS
     assert bench.init("hidden").error is ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert bench.init("t").error is ErrorCode.COORDINATOR_NOT_AVAILABLE
-    assert [one.transactional_id for one in bench.coordinator.known()] == ["t"]
+    assert [one.transactional_id for one in bench.coordinator.list_transactions()] == ["t"]
 
 
 def test_a_log_of_transactions_that_somebody_else_made_is_synced_too() -> None:
