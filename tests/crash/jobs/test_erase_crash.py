@@ -90,7 +90,7 @@ def test_a_failed_request_fails_the_run_or_nothing(kind: FaultKind) -> None:
 def test_a_kill_at_any_change_of_the_disk_leaves_old_or_new() -> None:
     def erase(bench: ErasureBench) -> None:
         log = bench.topic.log
-        LocalErasure(
+        erasure = LocalErasure(
             log,
             Matcher.of(bench.home.topic_id, [b"ann"]),
             ErasureRequest(
@@ -98,7 +98,8 @@ def test_a_kill_at_any_change_of_the_disk_leaves_old_or_new() -> None:
             ),
             fs=bench.fs,
             clock=bench.topic.kit.clock,
-        ).run(is_dry_run=False)
+        )
+        erasure.rewrite(erasure.search().matched)
 
     whole = prepare()
     old = set(whole.records(remote=False))

@@ -100,13 +100,14 @@ def erase(remote: RemoteCompaction, matcher: Matcher, *, first_hot: bool) -> Non
     request = ErasureRequest(topics=("t",), id="r", keys=frozenset({b"k"}), buffer_bytes=4096)
 
     def erase_hot() -> None:
-        LocalErasure(
+        erasure = LocalErasure(
             remote.hot.log,
             matcher,
             request,
             fs=remote.hot.disk,
             clock=remote.hot.clock,
-        ).run(is_dry_run=False)
+        )
+        erasure.rewrite(erasure.search().matched)
 
     def erase_remote() -> None:
         run = RemoteErasure(
@@ -117,8 +118,9 @@ def erase(remote: RemoteCompaction, matcher: Matcher, *, first_hot: bool) -> Non
             clock=remote.hot.clock,
             random=random.Random(6),
         )
-        (found,) = run_together([run.stages(is_dry_run=False)], LocalRunner())
-        assert found.error is None, found.error
+        (found,) = run_together([run.search()], LocalRunner())
+        (done,) = run_together([run.rewrite(found.matched)], LocalRunner())
+        assert done.error is None, done.error
 
     for one in (erase_hot, erase_remote) if first_hot else (erase_remote, erase_hot):
         one()

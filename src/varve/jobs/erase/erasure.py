@@ -1,11 +1,13 @@
 """Erases records from topics, on all tiers and in all outputs, and issues a receipt.
 
-1. Outputs derived from the topics lose their rows first, while the log still has the records.
-2. Segments with a match are rewritten, in local logs and then in the cold tier, and the replaced
+1. A search reads all segments and finds those with a match. Damage ends the erasure here, before
+   anything is changed.
+2. Outputs derived from the topics lose their rows, while the log still has the records.
+3. Segments with a match are rewritten, in local logs and then in the cold tier, and the replaced
    files and objects are deleted.
-3. A re-scan reads all remaining files and objects. If it finds records that were copied or added
+4. A re-scan reads all remaining files and objects. If it finds records that were copied or added
    during the run, another pass follows, up to PASSES_MAX.
-4. The receipt is written only after a re-scan without matches.
+5. The receipt is written only after a re-scan without matches.
 
 Invariant  G8: no receipt without a re-scan of every live and retained object that found no match.
 Crash      a killed erasure is completed by another run under its id; until then each partition is
@@ -63,6 +65,14 @@ PASSES_MAX: Final = 4
 _SALT_BYTES: Final = 16
 
 
+@dataclass(frozen=True, slots=True)
+class _Matches:
+    """The segments with a match, by path or log object, and the search of each partition."""
+
+    names: set[str]
+    remote: list[RemoteFindings]
+
+
 @dataclass
 class Erasure:
     """One run over all reachable targets."""
@@ -91,40 +101,42 @@ class Erasure:
         """Erases the records; raises NotErased if the re-scan still finds matches.
 
         A dry run only counts the matches. `is_finish` completes an erasure under its id after the
-        grace time of its replaced objects.
+        grace time of its replaced objects. Raises Corrupt before the first change if a segment
+        that the search reads is damaged.
         """
         self._documents.check()
-        if is_dry_run:
-            return self._preview()
-        if is_finish:
+        if is_finish and not is_dry_run:
             self._check_begun()
+        matches = self._search(waits_for_grace=is_finish and not is_dry_run)
+        if is_dry_run:
+            return self._preview(matches)
         self._documents.put_request(self.random.randbytes(_SALT_BYTES))
         try:
-            return self._run(is_finish=is_finish)
+            return self._run(matches)
         except StoreError:
             with suppress(StoreError):  # The first error is raised.
                 if not self._is_begun():
                     self._documents.remove_request()
             raise
 
-    def _preview(self) -> ErasureResult:
-        findings = self._pass(is_dry_run=True)
+    def _preview(self, matches: _Matches) -> ErasureResult:
         tier = self.targets.tier
         cost = None
         if tier is not None:
-            cost = estimate_cost(findings, default_prices(tier.bucket.objects().name))
+            cost = estimate_cost(matches.remote, default_prices(tier.bucket.objects().name))
         return self._result(self._out_of_reach({}), is_dry_run=True, cost=cost)
 
-    def _run(self, *, is_finish: bool) -> ErasureResult:
+    def _run(self, matches: _Matches) -> ErasureResult:
         erased = self._erase_outputs()
-        rescan, only, passes = Rescan(), None, 0
-        while passes == 0 or (rescan.matches and passes < PASSES_MAX):
-            findings = self._pass(only=only, waits_for_grace=is_finish)
-            if any(remote_findings.is_waiting for remote_findings in findings):
+        for passes in range(1, PASSES_MAX + 1):
+            if self._rewrite(matches.names):
                 finish_ms = self.clock.now_ms() + self.request.grace_ms
                 return self._result(self._out_of_reach(erased), finish_ms=finish_ms)
             rescan = self._rescan()
-            only, passes = set(rescan.matches), passes + 1
+            if not rescan.matches:
+                break
+            if passes < PASSES_MAX:
+                matches = self._search(only=set(rescan.matches))
         rescan.check()
         self._check_outputs(erased, rescan)
         document = self._describe(rescan, erased, passes=passes)
@@ -146,27 +158,72 @@ class Erasure:
     def _is_begun(self) -> bool:
         return any(done.balances for topic in self._topics for done in self._read_done(topic))
 
-    def _pass(
-        self,
-        *,
-        is_dry_run: bool = False,
-        only: Collection[str] | None = None,
-        waits_for_grace: bool = False,
-    ) -> list[RemoteFindings]:
-        hot, tier = self.targets.hot, self.targets.tier
+    # Passes over the logs
+
+    def _search(
+        self, *, only: Collection[str] | None = None, waits_for_grace: bool = False
+    ) -> _Matches:
+        """Finds the segments with a match, or those among `only`; changes nothing.
+
+        Adds the figures, and the offsets of records that a field matches, if outputs need them.
+        """
+        names: set[str] = set()
         for topic in self._topics:
-            for log in topic.logs:
-                assert hot is not None, "logs are those of an open store"
-                local = LocalErasure(
-                    log, self._matchers[topic.name], self.request, fs=hot.fs, clock=self.clock
-                ).run(is_dry_run=is_dry_run)
-                self._figures.add(local.figures, local.offsets)
-                self._local_changes.setdefault(log.directory, []).extend(
-                    change.to_json() for change in local.changes
+            for local in self._local_erasures(topic):
+                directory = f"{local.log.directory}/"
+                if only is None or any(name.startswith(directory) for name in only):
+                    found = local.search(with_offsets=self._needs_offsets(topic))
+                    self._figures.add(found.figures, found.offsets)
+                    names.update(found.matched)
+        searches = [
+            erasure.search(
+                only, waits_for_grace=waits_for_grace, with_offsets=self._needs_offsets(topic)
+            )
+            for topic in self._topics
+            for erasure in self._remote_erasures(topic)
+        ]
+        remote = run_together(searches, self.runner)
+        for findings in remote:
+            self._figures.add(findings.figures, findings.offsets)
+            names.update(findings.matched)
+        return _Matches(names, remote)
+
+    def _needs_offsets(self, topic: TopicTarget) -> bool:
+        return self.request.field is not None and bool(topic.outputs.copies)
+
+    def _rewrite(self, names: Collection[str]) -> bool:
+        """Rewrites the named segments; True if replaced objects wait for their grace time."""
+        for topic in self._topics:
+            for local in self._local_erasures(topic):
+                self._local_changes.setdefault(local.log.directory, []).extend(
+                    change.to_json() for change in local.rewrite(names)
                 )
-        if tier is None:
-            return []
         runs = [
+            erasure.rewrite(names)
+            for topic in self._topics
+            for erasure in self._remote_erasures(topic)
+        ]
+        remote = run_together(runs, self.runner)
+        for changes in remote:
+            self._figures.add(changes.figures)
+            self._forget_indexes(changes.replaced_ids)
+            self._removed_keys |= set(changes.removed_keys)
+        for changes in remote:
+            if changes.error is not None:
+                raise changes.error
+        return any(changes.is_waiting for changes in remote)
+
+    def _local_erasures(self, topic: TopicTarget) -> list[LocalErasure]:
+        hot = self.targets.hot
+        return [
+            LocalErasure(log, self._matchers[topic.name], self.request, fs=hot.fs, clock=self.clock)
+            for log in topic.logs
+            if hot is not None
+        ]
+
+    def _remote_erasures(self, topic: TopicTarget) -> list[RemoteErasure]:
+        tier = self.targets.tier
+        return [
             RemoteErasure(
                 partition,
                 tier.bucket,
@@ -174,22 +231,11 @@ class Erasure:
                 self.request,
                 clock=self.clock,
                 random=self.random,
-                only=only,
-                waits_for_grace=waits_for_grace,
                 owns_copies=bool(topic.logs),
-            ).stages(is_dry_run=is_dry_run)
-            for topic in self._topics
+            )
             for partition in topic.partitions
+            if tier is not None
         ]
-        remote = run_together(runs, self.runner)
-        for findings in remote:
-            self._figures.add(findings.figures, findings.offsets)
-            self._forget_indexes(findings.replaced_ids)
-            self._removed_keys |= set(findings.removed_keys)
-        for findings in remote:
-            if findings.error is not None:
-                raise findings.error
-        return remote
 
     def _forget_indexes(self, ids: Sequence[str]) -> None:
         """Deletes cached index files of replaced remote segments."""
@@ -208,9 +254,6 @@ class Erasure:
         """Erases rows before the log does: a field matches rows by the offsets of its records."""
         if not any(topic.outputs.copies for topic in self._topics):
             return {}
-        if self.request.field is not None:
-            self._pass(is_dry_run=True)
-            self._figures.clear_figures()
         return {
             topic.name: [
                 self._output_erasure(topic, output).erase(self._rows(topic))

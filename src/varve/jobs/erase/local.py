@@ -2,13 +2,14 @@
 
 Invariant  a rewritten segment is swapped in only after its balance is checked and stored. When the
            erasure ends, the files of replaced segments are deleted, and so are the .deleted files
-           of earlier runs. Memory holds the matching records of one segment at a time.
+           of earlier runs. The search reads and checks every segment and changes nothing. Memory
+           holds the matching records of one segment at a time.
 Crash      the next open completes or undoes an interrupted swap; the erasure is then run again.
 Threads    one; the store is open in this process, and no other thread appends.
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Final
@@ -31,7 +32,7 @@ from varve.foundation.settings import LONG_MAX
 from varve.jobs.erase.receipt import ObjectChange, StoredObject
 from varve.jobs.erase.request import ErasureRequest
 from varve.jobs.erase.result import PartitionErasure
-from varve.jobs.erase.scan import Integers, Matcher, Scan, scan_index, scan_log
+from varve.jobs.erase.scan import Integers, Matcher, locate_records, scan_log
 from varve.jobs.erase.tasks import plan_rewrite
 from varve.jobs.source.local_log import FileSource
 from varve.jobs.tier.remote_files import FileInput, scratch
@@ -43,16 +44,16 @@ _CHUNK_BYTES: Final = 4 << 20
 
 @dataclass(slots=True)
 class LocalFindings:
-    """The figures of one pass over a local log, the offsets of matches, and the changed files."""
+    """The figures of a search, the paths of segments with a match, and the offsets of matches."""
 
     figures: PartitionErasure
+    matched: list[str] = field(default_factory=list)
     offsets: list[Integers] = field(default_factory=list)
-    changes: list[ObjectChange] = field(default_factory=list)
 
 
 @dataclass
 class LocalErasure:
-    """One pass over one log of an open store."""
+    """The search of one log of an open store, and the rewrite of its segments with a match."""
 
     log: Log
     matcher: Matcher
@@ -65,28 +66,37 @@ class LocalErasure:
         self._now_ms = self.clock.now_ms()
         self._topic_id = decode_topic_id(self.matcher.topic_id).bytes
         self._evidence = RemovalLog(self.fs, self.log.directory)
+
+    def search(self, *, with_offsets: bool = False) -> LocalFindings:
+        """Reads every segment; raises Corrupt. A key index rules out no data: damage shows here."""
+        self.log.flush()
         owner = self.log.topic_partition
-        self._findings = LocalFindings(
+        findings = LocalFindings(
             PartitionErasure(topic=owner.topic, partition=owner.partition, tier="hot")
         )
-
-    def run(self, *, is_dry_run: bool) -> LocalFindings:
-        """Erases segment by segment; a dry run only counts the matches."""
-        if not is_dry_run:
-            remove_unfinished(self.fs, self.log.directory)
-        self.log.flush()
-        for base_offset, size, scan in self._scan_segments():
-            self._findings.figures.add_scan(size, scan)
-            if scan.records is None or not scan.match_count:
+        for segment in self.log.view:
+            if not segment.size:
                 continue
-            if not self.matcher.is_by_key:
-                self._findings.offsets.append(scan.records.offsets)
-            if not is_dry_run:
-                self._erase(self._get_closed(base_offset), scan.records)
-        if not is_dry_run:
-            self.log.delete_expired_files(LONG_MAX)
-            self._remove_deleted_files()
-        return self._findings
+            source = FileSource(segment.file())
+            scan = scan_log(source, segment.size, self.matcher, with_offsets=with_offsets)
+            findings.figures.add_scan(segment.size, scan)
+            if scan.is_matched:
+                findings.matched.append(segment.path(LOG))
+                findings.offsets.append(scan.offsets)
+        return findings
+
+    def rewrite(self, matched: Collection[str]) -> list[ObjectChange]:
+        """Rewrites the segments at these paths; returns the changed files."""
+        remove_unfinished(self.fs, self.log.directory)
+        self.log.flush()
+        if self.log.view.active.path(LOG) in matched:
+            self.log.roll()
+        changes = [
+            self._erase(segment) for segment in self.log.view.closed if segment.path(LOG) in matched
+        ]
+        self.log.delete_expired_files(LONG_MAX)
+        self._remove_deleted_files()
+        return changes
 
     def _remove_deleted_files(self) -> None:
         """Deletes files with the suffix .deleted that earlier runs have left."""
@@ -94,25 +104,6 @@ class LocalErasure:
             file = parse_file_name(name)
             if file is not None and file.state == DELETED:
                 self.fs.remove(f"{self.log.directory}/{name}")
-
-    # Scan
-
-    def _scan_segments(self) -> Iterator[tuple[int, int, Scan]]:
-        """Yields the base offset, the size and the matches of each segment, the active one last."""
-        for segment in self.log.view.closed:
-            yield segment.base_offset, segment.size, self._scan_closed(segment)
-        active = self.log.view.active
-        if active.size:
-            scan = scan_log(FileSource(active.file()), active.size, self.matcher)
-            yield active.base_offset, active.size, scan
-
-    def _scan_closed(self, segment: Segment) -> Scan:
-        source = FileSource(segment.file())
-        if self.matcher.is_by_key:
-            with self._open_index(segment) as index:
-                if index is not None and not scan_index(index, source, self.matcher).is_matched:
-                    return Scan()
-        return scan_log(source, segment.size, self.matcher)
 
     @contextmanager
     def _open_index(self, segment: Segment) -> Iterator[KeyIndex | None]:
@@ -126,26 +117,13 @@ class LocalErasure:
         with index:
             yield index
 
-    # Rewrite
-
-    def _get_closed(self, base_offset: int) -> Segment:
-        """Returns the segment with a base offset; rolls it first if it is the active segment."""
-        if base_offset == self.log.view.active.base_offset:
-            self.log.roll()
-        for segment in self.log.view.closed:
-            if segment.base_offset == base_offset:
-                return segment
-        raise Unavailable(
-            f"{self.log.topic_partition}: segment {base_offset} was removed during the erasure: "
-            "erase again"
-        )
-
     def _next_offset(self, segment: Segment) -> int:
         bases = [other.base_offset for other in self.log.view]
         return bases[bases.index(segment.base_offset) + 1]
 
-    def _erase(self, segment: Segment, records: ErasedRecords) -> None:
+    def _erase(self, segment: Segment) -> ObjectChange:
         before = _describe_file(segment)
+        records = locate_records(FileSource(segment.file()), segment.size, self.matcher)
         with scratch() as directory:
             plan, written, digest_after = self._write(segment, records, directory)
         with self._evidence.removal_lock:
@@ -175,7 +153,7 @@ class LocalErasure:
                 )
             self._evidence.mark_done(balance.id)
         self.log.delete_expired_files(LONG_MAX)
-        self._findings.changes.append(ObjectChange(before, _describe_file(new)))
+        return ObjectChange(before, _describe_file(new))
 
     def _write(
         self, segment: Segment, records: ErasedRecords, directory: str

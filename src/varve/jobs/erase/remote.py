@@ -1,14 +1,16 @@
 """Erases records from one partition of the cold tier, stage by stage.
 
-1. The run deletes leftovers of earlier runs. Tasks search every readable segment, and every
-   replaced segment whose objects still exist, by its key index or by a scan.
-2. One task per segment with a match rewrites it and uploads it under an announced id.
+1. Tasks search every readable segment, and every replaced segment whose objects still exist, by its
+   key index or by a scan. Nothing is changed before all partitions have been searched.
+2. The run deletes leftovers of earlier runs. One task per segment with a match rewrites it and
+   uploads it under an announced id.
 3. The driver checks and stores the balances, and one manifest commit makes the new segments
    readable.
 4. The objects of replaced segments are deleted, unless the request has a grace time.
 
 Invariant  only the third step changes what readers see, in one commit. A segment that another
-           writer replaced during the pass is left to the next pass.
+           writer replaced after the search is left to the next pass. Tasks return counts of
+           matches; those that rewrite a segment find its records themselves.
 Crash      before the third step readers see the old segments; the next run deletes announced ones.
 Threads    one on the driver; the runner decides where tasks run.
 """
@@ -42,39 +44,48 @@ from varve.tiering.manifest.paths import RemotePath
 from varve.tiering.manifest.segment import LOG_PART, RemoteSegment, SegmentState
 from varve.tiering.partition_lease import HeldLease, hold_lease
 
-_REWRITE_READS: Final = 4
-"""Reads of a segment with a match: to search it, plan it, copy it, and verify the output."""
+_REWRITE_READS: Final = 5
+"""Reads of a segment with a match: to search it, find its records, plan it, copy it, and verify the
+output."""
 _REWRITE_REQUESTS: Final = 30
 """Estimated: seven objects are written, checked and read back, announced and committed."""
 
 
 @dataclass(slots=True)
 class RemoteFindings:
-    """The results of one pass over a partition.
+    """The results of searching a partition: its figures, and the log objects with a match.
 
-    `is_waiting` is True while replaced objects are retained for their grace time. `removed_keys`
-    are the log objects of all deleted segments, leftovers of other jobs included. `log_bytes` and
-    `log_requests` are the cost of reading all log objects once.
+    `log_bytes` and `log_requests` are the cost of reading all log objects once.
     """
 
     figures: PartitionErasure
+    matched: list[str] = field(default_factory=list)
     offsets: list[Integers] = field(default_factory=list)
+    log_bytes: int = 0
+    log_requests: int = 0
+
+
+@dataclass(slots=True)
+class RemoteChanges:
+    """The results of rewriting a partition.
+
+    `is_waiting` is True while replaced objects are retained for their grace time. `removed_keys`
+    are the log objects of all deleted segments, leftovers of other jobs included.
+    """
+
+    figures: PartitionErasure
     replaced_ids: list[str] = field(default_factory=list)
     removed_keys: list[str] = field(default_factory=list)
     is_waiting: bool = False
-    log_bytes: int = 0
-    log_requests: int = 0
     error: StoreError | None = None
 
 
 @dataclass
 class RemoteErasure:
-    """One pass over one partition.
+    """The search of one partition, and the rewrite of its segments with a match.
 
-    `only` restricts the search to the segments with these log objects, and scans their data instead
-    of their key indexes. `waits_for_grace` raises Unavailable while readers may still use replaced
-    objects. `owns_copies` says that no other process copies to the partition, so that an unfinished
-    copy is searched too.
+    `owns_copies` says that no other process copies to the partition, so that an unfinished copy is
+    searched too.
     """
 
     partition: RemotePath
@@ -84,60 +95,69 @@ class RemoteErasure:
     _: KW_ONLY
     clock: Clock
     random: random.Random
-    only: Collection[str] | None = None
-    waits_for_grace: bool = False
     owns_copies: bool = False
 
     def __post_init__(self) -> None:
         self._lease: HeldLease | None = None
         self._now_ms = self.clock.now_ms()
         self._manifests = self.bucket.manifests(self.partition)
-        self._findings = RemoteFindings(
-            PartitionErasure(
-                topic=self.partition.topic, partition=self.partition.partition, tier="cold"
-            )
-        )
+        self._changes = RemoteChanges(self._new_figures())
 
-    def stages(self, *, is_dry_run: bool) -> Stages[RemoteFindings]:
-        """Runs the pass; a StoreError is in the findings, and other partitions continue."""
-        try:
-            if is_dry_run:
-                yield from self._run(is_dry_run=True)
-            else:
-                yield from self._run_leased()
-        except StoreError as error:
-            self._findings.error = error
-        return self._findings
+    def _new_figures(self) -> PartitionErasure:
+        topic, partition = self.partition.topic, self.partition.partition
+        return PartitionErasure(topic=topic, partition=partition, tier="cold")
 
-    def _run_leased(self) -> Stages[None]:
-        """Runs the pass while holding the lease of the partition."""
-        with hold_lease(
-            self.bucket.objects(),
-            self.partition,
-            f"erase-{self.request.id}",
-            clock=self.clock,
-            takes_over=self.request.takes_over,
-        ) as self._lease:
-            yield from self._run(is_dry_run=False)
+    # Search
 
-    def _run(self, *, is_dry_run: bool) -> Stages[None]:
-        """Runs the pass; a dry run ends after the search."""
-        manifest = self._manifests.load() if is_dry_run else self._sweep()
-        listed = list(self._manifests.segments(manifest))
-        scanned = yield from self._search(listed)
-        matched = [(segment, scan) for segment, scan in scanned if scan.match_count]
-        if not self.matcher.is_by_key:
-            self._findings.offsets += [
-                scan.records.offsets for _, scan in matched if scan.records is not None
-            ]
-        if is_dry_run or not matched:
-            return
-        replaced = [segment for segment, _ in matched if not segment.is_readable]
-        self._check_grace(replaced)
-        live = [(segment, scan) for segment, scan in matched if segment.is_readable]
-        if live:
-            yield from self._rewrite(manifest, listed, live)
-        self._release(replaced)
+    def search(
+        self,
+        only: Collection[str] | None = None,
+        *,
+        waits_for_grace: bool = False,
+        with_offsets: bool = False,
+    ) -> Stages[RemoteFindings]:
+        """Searches the segments that a rewrite keeps; changes nothing.
+
+        `only` restricts the search to the segments with these log objects, and scans their data
+        instead of their key indexes. With `waits_for_grace` it raises Unavailable while readers may
+        still use replaced objects.
+        """
+        findings = RemoteFindings(self._new_figures())
+        chosen = self._choose(only)
+        logs = [
+            LogObject(self._log_key(segment), segment.size, segment if only is None else None)
+            for segment in chosen
+        ]
+        tasks = make_scan_tasks(self.bucket, self.partition, logs, with_offsets=with_offsets)
+        parts = yield from run_stage(Stage("find", tasks, self.matcher))
+        replaced = []
+        for segment, scan in zip(chosen, [scan for part in parts for scan in part], strict=True):
+            if scan is None and segment.is_readable:
+                raise ObjectNotFound(f"{self._log_key(segment)}, which the manifest names")
+            scan = scan or Scan()
+            findings.log_bytes += segment.size
+            findings.log_requests += -(-segment.size // CHUNK_BYTES)
+            findings.figures.add_scan(segment.size, scan, is_live=segment.is_readable)
+            if scan.is_matched:
+                findings.matched.append(self._log_key(segment))
+                findings.offsets.append(scan.offsets)
+                replaced += [] if segment.is_readable else [segment]
+        if waits_for_grace:
+            self._check_grace(replaced)
+        return findings
+
+    def _choose(self, only: Collection[str] | None) -> list[RemoteSegment]:
+        """Lists the segments to search: not leftovers, which the rewrite deletes first."""
+        manifest = self._manifests.load()
+        leftovers = find_leftovers(self._manifests, manifest, now_ms=self._now_ms)
+        left_ids = {segment.id for segment in leftovers}
+        return [
+            segment
+            for segment in self._manifests.segments(manifest)
+            if segment.id not in left_ids
+            and (self.owns_copies or segment.state is not SegmentState.COPY_STARTED)
+            and (only is None or self._log_key(segment) in only)
+        ]
 
     def _check_grace(self, replaced: Sequence[RemoteSegment]) -> None:
         ends_ms = [
@@ -145,60 +165,59 @@ class RemoteErasure:
             for segment in replaced
             if segment.replaced_until_ms is not None
         ]
-        if self.waits_for_grace and ends_ms and max(ends_ms) > self._now_ms:
+        if ends_ms and max(ends_ms) > self._now_ms:
             raise Unavailable(
                 f"{self.partition}: readers may rely on replaced objects for another "
                 f"{max(ends_ms) - self._now_ms} ms; finish the erasure after that"
             )
-
-    def _sweep(self) -> Manifest:
-        manifest = self._manifests.load()
-        leftovers = find_leftovers(self._manifests, manifest, now_ms=self._now_ms)
-        self._remove(leftovers)
-        self._findings.figures.swept += len(leftovers)
-        return self._manifests.load() if leftovers else manifest
-
-    def _remove(self, segments: Sequence[RemoteSegment]) -> None:
-        removed = self._manifests.remove(
-            segments, leader_epoch=None, writer=WRITER, now_ms=self._now_ms
-        )
-        self._findings.removed_keys += [self._log_key(segment) for segment in removed]
-
-    def _search(self, listed: Sequence[RemoteSegment]) -> Stages[list[tuple[RemoteSegment, Scan]]]:
-        """Returns every searched segment with its matches."""
-        chosen = [
-            segment
-            for segment in listed
-            if (self.owns_copies or segment.state is not SegmentState.COPY_STARTED)
-            and (self.only is None or self._log_key(segment) in self.only)
-        ]
-        logs = [
-            LogObject(self._log_key(segment), segment.size, segment if self.only is None else None)
-            for segment in chosen
-        ]
-        tasks = make_scan_tasks(self.bucket, self.partition, logs, is_proof=False)
-        parts = yield from run_stage(Stage("find", tasks, self.matcher))
-        scanned = []
-        for segment, scan in zip(chosen, [scan for part in parts for scan in part], strict=True):
-            if scan is None and segment.is_readable:
-                raise ObjectNotFound(f"{self._log_key(segment)}, which the manifest names")
-            scan = scan or Scan()
-            scanned.append((segment, scan))
-            self._findings.log_bytes += segment.size
-            self._findings.log_requests += -(-segment.size // CHUNK_BYTES)
-            self._findings.figures.add_scan(segment.size, scan, is_live=segment.is_readable)
-        return scanned
 
     def _log_key(self, segment: RemoteSegment) -> str:
         return self.partition.part_key(segment, LOG_PART)
 
     # Rewrite
 
-    def _rewrite(
-        self,
-        manifest: Manifest,
-        listed: Sequence[RemoteSegment],
-        live: Sequence[tuple[RemoteSegment, Scan]],
+    def rewrite(self, matched: Collection[str]) -> Stages[RemoteChanges]:
+        """Rewrites the segments with these log objects, and deletes leftovers.
+
+        A StoreError is in the changes, and other partitions continue.
+        """
+        try:
+            with hold_lease(
+                self.bucket.objects(),
+                self.partition,
+                f"erase-{self.request.id}",
+                clock=self.clock,
+                takes_over=self.request.takes_over,
+            ) as self._lease:
+                yield from self._rewrite(matched)
+        except StoreError as error:
+            self._changes.error = error
+        return self._changes
+
+    def _rewrite(self, matched: Collection[str]) -> Stages[None]:
+        manifest = self._sweep()
+        listed = list(self._manifests.segments(manifest))
+        chosen = [segment for segment in listed if self._log_key(segment) in matched]
+        live = [segment for segment in chosen if segment.is_readable]
+        if live:
+            yield from self._replace(manifest, listed, live)
+        self._release([segment for segment in chosen if not segment.is_readable])
+
+    def _sweep(self) -> Manifest:
+        manifest = self._manifests.load()
+        leftovers = find_leftovers(self._manifests, manifest, now_ms=self._now_ms)
+        self._remove(leftovers)
+        self._changes.figures.swept += len(leftovers)
+        return self._manifests.load() if leftovers else manifest
+
+    def _remove(self, segments: Sequence[RemoteSegment]) -> None:
+        removed = self._manifests.remove(
+            segments, leader_epoch=None, writer=WRITER, now_ms=self._now_ms
+        )
+        self._changes.removed_keys += [self._log_key(segment) for segment in removed]
+
+    def _replace(
+        self, manifest: Manifest, listed: Sequence[RemoteSegment], live: Sequence[RemoteSegment]
     ) -> Stages[None]:
         tasks = self._plan(find_chain(manifest, listed), listed, live)
         done = yield from run_stage(Stage("rewrite", tasks, self.matcher))
@@ -213,8 +232,8 @@ class RemoteErasure:
         commit = CompactCommit(
             self._manifests,
             groups,
-            start_offset=live[0][0].base_offset,
-            end_offset=max(segment.end_offset for segment, _ in live) + 1,
+            start_offset=live[0].base_offset,
+            end_offset=max(segment.end_offset for segment in live) + 1,
             now_ms=self._now_ms,
             replaced_ms=self.request.grace_ms,
             writer=WRITER,
@@ -227,9 +246,9 @@ class RemoteErasure:
         self,
         chain: Sequence[RemoteSegment],
         listed: Sequence[RemoteSegment],
-        live: Sequence[tuple[RemoteSegment, Scan]],
+        live: Sequence[RemoteSegment],
     ) -> list[EraseTask]:
-        start, end = live[0][0].base_offset, max(segment.end_offset for segment, _ in live) + 1
+        start, end = live[0].base_offset, max(segment.end_offset for segment in live) + 1
         later = [
             segment for segment in listed if segment.is_readable and segment.end_offset >= start
         ]
@@ -244,7 +263,6 @@ class RemoteErasure:
                 new_id(self.random),
                 number,
                 segment,
-                scan.records,
                 aborted_within(
                     aborted, start_offset=segment.base_offset, end_offset=segment.end_offset + 1
                 ),
@@ -254,7 +272,7 @@ class RemoteErasure:
                 self.request.buffer_bytes,
                 self._now_ms,
             )
-            for number, (segment, scan) in enumerate(live, 1)
+            for number, segment in enumerate(live, 1)
         ]
 
     def _describe(self, group: DoneGroup) -> ObjectChange:
@@ -275,9 +293,9 @@ class RemoteErasure:
         self.bucket.objects().put(key, json.dumps(document, separators=(",", ":")).encode())
 
     def _release(self, replaced: Sequence[RemoteSegment]) -> None:
-        self._findings.replaced_ids += [segment.id for segment in replaced]
+        self._changes.replaced_ids += [segment.id for segment in replaced]
         if self.request.grace_ms and replaced:
-            self._findings.is_waiting = True
+            self._changes.is_waiting = True
         else:
             self._remove(replaced)
 

@@ -109,11 +109,7 @@ class ErasureFigures:
         """Returns the sorted offsets of records matched by a field, by partition."""
         return self._offsets.get(topic, {})
 
-    def clear_figures(self) -> None:
-        """Drops the figures of a dry run; the offsets are kept."""
-        self._figures.clear()
-
-    def add(self, figures: PartitionErasure, offsets: Sequence[Integers]) -> None:
+    def add(self, figures: PartitionErasure, offsets: Sequence[Integers] = ()) -> None:
         by_partition = self._offsets.setdefault(figures.topic, {})
         before = by_partition.get(figures.partition, np.empty(0, np.int64))
         by_partition[figures.partition] = np.unique(np.concatenate([before, *offsets]))

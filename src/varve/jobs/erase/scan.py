@@ -7,8 +7,8 @@ Invariant  keys are compared by 128-bit hashes, whose collisions can be computed
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Final, Self
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -135,8 +135,8 @@ class Scan:
 
     `match_count` of the `record_count` records in `read_bytes` bytes match, with a total size of
     `match_bytes`; `unread_count` values could not be parsed as JSON. `is_matched` is also True if
-    only the key index was read. `records` are the matching records; None if the data was not
-    scanned, or if there are too many to send to the driver.
+    only the key index was read. `offsets` are those of the matching records, if they were asked
+    for.
     """
 
     match_count: int = 0
@@ -145,7 +145,29 @@ class Scan:
     read_bytes: int = 0
     unread_count: int = 0
     is_matched: bool = False
-    records: ErasedRecords | None = None
+    offsets: Integers = field(default_factory=lambda: _EMPTY)
+
+
+class _BlockMatches(NamedTuple):
+    """The matching rows of a block, and the encoded size of each of its records."""
+
+    block: RecordBlock
+    rows: Integers
+    sizes: Integers
+    unread_count: int
+
+
+def _match_blocks(
+    source: ByteSource, ranges: Sequence[tuple[int, int]], matcher: Matcher
+) -> Iterator[_BlockMatches]:
+    all_records = RecordFilter()
+    for block in read_blocks(
+        BatchRange(source, 0, start, end, all_records) for start, end in ranges if start < end
+    ):
+        matches, unread_count = matcher.find(block)
+        ends = block.records[:, RecordColumn.RECORD_END]
+        sizes = ends - block.records[:, RecordColumn.RECORD_START]
+        yield _BlockMatches(block, np.flatnonzero(matches), sizes, unread_count)
 
 
 def scan_log(
@@ -154,42 +176,47 @@ def scan_log(
     matcher: Matcher,
     *,
     ranges: Sequence[tuple[int, int]] | None = None,
+    with_offsets: bool = False,
 ) -> Scan:
-    """Scans all of a segment's data, or only the batches in `ranges` of positions."""
-    all_records = RecordFilter()
-    batch_ranges = [
-        BatchRange(source, 0, start, end, all_records) for start, end in ranges or [(0, size)]
-    ]
-    parts: list[tuple[Integers, Integers, Integers]] = []
-    total_bytes = match_bytes = record_count = unread_count = 0
-    for block in read_blocks(
-        batch_range for batch_range in batch_ranges if batch_range.start < batch_range.end
-    ):
-        matches, unread = matcher.find(block)
+    """Counts the matches in all of a segment's data, or only in the batches in `ranges`.
+
+    Every batch is read and its checksum verified; raises Corrupt.
+    """
+    ranges = ranges or [(0, size)]
+    offsets: list[Integers] = []
+    match_count = match_bytes = record_count = unread_count = 0
+    for block, rows, sizes, unread in _match_blocks(source, ranges, matcher):
+        match_count += rows.size
+        match_bytes += int(sizes[rows].sum())
         record_count += len(block.records)
         unread_count += unread
-        ends = block.records[:, RecordColumn.RECORD_END]
-        sizes = ends - block.records[:, RecordColumn.RECORD_START]
-        total_bytes += int(sizes.sum())
-        rows = np.flatnonzero(matches)
-        if rows.size:
-            parts.append(_locate_records(block, rows))
-            match_bytes += int(sizes[rows].sum())
-    columns = list(zip(*parts, strict=True))
-    located = [np.concatenate(column) for column in columns] if columns else [_EMPTY] * 3
-    count = len(located[0])
+        if with_offsets and rows.size:
+            offsets.append(block.records[rows, RecordColumn.OFFSET])
     return Scan(
-        count,
+        match_count,
         match_bytes,
         record_count,
-        sum(end - start for start, end in ranges or [(0, size)]),
+        sum(end - start for start, end in ranges),
         unread_count,
-        bool(count),
-        ErasedRecords(located[0], located[1], located[2], match_bytes, total_bytes - match_bytes),
+        bool(match_count),
+        np.concatenate([_EMPTY, *offsets]),
     )
 
 
-def _locate_records(block: RecordBlock, rows: Integers) -> tuple[Integers, Integers, Integers]:
+def locate_records(source: ByteSource, size: int, matcher: Matcher) -> ErasedRecords:
+    """Returns the matching records of a segment, for its rewrite."""
+    parts = [(_EMPTY, _EMPTY, _EMPTY)]
+    total_bytes = match_bytes = 0
+    for block, rows, sizes, _ in _match_blocks(source, [(0, size)], matcher):
+        total_bytes += int(sizes.sum())
+        match_bytes += int(sizes[rows].sum())
+        if rows.size:
+            parts.append(_locate_rows(block, rows))
+    offsets, batches, ranks = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return ErasedRecords(offsets, batches, ranks, match_bytes, total_bytes - match_bytes)
+
+
+def _locate_rows(block: RecordBlock, rows: Integers) -> tuple[Integers, Integers, Integers]:
     """Returns the offset of each record, the base offset of its batch, and its index in it."""
     owners = block.owners[rows]
     indexes = rows - np.searchsorted(block.owners, owners)

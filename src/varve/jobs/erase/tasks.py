@@ -6,8 +6,8 @@ prefix: live, in an older manifest, announced, replaced and in its grace time, o
 Invariant  a task contains all its inputs and changes nothing that a reader sees; run twice, it
            writes the same objects. An unusable key index costs a scan, but never misses a match. A
            receipt is issued only after a re-scan without matches (G8): an object that cannot be
-           read fails the erasure; an object deleted since it was listed has no matches. The number
-           of records by key that a task returns is bounded for each segment.
+           read fails the erasure; an object deleted since it was listed has no matches. A task
+           returns counts; offsets of matches only if outputs are erased by them.
 Crash      the manifest announces a rewritten segment before it is uploaded.
 """
 
@@ -40,7 +40,7 @@ from varve.jobs.compact.tasks import (
     is_whole,
 )
 from varve.jobs.erase.request import RescanMode
-from varve.jobs.erase.scan import Matcher, Scan, scan_index, scan_log
+from varve.jobs.erase.scan import Matcher, Scan, locate_records, scan_index, scan_log
 from varve.jobs.source.local_log import FileSource
 from varve.jobs.source.piece_reading import ObjectSource
 from varve.jobs.tasks import TaskRunner, pack_by_size
@@ -50,8 +50,6 @@ from varve.tiering.manifest.paths import RemotePath
 from varve.tiering.manifest.segment import LOG_PART, RemoteSegment
 
 WRITER: Final = "varve erase"
-RECORDS_SENT_MAX: Final = 10_000
-"""Records of one segment that a task sends to the driver, at 24 bytes each."""
 _TASK_BYTES: Final = 256 << 20
 """Approximate bytes of log objects that one task reads."""
 _TASK_OBJECTS_MAX: Final = 256
@@ -112,16 +110,17 @@ class ScanTask:
     """Searches log objects for the records of the shared Matcher.
 
     Returns a Scan for each object, None for an object that no longer exists. With `is_proof` a key
-    index counts only if all of it is verified.
+    index counts only if all of it is verified. `with_offsets` adds the offsets of all matches.
     """
 
     bucket: BucketAccess
     partition: RemotePath
     logs: tuple[LogObject, ...]
-    is_proof: bool
+    is_proof: bool = False
+    with_offsets: bool = False
 
     def run(self, shared: Matcher) -> list[Scan | None]:
-        return [_limit_records(self._scan(log, shared), shared) for log in self.logs]
+        return [self._scan(log, shared) for log in self.logs]
 
     def _scan(self, log: LogObject, matcher: Matcher) -> Scan | None:
         source = ObjectSource(self.bucket.objects(), log.key)
@@ -130,7 +129,7 @@ class ScanTask:
                 scan = self._scan_index(log.segment, source, matcher)
                 if scan is not None and not scan.is_matched:
                     return scan
-            return scan_log(source, log.size, matcher)
+            return scan_log(source, log.size, matcher, with_offsets=self.with_offsets)
         except ObjectNotFound:
             return None
 
@@ -152,22 +151,17 @@ class ScanTask:
 
 
 def make_scan_tasks(
-    bucket: BucketAccess, partition: RemotePath, logs: Sequence[LogObject], *, is_proof: bool
+    bucket: BucketAccess,
+    partition: RemotePath,
+    logs: Sequence[LogObject],
+    *,
+    is_proof: bool = False,
+    with_offsets: bool = False,
 ) -> list[ScanTask]:
     parts = pack_by_size(
         logs, lambda log: log.size, target_bytes=_TASK_BYTES, max_items=_TASK_OBJECTS_MAX
     )
-    return [ScanTask(bucket, partition, tuple(part), is_proof) for part in parts]
-
-
-def _limit_records(scan: Scan | None, matcher: Matcher) -> Scan | None:
-    """Drops more than RECORDS_SENT_MAX records by key; the rewrite finds them again.
-
-    Records selected by a field are always sent: the driver needs their offsets to erase outputs.
-    """
-    if scan is None or not matcher.is_by_key or scan.match_count <= RECORDS_SENT_MAX:
-        return scan
-    return replace(scan, records=None)
+    return [ScanTask(bucket, partition, tuple(part), is_proof, with_offsets) for part in parts]
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,11 +174,11 @@ class ErasedGroup:
 
 @dataclass(frozen=True, slots=True)
 class EraseTask:
-    """Rewrites one segment without `records`, uploads it, and reads it back.
+    """Rewrites one segment without the records of the shared Matcher, and reads it back.
 
-    If `records` is None, the shared Matcher finds them again. `aborted` are the aborted
-    transactions with records in the segment; `is_decided` is False while one of its transactions is
-    open. `producers` are the last records of the producers of the partition.
+    `aborted` are the aborted transactions with records in the segment; `is_decided` is False while
+    one of its transactions is open. `producers` are the last records of the producers of the
+    partition.
     """
 
     bucket: BucketAccess
@@ -192,7 +186,6 @@ class EraseTask:
     id: str
     number: int
     segment: RemoteSegment
-    records: ErasedRecords | None
     aborted: tuple[AbortedTransaction, ...]
     is_decided: bool
     producers: dict[int, LastRecord]
@@ -247,12 +240,8 @@ class EraseTask:
         return ErasedGroup(written, balance)
 
     def _find_records(self, matcher: Matcher) -> ErasedRecords:
-        if self.records is not None:
-            return self.records
         key = self.partition.part_key(self.segment, LOG_PART)
-        scan = scan_log(ObjectSource(self.bucket.objects(), key), self.segment.size, matcher)
-        assert scan.records is not None, "a scan of data returns its records"
-        return scan.records
+        return locate_records(ObjectSource(self.bucket.objects(), key), self.segment.size, matcher)
 
     def _read_back(self, written: WrittenGroup, digest: KeyDigest) -> tuple[int, int]:
         """Computes the digest of the keys in the uploaded segment."""
