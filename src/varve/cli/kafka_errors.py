@@ -67,16 +67,17 @@ def as_error(error: "KafkaError", what: str, *, address: str = "") -> StoreError
 def denied(what: str, reason: str) -> StoreError:
     """The broker knows who asks, and does not let them."""
     return Denied(
-        f"{what}: not authorised ({reason}); have the right granted with `varve acl add`, or log "
-        "in as somebody else with -X sasl.username=..."
+        f"{what}: not authorised ({reason}); let one of the broker's super.users grant the right "
+        "with `varve acl add`, or log in as somebody else with -X sasl.username=..."
     )
 
 
 def unreachable(address: str, reason: str) -> StoreError:
     """Nobody answers."""
     return Unavailable(
-        f"no broker answers at {address} ({reason}); start one with `varve serve`, or name another "
-        "with --broker or VARVE_BROKER"
+        f"no broker answers at {address} ({reason}); start one with `varve serve`, name another "
+        "with --broker or VARVE_BROKER, or give what its listener asks for with -X "
+        "security.protocol=... and -X ssl.certificate.location=..."
     )
 
 

@@ -186,6 +186,7 @@ def test_wrong_usage_exits_with_2(run: Run, arguments: list[str]) -> None:
 def test_a_broker_that_is_not_there_is_told_of_soon() -> None:
     result = _runner("127.0.0.1:1")("topic", "list", code=1)
     assert "no broker answers at 127.0.0.1:1" in result.stderr
+    assert "with -X security.protocol=..." in result.stderr
     assert "Connection refused" in result.stderr
     assert "varve serve" in result.stderr
 
