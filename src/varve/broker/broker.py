@@ -54,6 +54,7 @@ from varve.foundation.clock import Clock
 from varve.foundation.settings import Settings
 
 _SYNC_THREADS: Final = 8
+"""They wait for the disk, which syncs several files at once, and use little CPU time."""
 _STOP_SECONDS: Final = 5.0
 
 

@@ -92,7 +92,6 @@ def _fields(data: bytes | bytearray | memoryview, where: str) -> dict[str, str]:
 
 
 _NODE_ID_NAMES: Final = ("broker.id", "node.id")  # by version
-_INTEGER = re.compile(r"[+-]?[0-9]{1,10}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +152,7 @@ def _find_directory_id(properties: Mapping[str, str], where: str) -> UUID | None
 
 def _integer(properties: Mapping[str, str], name: str, where: str) -> int:
     text = properties[name].strip()
-    if _INTEGER.fullmatch(text) is None or not -INT32_MAX - 1 <= int(text) <= INT32_MAX:
+    if _NUMBER.fullmatch(text) is None or not -INT32_MAX - 1 <= int(text) <= INT32_MAX:
         raise Corrupt(f"{where}: {name} {text[:40]!r} is not a 32-bit number")
     return int(text)
 

@@ -71,6 +71,7 @@ _NOT_PARTITIONS = (CLUSTER_METADATA_DIRECTORY, REMOTE_INDEX_CACHE_DIRECTORY)
 _NODE_ID = 1
 _SEQUENTIAL_SYNCS_MAX: Final = 4  # several threads sync a larger number of files
 _SYNC_THREADS: Final = 8
+"""They wait for the disk, which syncs several files at once, and use little CPU time."""
 
 T = TypeVar("T")
 

@@ -57,6 +57,7 @@ logger = logging.getLogger(__name__)
 
 SEGMENT_KINDS: Final = (LOG, INDEX, TIME_INDEX, TXN_INDEX, KEYS)
 DEFAULT_OPEN_SEGMENTS: Final = 256
+"""A quarter of the usual limit of 1024 open files; connections and appends need the rest."""
 _DEFAULT_SETTINGS: Final = LogSettings()
 
 Index = TypeVar("Index", OffsetIndex, TimeIndex)

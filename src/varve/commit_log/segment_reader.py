@@ -43,7 +43,7 @@ _TABLE_ROWS: Final = 8192
 # Base offset, batch length, magic and last offset delta: the fields that locate a batch.
 _BOUNDS: Final = Struct(">qi4xb6xi")
 _PROBE_BYTES: Final = 8192
-_REPAIR: Final = "`varve check --repair` truncates or rebuilds what can be repaired"
+REPAIR_REMEDY: Final = "`varve check --repair` truncates or rebuilds what can be repaired"
 
 
 class ReadableSegment(Protocol):
@@ -145,7 +145,7 @@ class BatchWalk:
             return chunk[:0]
         return np.empty(max(size, 2 * chunk.size), np.uint8)
 
-    def check_ended(self, where: str, *, remedy: str | None = _REPAIR) -> None:
+    def check_ended(self, where: str, *, remedy: str | None = REPAIR_REMEDY) -> None:
         """Raises unless the walk ended after whole batches or at a torn tail.
 
         `remedy` is the advice for damage, None if the caller gives its own.

@@ -19,10 +19,13 @@ from varve.foundation.errors import Corrupt, Unavailable
 
 logger = logging.getLogger(__name__)
 
-RETRY_MIN_MS = 100
-RETRY_MAX_MS = 60_000
-CORRUPT_RETRY_MAX_MS = 600_000
-STOP_DEADLINE_MS = 30_000
+RETRY_MIN_MS: Final = 100
+"""Many failures end at once, such as that of a file which was replaced meanwhile."""
+RETRY_MAX_MS: Final = 60_000
+"""A disk or an object store that works again is used within a minute."""
+CORRUPT_RETRY_MAX_MS: Final = 600_000
+STOP_DEADLINE_MS: Final = 30_000
+"""As long as Kafka's consumer takes at most to close (DEFAULT_CLOSE_TIMEOUT_MS)."""
 LOG_INTERVAL_MIN_MS: Final = 10_000
 LOG_INTERVAL_MAX_MS: Final = 600_000
 """The longest interval between two log messages of a continuing failure. A failure that was absent

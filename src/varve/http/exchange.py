@@ -27,6 +27,7 @@ from varve.foundation.errors import (
 from varve.http.headers import CONTENT_TYPE, JSON, NO_STORE, RETRY_AFTER, Header
 
 _RETRY_S: Final = 5
+"""The default of Retry-After: soon for a person, rare enough for many clients at once."""
 
 
 class Response:

@@ -280,9 +280,6 @@ class PrincipalMapping:
 
 def subject_name(certificate: bytes) -> str:
     """The subject by RFC 2253, the most specific part first."""
-    # Imported on use: most servers start without certificates.
-    from cryptography import x509
-
     try:
         return x509.load_der_x509_certificate(certificate).subject.rfc4514_string()
     except ValueError as error:

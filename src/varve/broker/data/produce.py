@@ -47,6 +47,7 @@ _FIRST_WITH_ZSTD: Final = 7
 _ADMIN_CLIENT: Final = "__admin_client"
 """The one client that may write to internal topics."""
 _RETRY_MS: Final = 100
+"""After its timeout a request still waits for appends in progress, and checks them so often."""
 
 # Offset, length, leader epoch, magic; see records/batch_format.py. Unpacked for each batch.
 _LENGTH_AND_MAGIC: Final = Struct(">8xi4xb")

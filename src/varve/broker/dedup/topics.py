@@ -39,6 +39,7 @@ logger = logging.getLogger(__name__)
 
 _CONCURRENT_OPENS: Final = 2
 _RETRY_MS: Final = 1_000
+"""Producers retry meanwhile; opening reads a checkpoint and the records after it."""
 _CHECKPOINT_MS: Final = 60_000
 
 

@@ -31,8 +31,7 @@ from varve.cleaning.compaction.rewrite import (
 )
 from varve.cleaning.compaction.segment_plan import RunRules, SegmentPlan
 from varve.cleaning.key_index.segment_indexes import (
-    RETRY_MAX_MS,
-    RETRY_MIN_MS,
+    CLEANING_RETRY,
     SegmentKeyIndexes,
     is_partition_failure,
     partition_failure,
@@ -97,7 +96,7 @@ class PartitionCleaner:
 
     def note_unknown_bounds(self, error: StoreError, now_ms: int) -> None:
         self.store_error = f"waits for the object store: {type(error).__name__}: {error}"
-        self.store_retry_ms = now_ms + RETRY_MIN_MS
+        self.store_retry_ms = now_ms + CLEANING_RETRY.first_ms
         logger.warning(
             "cleaning waits for the object store",
             extra={"partition": str(self.log.topic_partition), "error": str(error)},
@@ -112,7 +111,7 @@ class PartitionCleaner:
         """Schedules the next attempt; an unexpected error is logged with its stack."""
         self.failures += 1
         self.error = f"{type(error).__name__}: {error}"
-        self.retry_ms = now_ms + min(RETRY_MIN_MS << min(self.failures - 1, 20), RETRY_MAX_MS)
+        self.retry_ms = now_ms + CLEANING_RETRY.wait_ms(self.failures)
         logger.warning(
             "cleaning failed, will be tried again",
             extra={"partition": str(self.log.topic_partition), "error": str(error)},

@@ -40,6 +40,7 @@ from varve.commit_log.segment import Segment, SegmentFiles
 from varve.commit_log.segment_reader import first_batch_timestamp
 from varve.commit_log.transaction_index import AbortedTransaction
 from varve.disk import DiskProblem, FileSystem, classify_error, to_store_error
+from varve.foundation.backoff import Backoff
 from varve.foundation.errors import Corrupt, StoreError, Unavailable, UnsupportedFormat
 from varve.kernels.batch_layout import BATCH_COLUMN_COUNT, BatchColumn
 from varve.kernels.transaction_marks import find_aborted
@@ -87,8 +88,8 @@ def partition_failure(error: OSError, doing: str) -> Unavailable:
 
 logger = logging.getLogger(__name__)
 
-RETRY_MIN_MS: Final = 60_000
-RETRY_MAX_MS: Final = 3_600_000
+CLEANING_RETRY: Final = Backoff(60_000, 3_600_000)
+"""Building a key index reads its whole segment, and damaged bytes seldom repair themselves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +217,7 @@ class SegmentKeyIndexes:
         """
         earlier = self.holds.get(segment.base_offset)
         attempts = earlier.attempts + 1 if earlier else 1
-        wait_ms = min(RETRY_MIN_MS << min(attempts - 1, 20), RETRY_MAX_MS)
+        wait_ms = CLEANING_RETRY.wait_ms(attempts)
         self._remove(segment)
         oldest_ms: int | None = None
         with contextlib.suppress(Corrupt, UnsupportedFormat):

@@ -27,7 +27,7 @@ from varve.commit_log import Log, Segment
 from varve.commit_log.leader_epochs import LeaderEpochs
 from varve.commit_log.names import LOG
 from varve.commit_log.producer_snapshots import decode_producer_snapshot
-from varve.commit_log.segment_reader import BatchTable, BatchWalk
+from varve.commit_log.segment_reader import REPAIR_REMEDY, BatchTable, BatchWalk
 from varve.disk import FileSystem
 from varve.foundation.errors import Corrupt, InvalidRequest, ObjectNotFound, Unavailable
 from varve.kernels.batch_layout import BatchColumn
@@ -54,7 +54,6 @@ from varve.tiering.partition import TieredPartition
 logger = logging.getLogger(__name__)
 
 CHUNK_BYTES: Final = 8 << 20
-_REPAIR: Final = "`varve check --repair` cuts or rebuilds what can be mended"
 
 # Contents
 
@@ -182,7 +181,7 @@ class _SegmentWalk:
         if position != segment.size:
             raise Corrupt(
                 f"{self._path}: {segment.size} bytes, but whole batches only up to {position}; "
-                f"{_REPAIR}"
+                f"{REPAIR_REMEDY}"
             )
 
     def _check_offsets(self, table: BatchTable) -> None:
@@ -196,7 +195,7 @@ class _SegmentWalk:
             raise Corrupt(
                 f"{self._path}: position {int(rows[row, BatchColumn.POSITION])}: a batch with the "
                 f"offsets {int(bases[row])} to {int(lasts[row])}, not within {int(earliest[row])} "
-                f"to {self._next_offset - 1}; {_REPAIR}"
+                f"to {self._next_offset - 1}; {REPAIR_REMEDY}"
             )
         self._expected_offset = int(lasts[-1]) + 1
 
