@@ -56,10 +56,10 @@ _LAYOUT: Final = "dedup-spans-1"
 _SEGMENTS_MAX: Final = 64
 """Live segments above which a store is restored with wider ones; each is an open database."""
 _KEY: Final = np.dtype([("words", "<u8", 2), ("kind", "u1")])
-_ONE_KEY: Final = Struct("<qqB")
-_ONE_CELL: Final = Struct(">I")
-_ONE_TIME: Final = Struct("<qq")
-_TWO_TIMES: Final = Struct("<qqqq")
+_KEY_STRUCT: Final = Struct("<qqB")
+_CELL_STRUCT: Final = Struct(">I")
+_ONE_TIME_STRUCT: Final = Struct("<qq")
+_TWO_TIMES_STRUCT: Final = Struct("<qqqq")
 _KEY_AND_CELL: Final = np.dtype([("words", "<u8", 2), ("kind", "u1"), ("cell", ">u4")])
 
 
@@ -191,15 +191,15 @@ class IdStore:
         if segment is None or value is None:
             return None
         if len(value) == ONE_TIME_BYTES:
-            least, offset = _ONE_TIME.unpack(value)
+            least, offset = _ONE_TIME_STRUCT.unpack(value)
             span: Span = (least, offset, least, offset)
         elif len(value) == TWO_TIMES_BYTES:
-            span = _TWO_TIMES.unpack(value)
+            span = _TWO_TIMES_STRUCT.unpack(value)
         else:
-            raise self._not_a_span(segment, value)
+            raise self._make_span_error(segment, value)
         width = self.rules.cell_ms
         if not (0 <= span[0] <= span[2] and span[0] // width == span[2] // width == cell[3]):
-            raise self._not_a_span(segment, value)
+            raise self._make_span_error(segment, value)
         return span
 
     def find(self, identity: bytes, time_ms: int) -> list[KeptRecord]:
@@ -286,9 +286,9 @@ class IdStore:
         _, data, starts, sizes = join_byte_strings(values)
         fault = read_spans(data, starts, sizes, rows, cells, self.rules.cell_ms, spans)
         if fault >= 0:
-            raise self._not_a_span(segment, values[fault])
+            raise self._make_span_error(segment, values[fault])
 
-    def _not_a_span(self, segment: Segment, value: bytes | None) -> Corrupt:
+    def _make_span_error(self, segment: Segment, value: bytes | None) -> Corrupt:
         return Corrupt(
             f"{self._segments.directory}: segment {segment.start_ms}: the value {value!r:.200} is "
             "not a span of its cell: remove the directory, and it is restored"
@@ -320,17 +320,21 @@ class IdStore:
     def _make_puts_of_dict(self, changes: dict[Cell, Span]) -> list[tuple[int, list[Put]]]:
         by_id: dict[int, list[Put]] = {}
         for cell, span in changes.items():
-            value = _ONE_TIME.pack(*span[:2]) if span[0] == span[2] else _TWO_TIMES.pack(*span)
+            value = (
+                _ONE_TIME_STRUCT.pack(*span[:2])
+                if span[0] == span[2]
+                else _TWO_TIMES_STRUCT.pack(*span)
+            )
             put = (self._encode_key(cell), value)
             by_id.setdefault(cell[3] // self._cells_per_segment, []).append(put)
         return sorted(by_id.items())
 
     def _encode_key(self, cell: Cell) -> bytes:
         first, second, kind, number = cell
-        key = _ONE_KEY.pack(first, second, kind)
+        key = _KEY_STRUCT.pack(first, second, kind)
         if self._cells_per_segment == 1:
             return key
-        return key + _ONE_CELL.pack(number % self._cells_per_segment)
+        return key + _CELL_STRUCT.pack(number % self._cells_per_segment)
 
     def _group_by_segment(self, cells: Rows) -> Iterator[tuple[int, Numbers]]:
         """Each segment's id, the lowest first, and the indexes of its cells in key order.

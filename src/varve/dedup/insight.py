@@ -97,8 +97,8 @@ class DedupInsight:
             return self._cluster.describe(self._topics.progress).partition_count
         except NotFound:
             raise NotFound(
-                f"{self._cluster.name} knows no deduplication {self._name!r:.200}: it has no topic "
-                f"{self._topics.progress}; name its output, or its --name"
+                f"{self._cluster.name} has no deduplication {self._name!r:.200}: it has no topic "
+                f"{self._topics.progress}; give its output topic, or its --name"
             ) from None
 
     def _find_progress(self, partition: int) -> Progress | None:

@@ -21,19 +21,19 @@ _PARTITION: Final = ("name", "topic", "partition")
 
 RECORDS = counter(
     "varve_dedup_records_total",
-    "Records of the input that were judged and committed, by what they were found to be.",
+    "Records of the input that were judged and committed, by verdict.",
     unit="records",
     labels=(*_PARTITION, "verdict"),
 )
 POSITION = gauge(
     "varve_dedup_position",
-    "The offset of the input up to which everything is committed.",
+    "The next offset of the input: all records below it are processed and committed.",
     unit="offset",
     labels=_PARTITION,
 )
 LAG = gauge(
     "varve_dedup_lag_records",
-    "Offsets of the input that are committed there and not yet taken through.",
+    "Committed offsets of the input that are not processed yet.",
     unit="records",
     labels=_PARTITION,
 )
@@ -45,7 +45,7 @@ STREAM_TIME = gauge(
 )
 RESTORE_LEFT = gauge(
     "varve_dedup_restore_left_records",
-    "Offsets of the changelog that are still to be restored.",
+    "Offsets of the changelog that are not restored yet.",
     unit="records",
     labels=_PARTITION,
 )

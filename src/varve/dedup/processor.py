@@ -223,7 +223,7 @@ def check_side(rules: DedupRules, side: str | None) -> None:
     needs_side = LatePolicy.SIDE in (rules.late, rules.future, rules.missing)
     if needs_side != (side is not None):
         raise InvalidRequest(
-            "a side topic goes with a policy that sends records there, and vice versa: name both"
+            "a side topic requires a policy that sends records to it, and vice versa: give both"
         )
 
 
@@ -231,7 +231,9 @@ def check_side(rules: DedupRules, side: str | None) -> None:
 
 
 _FETCH_WAIT_MS: Final = 500
+"""Kafka's default of fetch.max.wait.ms."""
 _IDLE_SECONDS: Final = 0.05
+"""Pause after an empty fetch, which may return without waiting, as after a recovered position."""
 _EMPTY_FETCHES_MAX: Final = 60
 """With the wait, half a minute without data below the end of the log."""
 _FETCH_BYTES: Final = 16 << 20
@@ -248,10 +250,10 @@ class DedupWorker:
     ) -> None:
         self._backend = context.backend.new_session()
         self._stopping = stopping
-        own = replace(context, backend=self._backend)
-        self.tasks = [Task(own, partition) for partition in partitions]
-        share = max(_PARTITION_BYTES_MIN, _FETCH_BYTES // len(self.tasks))
-        self._max_bytes = min(context.settings.chunk_bytes, share)
+        worker_context = replace(context, backend=self._backend)
+        self.tasks = [Task(worker_context, partition) for partition in partitions]
+        partition_bytes = max(_PARTITION_BYTES_MIN, _FETCH_BYTES // len(self.tasks))
+        self._max_bytes = min(context.settings.chunk_bytes, partition_bytes)
 
     def open(self) -> None:
         for task in self.tasks:
@@ -279,7 +281,7 @@ class DedupWorker:
             fetched = self._fetch()
             for task in self.tasks:
                 if not task.process(fetched.get(task.partition)):
-                    task.rest()
+                    task.maintain_if_due()
             if not fetched:
                 stop.wait(_IDLE_SECONDS)
 

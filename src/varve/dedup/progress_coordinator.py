@@ -49,10 +49,10 @@ class ProgressCoordinator:
 
     def init_producer(self) -> Producer:
         producer, former_id = self._next_producer()
-        own = self._get_log(self._topics.progress)
+        progress_log = self._get_log(self._topics.progress)
         # From here on earlier writers cannot commit, so the progress is final.
-        _fence(own, producer, former_id, None)
-        own.flush()
+        _fence(progress_log, producer, former_id, None)
+        progress_log.flush()
         progress = find_progress(self._reader, self._partition)
         for name, log in self._find_logs(progress):
             is_written = name in self._topics.written
@@ -62,28 +62,28 @@ class ProgressCoordinator:
         return producer
 
     def decide(self, transaction: StoreTransaction) -> None:
-        own = self._get_log(self._topics.progress)
-        self._append_progress(transaction, own)
+        progress_log = self._get_log(self._topics.progress)
+        self._append_progress(transaction, progress_log)
         # The input is durable before the position in it: a log that lost its end would assign
         # the offsets of the lost records again.
         self._get_log(self._topics.input).flush()
-        own.flush()
-        write_marker(own, transaction.producer, is_committed=True)
-        own.flush()
+        progress_log.flush()
+        write_marker(progress_log, transaction.producer, is_committed=True)
+        progress_log.flush()
 
     def finish(self, transaction: StoreTransaction) -> None:
-        """Nothing to do: the next commit makes the markers durable, which is soon enough."""
+        """Does nothing: the next commit makes the markers durable, which is early enough."""
 
     def resolve(self, transaction: StoreTransaction) -> None:
         """Ends the transaction of a failed commit, unless a later writer exists."""
         producer = transaction.producer
-        own = self._get_log(self._topics.progress)
-        entries = open_transactions_of(own, {producer.id})
+        progress_log = self._get_log(self._topics.progress)
+        entries = open_transactions_of(progress_log, {producer.id})
         if any(entry.epoch != producer.epoch for entry in entries):
             return
         for entry in entries:
-            _end_transaction(own, entry, is_committed=False)
-        own.flush()
+            _end_transaction(progress_log, entry, is_committed=False)
+        progress_log.flush()
         progress = find_progress(self._reader, self._partition)
         for name in self._topics.written:
             log = self._get_log(name)
@@ -94,9 +94,9 @@ class ProgressCoordinator:
     def _append_progress(self, transaction: StoreTransaction, log: Log) -> None:
         assert self.progress is not None, "a commit has a progress"
         producer, sequences = transaction.producer, transaction.next_sequences
-        own = TopicPartition(self._topics.progress, self._partition)
-        sequence = sequences.get(own, 0)
-        sequences[own] = increment_sequence(sequence, 1)
+        progress_partition = TopicPartition(self._topics.progress, self._partition)
+        sequence = sequences.get(progress_partition, 0)
+        sequences[progress_partition] = increment_sequence(sequence, 1)
         by_topic = {
             name: sequences.get(TopicPartition(name, self._partition), 0)
             for name in self._topics.written

@@ -25,6 +25,7 @@ SPAN_MS_MAX: Final = 400 * 24 * 3_600_000
 
 _SEGMENT_MS_MIN: Final = 60_000
 _SEGMENTS_PER_RETENTION: Final = 4
+"""A segment expires as a whole: a quarter more than the retention is on disk."""
 
 
 class IdKind(StrEnum):

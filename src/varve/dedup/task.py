@@ -34,6 +34,7 @@ from varve.topics import HistoryMark, LogTruncated, Position, TopicReader, find_
 logger = logging.getLogger(__name__)
 
 CHUNK_BYTES: Final = 4 << 20
+"""Approximate input bytes of one transaction, which a crash repeats."""
 _CHUNK_RECORDS_MAX: Final = 200_000
 """Bounds a chunk of small records, of which CHUNK_BYTES would hold too many."""
 _ENTRIES_PER_BATCH_MAX: Final = 16_000
@@ -41,6 +42,7 @@ _ENTRY_BYTES_MAX: Final = 64
 """Upper bound of a changelog record: 37 bytes of key and value, and its framing."""
 _CHECKPOINT_MS: Final = 60_000
 _CHECKPOINT_ENTRIES: Final = 2_000_000
+"""Changelog entries that a start restores at most, beside those of the last interval."""
 _MAINTAIN_MS: Final = 10_000
 _TRUNCATED_REMEDY: Final = "the input was truncated; start again with another --name"
 
@@ -368,7 +370,7 @@ class Task:
 
     # Maintenance
 
-    def rest(self) -> None:
+    def maintain_if_due(self) -> None:
         """Runs due maintenance while the input is idle: expires ids by stream time, checkpoints."""
         now_ms = self._context.clock.now_ms()
         if now_ms - self._maintain_ms >= self._context.settings.maintain_ms:

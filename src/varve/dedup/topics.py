@@ -10,6 +10,7 @@ from varve.foundation.settings import LONG_MAX
 
 _DAY_MS: Final = 24 * 3_600_000
 _SEGMENT_MS_MIN: Final = 10 * 60_000
+"""Bounds the number of files of the changelog of a short window."""
 _SEGMENT_MS_MAX: Final = 7 * _DAY_MS
 """Kafka's default of segment.ms."""
 _PROGRESS_SEGMENT_BYTES: Final = 1 << 20

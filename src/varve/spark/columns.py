@@ -90,7 +90,9 @@ def check_sink_schema(schema: StructType) -> None:
         if isinstance(field.dataType, ArrayType):
             _check_headers(field.dataType)
     if not {"key", "value"} & set(schema.fieldNames()):
-        raise InvalidRequest("there is no column key and no column value: name what to write")
+        raise InvalidRequest(
+            "the rows have neither a column key nor a column value: add one of them"
+        )
 
 
 def _check_headers(type: ArrayType) -> None:

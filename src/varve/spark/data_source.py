@@ -1,5 +1,6 @@
-"""The data source `varve`: a topic as rows, from the cold tier and from a local directory or a
-server, and rows as a topic's records.
+"""The data source `varve`: reads a topic as rows, and writes rows as records of a topic.
+
+Remote segments are read from the object store, other records from a log directory or a server.
 
     spark.read.format("varve").option("url", "s3://bucket/prefix").option("topic", "orders").load()
 
@@ -95,7 +96,7 @@ class FilteringReader(VarveReader):
         A read of the latest state is narrowed by partition and key only.
         """
         for filter_ in filters:
-            narrowed, is_exact = take_filter(self._filters, filter_)
+            narrowed, is_exact = apply_filter(self._filters, filter_)
             if self._options.mode is Mode.LATEST and not narrowed.is_of_keys(self._filters):
                 yield filter_
                 continue
@@ -104,7 +105,7 @@ class FilteringReader(VarveReader):
                 yield filter_
 
 
-def take_filter(filters: SourceFilters, filter: Filter) -> tuple[SourceFilters, bool]:
+def apply_filter(filters: SourceFilters, filter: Filter) -> tuple[SourceFilters, bool]:
     """The filters narrowed by another one, and whether Spark need not evaluate that again."""
     match filter:
         case EqualTo((name,), value) | EqualNullSafe((name,), value):

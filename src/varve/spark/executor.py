@@ -48,8 +48,8 @@ def run_bundle(data: bytes, shared: bytes | None) -> bytes:
     check_version(driver.decode())
     before = count_requests()
     tasks = _unpack_tasks(packed)
-    common = None if shared is None else _unpack_tasks(shared)
-    outcomes = [run_task(task, common) for task in tasks]
+    shared_value = None if shared is None else _unpack_tasks(shared)
+    outcomes = [run_task(task, shared_value) for task in tasks]
     freeze_objects_once()
     return _pack((outcomes, count_requests() - before))
 
@@ -65,8 +65,8 @@ def _unpack_tasks(packed: bytes) -> Any:
         return _unpack(packed)
     except (AttributeError, ImportError, TypeError) as error:
         raise VersionMismatch(
-            f"an executor cannot read what the driver sends ({type(error).__name__}: "
-            f"{error!s:.200}): both say they are varve {varve.__version__}, but their code "
+            f"an executor cannot decode the tasks of the driver ({type(error).__name__}: "
+            f"{error!s:.200}): both have varve {varve.__version__}, but their code "
             f"differs; {_REMEDY}"
         ) from error
 

@@ -47,7 +47,7 @@ def compact(
     directory: str | None = None,
     runner: TaskRunner | None = None,
 ) -> CompactionResult:
-    """Compacts what is due of these topics in the bucket; with `force`, all that is stale.
+    """Compacts the partitions of these topics that are due; with `force`, all of them.
 
     `topic_config` has settings of the topics by Kafka's names: the bucket does not store them.
     """
@@ -140,7 +140,7 @@ def sync_table(
     settings: TableSettings | None = None,
     runner: TaskRunner | None = None,
 ) -> TableResult:
-    """Brings an Iceberg table, NAMESPACE.NAME, up to its topic; creates it if it is missing."""
+    """Syncs an Iceberg table, NAMESPACE.NAME, with its topic; creates it if missing."""
     return run_table_sync(
         topic,
         table,

@@ -32,11 +32,11 @@ from varve.spark.stages import RunningStep, get_step_log
 T = TypeVar("T")
 
 HERE_BYTES: Final = 16 << 20
-"""The driver runs a stage that reads less."""
+"""The driver itself runs a stage that reads fewer bytes."""
 HERE_SETTING: Final = "spark.varve.hereBytes"
 """The setting of a session that replaces HERE_BYTES."""
 _HERE_TASKS_MAX: Final = 64
-"""The driver runs no stage with more tasks: each waits for one or two store requests."""
+"""The driver itself runs no stage with more tasks: each waits for one or two store requests."""
 _NAMED_TOPICS_MAX: Final = 3
 _BUNDLE_BYTES: Final = 8 << 20
 """Small tasks are bundled until a Spark task reads about this much."""
@@ -82,7 +82,7 @@ class SparkRunner(TaskRunner):
             return
         with get_step_log(self._spark).step(stage, len(tasks)) as step:
             is_small = self._is_small(tasks)
-            run = self._run_here if is_small else self._run_on_executors
+            run = self._run_on_driver if is_small else self._run_on_executors
             try:
                 for outcome in run(stage, tasks, shared, step):
                     step.failed_tasks += isinstance(outcome, TaskError)
@@ -96,7 +96,7 @@ class SparkRunner(TaskRunner):
         sizes = [task.read_bytes for task in tasks if isinstance(task, SizedTask)]
         return len(sizes) == len(tasks) and sum(sizes) < self._here_bytes
 
-    def _run_here(
+    def _run_on_driver(
         self, stage: str, tasks: Sequence[Task[T]], shared: object, step: RunningStep
     ) -> Iterator[T | TaskError]:
         before = count_requests()

@@ -67,19 +67,19 @@ def get_session(
     `conf` names an archive of `varve job ship` for the executors. Raises Unavailable if no Java is
     found, or a package that Spark Connect needs is not installed.
     """
-    live = _find_live_session(master)
-    if live is not None:
-        register(live)
-        return live
-    chosen = master or LOCAL
+    running_session = _find_live_session(master)
+    if running_session is not None:
+        register(running_session)
+        return running_session
+    master_url = master or LOCAL
     session_conf = dict(conf or {})
-    if chosen.startswith(REMOTE_SCHEME):
-        return _connect(chosen, session_conf)
+    if master_url.startswith(REMOTE_SCHEME):
+        return _connect(master_url, session_conf)
     # Not at the top: `python -m varve.spark.java` warns about a module that is already imported.
     from varve.spark.java import get_java
 
     os.environ["JAVA_HOME"] = get_java().home  # Spark's own scripts read it first
-    is_embedded = chosen.startswith("local") and not chosen.startswith("local-cluster")
+    is_embedded = master_url.startswith("local") and not master_url.startswith("local-cluster")
     if is_embedded:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         # Spark would take the python3 on PATH, which need not have varve.
@@ -87,7 +87,7 @@ def get_session(
     if SHIP_KEY in session_conf:
         session_conf = with_shipment(session_conf)
         os.environ.setdefault("PYSPARK_PYTHON", PYTHON_NAME)
-    builder = SparkSession.Builder().master(chosen).appName(app)
+    builder = SparkSession.Builder().master(master_url).appName(app)
     for name, value in {
         **_COMMON_CONF,
         **(_EMBEDDED_CONF if is_embedded else {}),
@@ -184,8 +184,8 @@ def _check_connect(url: str) -> None:
         socket.create_connection((host, port), timeout=_CONNECT_TIMEOUT_SECONDS).close()
     except (OSError, ValueError) as error:
         raise Unavailable(
-            f"no server of Spark Connect answers at {url:.200} ({error!s:.120}): start it with "
-            "start-connect-server.sh, or mend the address"
+            f"no Spark Connect server responds at {url:.200} ({error!s:.120}): start it with "
+            "start-connect-server.sh, or correct the address"
         ) from error
 
 

@@ -269,7 +269,9 @@ def _find_loss(source: PartitionSource, begin: int, mark: HistoryMark | None) ->
             f"offsets {begin} to {first - 1} expired before they were read: keep records for longer"
         )
     if begin > end and begin > source.end_offset:
-        where = "the log" if source.has_end else "the cold tier, which may lie behind the log,"
+        where = (
+            "the log" if source.has_end else "the remote log, which may be behind the local one,"
+        )
         return f"{where} ends at offset {source.end_offset}, and was read up to {begin} before"
     return source.find_break(begin, mark) if begin < end else None
 

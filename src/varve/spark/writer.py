@@ -116,8 +116,8 @@ class VarveWriter(DataSourceArrowWriter):
         _check_append(schema, overwrite=overwrite)
         if (options.sink_id is None) != (options.epoch is None):
             raise InvalidRequest(
-                "options sinkId and epoch of a batch write go together: the pair names what is "
-                "written once, however often it is tried"
+                "a batch write needs both options sinkId and epoch, or neither: together they "
+                "identify a write that is committed once, however often it is repeated"
             )
         self._options = options
         self._sink_id = options.sink_id or f"{ONCE_PREFIX}{uuid4().hex}"

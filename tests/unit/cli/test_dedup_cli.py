@@ -145,7 +145,7 @@ def test_a_plan_needs_no_store(place: Path) -> None:
     [
         (("explain",), "name a deduplication, or give the --window"),
         (("explain", "--window", "1h", "--offset", "3"), "--offset is of a deduplication"),
-        (("stats", "nothing"), "knows no deduplication 'nothing'"),
+        (("stats", "nothing"), "has no deduplication 'nothing'"),
         (("run", "nowhere", "--to", "once", *RULES), "nowhere"),
         (("run", "orders", "--to", "orders", *RULES), "cannot be read and written"),
         (("run", "orders", "--to", "once", "--by", "key", "--window", "soon"), "is not a duration"),
@@ -176,7 +176,7 @@ def test_broker_and_directory_options_count_before_the_environment(
     environment = {"VARVE_DIR": str(tmp_path / "elsewhere"), "VARVE_CLIENT_CONFIG": str(file)}
     for where in (("-d", str(place)), ("-b", kit.bootstrap)):
         result = CliRunner().invoke(app, ["dedup", "stats", "nothing", *where], env=environment)
-        assert "knows no deduplication 'nothing'" in " ".join(result.stderr.split())
+        assert "has no deduplication 'nothing'" in " ".join(result.stderr.split())
 
 
 def test_a_broker_is_as_good_as_a_directory(kit: KafkaKit, tmp_path: Path) -> None:

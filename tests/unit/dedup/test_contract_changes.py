@@ -18,8 +18,8 @@ MEMORY = WINDOW + LATENESS
 
 
 def test_d45_segments_go_as_a_whole() -> None:
-    """D45 Ids leave the disk by whole segments of time, never before stream time is more than
-    `before` and the lateness past all of a segment.
+    """D45 Ids are deleted from disk in whole time segments, and not before stream time is more than
+    `before` plus the lateness past the end of the segment.
     """
     rules = make_rules()
     end = (T // rules.segment_ms + 1) * rules.segment_ms
@@ -35,9 +35,7 @@ def test_d45_segments_go_as_a_whole() -> None:
 
 
 def test_d46_a_purge_changes_no_result() -> None:
-    """D46 That ids were purged changes no result: a copy within the window of an id that is gone is
-    late.
-    """
+    """D46 Deleting ids changes no result: a copy within the window of a deleted id is late."""
     bench = ContractBench.of([(b"x", T), (b"other", T + 10 * MEMORY)])
     assert len(bench.segments()) == 1
     bench.put((b"x", T + WINDOW), (b"x", T - WINDOW), (b"x", T + 10 * MEMORY))
@@ -55,8 +53,8 @@ def test_d46_a_purge_changes_no_result() -> None:
 
 
 def test_d47_deleted_input() -> None:
-    """D47 Input that was read may be deleted; input that was deleted unread ends the run, unless
-    `--skip-lost` goes on behind it.
+    """D47 Input that was read may be deleted; if input is deleted before it was read the run ends
+    with an error, unless `--skip-lost` continues after it.
     """
     bench = ContractBench.of([(b"x", T), (b"y", T)])
     bench.input.delete_records(before=2)
@@ -75,8 +73,8 @@ def test_d47_deleted_input() -> None:
 
 
 def test_d48_how_long_the_changelog_keeps() -> None:
-    """D48 The changelog keeps an entry for `before`, the lateness and a day: from its time on, or
-    in varve from its append on where it was older than that already.
+    """D48 The changelog retains an entry for `before` plus the lateness plus a day: from its time
+    on, or in varve from its append on if it was older than that when it was appended.
     """
     bench = ContractBench()
     bench.put((b"old", NOW_MS - 30 * DAY_MS))
@@ -94,8 +92,8 @@ def test_d48_how_long_the_changelog_keeps() -> None:
 
 
 def test_d49_what_the_changelog_took() -> None:
-    """D49 What the changelog's retention took is forgotten when the state directory is lost as
-    well, and not before.
+    """D49 Ids whose changelog entries have expired are forgotten when the state directory is lost
+    as well, and not before.
     """
     bench = ContractBench.of([(b"x", T)])
     bench.clock.advance(2 * DAY_MS)
@@ -114,8 +112,8 @@ def clean(bench: ContractBench) -> None:
 
 
 def test_d50_other_rules() -> None:
-    """D50 Another id, window or refresh under the same name is refused before anything changes;
-    under another name the deduplication begins anew.
+    """D50 Another id source, window or refresh setting under the same name is rejected before
+    anything changes; under another name the deduplication starts from the beginning.
     """
     bench = ContractBench.of([(b"x", T)])
     with bench.open() as running:
@@ -138,7 +136,7 @@ def test_d50_other_rules() -> None:
 
 
 def test_d51_what_may_change() -> None:
-    """D51 Policies, `--lateness` and `--max-future` may change with every run, and hold for the
+    """D51 Policies, `--lateness` and `--max-future` may change with every run, and apply to the
     records that are read from then on.
     """
     drop = LatePolicy.DROP
@@ -158,8 +156,8 @@ def test_d51_what_may_change() -> None:
 
 
 def test_d52_more_lateness() -> None:
-    """D52 With more lateness than before, what was late by the old one stays late: its window is no
-    longer whole.
+    """D52 If the lateness is raised, records that were late before stay late: ids of their windows
+    may be missing.
     """
     bench = ContractBench.of([(b"x", T), (b"other", T + 10 * MEMORY)])
     bench.put((b"x", T), (b"x", T + 9 * MEMORY + WINDOW - 1))
@@ -169,8 +167,8 @@ def test_d52_more_lateness() -> None:
 
 
 def test_d53_other_topics() -> None:
-    """D53 A name belongs to one input and one output: other topics, or ones that were deleted and
-    made again, are refused.
+    """D53 A name belongs to one input topic and one output topic: other topics, and topics that
+    were deleted and created again, are rejected.
     """
     bench = ContractBench.of([(b"x", T)])
     bench.store.create_topic("elsewhere")
@@ -185,8 +183,8 @@ def test_d53_other_topics() -> None:
 
 
 def test_d54_numbers_of_partitions() -> None:
-    """D54 The output is made with as many partitions as the input; where they differ, also because
-    the input grew, the run is refused.
+    """D54 The output is created with the partition count of the input; if the counts differ, also
+    because partitions were added to the input, the run is rejected.
     """
     bench = ContractBench(partitions=3)
     bench.run()
@@ -200,8 +198,8 @@ def test_d54_numbers_of_partitions() -> None:
 
 
 def test_d55_own_topics_that_were_deleted() -> None:
-    """D55 Changelog and progress belong together: where one of them was deleted the run is refused;
-    where both were, the deduplication begins anew.
+    """D55 The changelog and the progress topic belong together: if one of them was deleted the run
+    is rejected; if both were deleted the deduplication starts from the beginning.
     """
     for lost, left in ((CHANGELOG, PROGRESS), (PROGRESS, CHANGELOG)):
         bench = ContractBench.of([(b"x", T), (b"x", T + 1)])

@@ -40,8 +40,8 @@ def broken_commit(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 
 def test_d37_all_or_nothing(broken_commit: pytest.MonkeyPatch) -> None:
-    """D37 Output, side topic, ids and progress of a chunk are one transaction: all of it comes to
-    be seen by who reads with `read_committed`, or nothing.
+    """D37 The output, the side topic, the ids and the progress of a chunk are one transaction:
+    consumers with `read_committed` see all of it or nothing.
     """
     bench = ContractBench(make_rules(late=LatePolicy.SIDE))
     bench.put((b"x", T), (b"l", 0))
@@ -73,8 +73,8 @@ def _run(fs: FaultyFileSystem) -> ContractBench:
 
 @pytest.mark.parametrize("mode", [CrashMode.KEEP_ALL, CrashMode.LOSE_UNSYNCED])
 def test_d38_killed(mode: CrashMode) -> None:
-    """D38 Killed at any moment, by `kill -9` or by the loss of power, a run loses no record and
-    repeats none for who reads with `read_committed`.
+    """D38 A run that is killed at any moment, by `kill -9` or by a power failure, neither loses nor
+    duplicates a record for consumers with `read_committed`.
     """
     records = draw_records(random.Random(38), 40)
     begin, model = _begin(records), model_of(RULES, records)
@@ -95,8 +95,8 @@ def test_d38_killed(mode: CrashMode) -> None:
 
 
 def test_d39_read_uncommitted(broken_commit: pytest.MonkeyPatch) -> None:
-    """D39 Who reads with `read_uncommitted` may see records of a chunk that was never committed,
-    and then sees them a second time.
+    """D39 Consumers with `read_uncommitted` may see records of a chunk that was never committed,
+    and then see them a second time.
     """
     bench = ContractBench()
     bench.put((b"x", T), (b"y", T))
@@ -109,8 +109,8 @@ def test_d39_read_uncommitted(broken_commit: pytest.MonkeyPatch) -> None:
 
 
 def test_d40_no_duplicate_of_itself() -> None:
-    """D40 A record that is read again is no duplicate of itself: only records of lower offsets
-    count.
+    """D40 A record that is read again is not a duplicate of itself: it is compared only with
+    records with lower offsets.
     """
     chunk = [Arrival(7, b"x", T), Arrival(8, b"x", T + 1)]
     bench = DedupBench(make_rules())
@@ -119,8 +119,8 @@ def test_d40_no_duplicate_of_itself() -> None:
 
 
 def test_d41_fencing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """D41 A second run of the same name fences the first: what the first had not committed is never
-    seen, and it can commit no more.
+    """D41 A second run with the same name fences the first: records that the first has not
+    committed never become visible, and it can no longer commit.
     """
     bench = ContractBench()
     bench.put((b"x", T), (b"y", T))
@@ -143,8 +143,8 @@ def test_d41_fencing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_d42_a_run_goes_on() -> None:
-    """D42 A run goes on behind the last committed chunk, with the ids, the stream time and the
-    counts of that moment.
+    """D42 A run continues after the last committed chunk, with the ids, the stream time and the
+    counts of that commit.
     """
     bench = ContractBench.of([(b"x", T), (b"x", T)])
     before = bench.progress()
@@ -158,8 +158,8 @@ def test_d42_a_run_goes_on() -> None:
 
 @pytest.mark.parametrize("loss", ["all", "unflushed", "checkpoint", "meta", "segments"])
 def test_d43_the_state_directory(loss: str) -> None:
-    """D43 The state directory is a copy of the changelog topic: lost, cut or damaged, it is
-    restored, and the results are those of a run that never lost it.
+    """D43 The state directory is a copy of the changelog topic: if it is lost, truncated or damaged
+    it is restored, and the results equal those of a run that never lost it.
     """
     bench = ContractBench(RULES)
     records = draw_records(random.Random(43), 240)
@@ -185,7 +185,7 @@ def test_d43_the_state_directory(loss: str) -> None:
 
 
 def test_d44_another_machine() -> None:
-    """D44 A run may go on on another machine: it needs the topics alone."""
+    """D44 A run may continue on another machine: it needs only the topics."""
     bench = ContractBench.of([(b"x", T)])
     bench.put((b"x", T + WINDOW), (b"y", T))
     assert bench.run(state="/elsewhere") == Counts(kept=2, duplicates=1)

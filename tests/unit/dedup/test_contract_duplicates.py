@@ -13,8 +13,9 @@ def passed(*times: int, **rules: int | bool) -> list[int]:
 
 
 def test_d7_a_duplicate() -> None:
-    """D7 A record is a duplicate if and only if a record of the same id, the same partition and a
-    lower offset was kept whose time lies from `before` earlier to `after` later than its own.
+    """D7 A record is a duplicate if and only if a record with the same id, in the same partition
+    and with a lower offset was kept whose time is at most `before` earlier and at most `after`
+    later than its own.
     """
     bench = ContractBench(make_rules(before_ms=700, after_ms=300), partitions=2)
     source = random.Random(71)
@@ -34,8 +35,8 @@ def test_d7_a_duplicate() -> None:
 
 
 def test_d8_both_edges() -> None:
-    """D8 Both edges belong to the window: copies exactly `before` apart are duplicates, and with a
-    millisecond more the second is new.
+    """D8 Both bounds are part of the window: copies exactly `before` apart are duplicates, and one
+    millisecond further apart the second is kept.
     """
     assert passed(0, WINDOW) == [0]
     assert passed(0, WINDOW + 1) == [0, 1]
@@ -44,8 +45,8 @@ def test_d8_both_edges() -> None:
 
 
 def test_d9_before_and_after() -> None:
-    """D9 `before` looks at kept records with an earlier time, `after` at those with a later one:
-    with `after` 0 a copy that carries an earlier time than the kept record is kept too.
+    """D9 `before` applies to kept records with an earlier time, `after` to those with a later time:
+    with `after` 0 a copy with an earlier time than the kept record is kept too.
     """
     assert passed(0, 500, 501, before_ms=500, after_ms=0) == [0, 2]
     assert passed(0, -1, before_ms=500, after_ms=0) == [0, 1]
@@ -59,8 +60,8 @@ def test_d10_a_window_of_nothing() -> None:
 
 
 def test_d11_the_lowest_offset_wins() -> None:
-    """D11 The record with the lowest offset wins, not the one with the earliest time, and nothing
-    that was written is taken back.
+    """D11 The record with the lowest offset is kept, not the one with the earliest time, and
+    written records are never withdrawn.
     """
     bench = ContractBench.of([(b"x", T + 500)])
     (written,) = bench.records()
@@ -70,13 +71,13 @@ def test_d11_the_lowest_offset_wins() -> None:
 
 
 def test_d12_a_duplicate_prolongs_nothing() -> None:
-    """D12 The window is measured from records that were kept: a duplicate does not prolong it."""
+    """D12 The window is measured from kept records: a duplicate does not extend it."""
     assert passed(0, WINDOW, WINDOW + 1) == [0, 2]
 
 
 def test_d13_refresh() -> None:
-    """D13 With `--refresh` every copy begins the window anew: an id stays silent as long as its
-    copies are no further apart than the window.
+    """D13 With `--refresh` every copy restarts the window: copies are dropped as long as
+    consecutive ones are no further apart than the window.
     """
     times = [step * WINDOW for step in range(6)]
     assert passed(*times, times[-1] + WINDOW + 1, is_refreshing=True) == [0, 6]
@@ -84,7 +85,7 @@ def test_d13_refresh() -> None:
 
 
 def test_d14_all_kept_records_count() -> None:
-    """D14 All kept records of an id count, not only the latest."""
+    """D14 A record is compared with all kept records of its id, not only with the latest."""
     assert passed(0, 2 * WINDOW, 4 * WINDOW, 1, 2 * WINDOW + 1, 4 * WINDOW + 1) == [0, 1, 2]
 
 

@@ -33,8 +33,8 @@ def with_field(value: Any) -> Record:
 
 
 def test_d1_where_an_id_is() -> None:
-    """D1 The id of a record is its key, the last header of a name, or a field of its JSON value, as
-    `--by` says.
+    """D1 The id of a record is its key, the last header with a given name, or a field of its JSON
+    value, as `--by` selects.
     """
     assert passed("key", with_key(b"a"), with_key(b"b"), with_key(b"a")) == [0, 1]
     given = (with_header(b"a", b"x"), with_header(b"b", b"x"), with_header(b"x", b"a"))
@@ -43,15 +43,15 @@ def test_d1_where_an_id_is() -> None:
 
 
 def test_d2_every_byte_counts() -> None:
-    """D2 Ids are compared byte by byte: what differs in a byte or in length is another id."""
+    """D2 Ids are compared byte by byte: ids that differ in a byte or in length are different."""
     ids = [b"a", b"A", b"a ", b"a\0", b"\0a", b"a" * 16, b"a" * 17, b"a" * 18, b"a" * 40, b"a" * 41]
     assert passed("key", *map(with_key, ids)) == list(range(len(ids)))
     assert passed("key", *map(with_key, ids + ids)) == list(range(len(ids)))
 
 
 def test_d3_a_field_is_its_text() -> None:
-    """D3 A field that is no string is compared as its JSON text, so the number 1 and the string "1"
-    are the same id; numbers with a fraction or an exponent are compared as doubles.
+    """D3 A field that is not a string is compared as its JSON text, so the number 1 and the string
+    "1" are the same id; numbers with a fraction or an exponent are compared as doubles.
     """
     given = [1, "1", True, "true", {"a": 1}, '{"a":1}', 1.5, "1.5"]
     assert passed("field:order.id", *map(with_field, given)) == [0, 2, 4, 6]
@@ -60,9 +60,8 @@ def test_d3_a_field_is_its_text() -> None:
 
 
 def test_d4_no_id() -> None:
-    """D4 A record has no id if its key is null, if the header is null or not there, if its value is
-    no JSON, or if the field is null, not there, or no UTF-8; what follows a JSON value is not
-    looked at.
+    """D4 A record has no id if its key is null, if the header is null or missing, if its value is
+    not JSON, or if the field is null, missing or not UTF-8; bytes after the JSON value are ignored.
     """
     assert passed("key", *[with_key(None)] * 2) == [0, 1]
     nothing = [with_header(), with_header(None), with_header(b"a", None)]
@@ -83,8 +82,8 @@ def test_d5_an_empty_id() -> None:
 
 
 def test_d6_long_ids_are_hashed() -> None:
-    """D6 Ids of up to sixteen bytes are compared as they are, longer ones by a hash of 128 bits
-    under a secret that each partition of a deduplication draws by lot.
+    """D6 Ids of up to 16 bytes are compared as they are, longer ones by a 128-bit hash with a
+    secret that each partition of a deduplication draws at random.
     """
     bench = ContractBench(partitions=2)
     bench.put((b"a", T))

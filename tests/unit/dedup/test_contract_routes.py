@@ -38,8 +38,8 @@ def run(rules: DedupRules) -> tuple[list[int], list[int]]:
 
 
 def test_d26_the_first_that_fits() -> None:
-    """D26 A record is the first of these that fits: without an id, without a time, from the future,
-    late, a duplicate, kept.
+    """D26 The first of these that applies decides how a record is handled: without an id, without a
+    time, from the future, late, a duplicate, kept.
     """
     rows = [(b"x", T), (None, -1), (None, FUTURE), (None, LATE), (None, T), (b"x", -1)]
     bench = ContractBench.of([*rows, (b"x", FUTURE), (b"x", LATE), (b"x", T), (b"y", T)])
@@ -48,7 +48,7 @@ def test_d26_the_first_that_fits() -> None:
 
 
 def test_d27_no_id() -> None:
-    """D27 A record without an id is forwarded and never merged with another; `--null drop` drops
+    """D27 A record without an id is forwarded and never treated as a duplicate; `--null drop` drops
     it.
     """
     rows = [(None, T), (None, T), (b"x", T), (None, FUTURE)]
@@ -72,8 +72,8 @@ def test_d28_late() -> None:
 
 
 def test_d29_three_policies() -> None:
-    """D29 In the library `late`, `future` and `missing` are three policies, each for its own kind
-    of record.
+    """D29 In the library `late`, `future` and `missing` are three policies, one for each of these
+    kinds of records.
     """
     assert run(make_rules(late=DROP)) == ([0, 2, 3, 4], [])
     assert run(make_rules(future=DROP)) == ([0, 1, 3, 4], [])
@@ -83,7 +83,7 @@ def test_d29_three_policies() -> None:
 
 def test_d30_counts() -> None:
     """D30 Every record is counted as exactly one of kept, duplicates, late, future, missing and no
-    id, and the counts are those of the deduplication's whole life.
+    id, and the counts cover all runs of the deduplication.
     """
     bench = ContractBench(make_rules(late=DROP, null=NullPolicy.DROP))
     bench.put(*ROWS)
@@ -96,8 +96,8 @@ def test_d30_counts() -> None:
 
 
 def test_d31_records_stay_as_they_are() -> None:
-    """D31 A record that goes on, or aside, keeps its key, value, headers and timestamp, unless its
-    topic was there before and stamps records itself.
+    """D31 A record in the output or the side topic keeps its key, value, headers and timestamp,
+    unless the topic existed before and assigns timestamps itself.
     """
     bench = ContractBench(make_rules(late=ASIDE))
     headers = (("a", b"1"), ("a", None), ("", b""))
@@ -117,8 +117,8 @@ def test_d31_records_stay_as_they_are() -> None:
 
 
 def test_d32_partition_and_order() -> None:
-    """D32 Records keep their partition and their order: those of output and side topic are in the
-    order of their offsets in the input.
+    """D32 Records keep their partition and their order: the output and the side topic have them in
+    the order of their offsets in the input.
     """
     bench = ContractBench(rules_of(), partitions=3)
     for partition in range(3):
@@ -134,7 +134,7 @@ def test_d32_partition_and_order() -> None:
 
 
 def test_d33_partitions_do_not_know_each_other() -> None:
-    """D33 Partitions do not know each other: copies in different partitions are all kept."""
+    """D33 Partitions are independent: copies in different partitions are all kept."""
     bench = ContractBench(partitions=2)
     for partition in range(2):
         bench.put((b"x", T), (b"x", T), partition=partition)
@@ -145,8 +145,8 @@ def test_d33_partitions_do_not_know_each_other() -> None:
 
 
 def test_d34_committed_records_alone() -> None:
-    """D34 Only committed records of the input are looked at: aborted ones count for nothing, and
-    what is still open is waited for.
+    """D34 Only committed records of the input are processed: aborted records have no effect, and
+    processing waits for open transactions.
     """
     bench = ContractBench()
     log = bench.input.partition(0).log
@@ -175,7 +175,7 @@ def test_d34_committed_records_alone() -> None:
 
 @pytest.mark.parametrize("chunk_bytes", [1, 700, 1 << 20])
 def test_d35_chunks(chunk_bytes: int) -> None:
-    """D35 Where chunks are cut changes nothing: the result is that of looking at records one by
+    """D35 Chunk boundaries do not affect the result: it equals that of processing records one by
     one.
     """
     rules = replace(rules_of(refresh=True), late=FORWARD, future=FORWARD, missing=FORWARD)
@@ -187,8 +187,8 @@ def test_d35_chunks(chunk_bytes: int) -> None:
 
 
 def test_d36_a_record_that_does_not_fit() -> None:
-    """D36 A record that does not fit into a batch of the output ends the run with its partition and
-    offset, and nothing of its chunk is written.
+    """D36 A record that does not fit into a batch of the output ends the run with an error that
+    names its partition and offset, and nothing of its chunk is written.
     """
     bench = ContractBench()
     bench.store.create_topic(OUTPUT, settings={"max.message.bytes": 500})

@@ -29,7 +29,7 @@ def test_d17_the_time_of_a_record() -> None:
 
 def test_d18_stream_time() -> None:
     """D18 The stream time of a partition is the largest time of all its records so far that are not
-    from the future, whether they were kept, were late, or had an id.
+    from the future, duplicates, late records and records without an id included.
     """
     bench = ContractBench()
     for row, expected in (
@@ -47,7 +47,7 @@ def test_d18_stream_time() -> None:
 
 
 def test_d19_records_alone_move_it() -> None:
-    """D19 Stream time never goes back, and records alone move it: while nothing comes, nothing
+    """D19 Stream time never decreases, and only records advance it: without new records nothing
     expires.
     """
     bench = ContractBench()
@@ -58,7 +58,7 @@ def test_d19_records_alone_move_it() -> None:
         bench.put((b"y", T - LATENESS))
         dedup.run_once()
         (task,) = dedup._workers[0].tasks
-        task.rest()
+        task.maintain_if_due()
         bench.put((b"x", T + WINDOW))
         dedup.run_once()
     assert bench.run() == Counts(kept=2, duplicates=1)
@@ -67,7 +67,7 @@ def test_d19_records_alone_move_it() -> None:
 
 def test_d20_late() -> None:
     """D20 A record is late if its time is more than `--lateness` before the stream time of the
-    records before it; one that is exactly so much behind is not.
+    records before it; a record that is exactly `--lateness` before it is not.
     """
     rows = [(b"x", T), (b"y", T - LATENESS), (b"z", T - LATENESS - 1)]
     bench = ContractBench.of(rows, late=LatePolicy.DROP)
@@ -77,8 +77,8 @@ def test_d20_late() -> None:
 
 @pytest.mark.parametrize("step", [LATENESS, 7_000, 900])
 def test_d21_the_whole_window(step: int) -> None:
-    """D21 What is not late is compared with its whole window: ids are remembered for `before` and
-    the lateness together.
+    """D21 A record that is not late is compared with its whole window: ids are stored for `before`
+    plus the lateness.
     """
     bench = ContractBench.of([(b"x", T - WINDOW)])
     with bench.open() as dedup:
@@ -93,8 +93,8 @@ def test_d21_the_whole_window(step: int) -> None:
 
 
 def test_d22_late_records_are_not_compared() -> None:
-    """D22 A late record is neither compared nor remembered, so copies among late records all go the
-    same way.
+    """D22 A late record is neither compared nor stored, so copies among late records are all
+    handled alike.
     """
     late = T - LATENESS - WINDOW
     bench = ContractBench.of([(b"x", T), (b"y", late), (b"y", late), (b"y", late + WINDOW)])
@@ -103,7 +103,7 @@ def test_d22_late_records_are_not_compared() -> None:
 
 
 def test_d23_the_future() -> None:
-    """D23 A record is from the future if its time is more than `--max-future` after now, by the
+    """D23 A record is from the future if its time is more than `--max-future` ahead of the
     machine's clock.
     """
     bench = ContractBench.of([(b"x", NOW_MS + 500), (b"y", NOW_MS + 501)], max_future_ms=500)
@@ -114,8 +114,8 @@ def test_d23_the_future() -> None:
 
 
 def test_d24_the_future_moves_nothing() -> None:
-    """D24 A record from the future is neither compared nor remembered and does not move stream
-    time: one wrong clock makes no other record late.
+    """D24 A record from the future is neither compared nor stored and does not advance stream time:
+    one wrong clock makes no other record late.
     """
     rows = [(b"x", T), (b"f", FUTURE + 1), (b"f", FUTURE + 1), (b"y", T - LATENESS)]
     bench = ContractBench.of(rows)
@@ -127,7 +127,7 @@ def test_d24_the_future_moves_nothing() -> None:
 
 
 def test_d25_no_time() -> None:
-    """D25 A record without a timestamp is neither compared nor remembered, and does not move stream
+    """D25 A record without a timestamp is neither compared nor stored, and does not advance stream
     time.
     """
     bench = ContractBench.of([(b"m", -1), (b"m", -1), (b"m", 0), (b"x", T), (b"m", -1)])

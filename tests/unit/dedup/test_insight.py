@@ -158,7 +158,7 @@ def test_what_cannot_be_told_is_refused_with_the_reason(bench: Bench) -> None:
     bench.input.delete_records(before=10)
     with pytest.raises(OffsetOutOfRange, match=r"in-0 has offsets 10 to 22: offset 4 cannot"):
         bench.insight().explain(0, 4)
-    with pytest.raises(NotFound, match="knows no deduplication 'nothing'"):
+    with pytest.raises(NotFound, match="has no deduplication 'nothing'"):
         bench.insight("nothing").partitions()
 
 

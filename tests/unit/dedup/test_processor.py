@@ -236,9 +236,9 @@ def test_progress_is_told_and_measured(embedded: Bench) -> None:
 
 
 def test_a_side_topic_goes_with_its_policy(embedded: Bench) -> None:
-    with pytest.raises(InvalidRequest, match="a side topic goes with a policy"):
+    with pytest.raises(InvalidRequest, match="a side topic requires a policy"):
         embedded.open(side=None)
-    with pytest.raises(InvalidRequest, match="a side topic goes with a policy"):
+    with pytest.raises(InvalidRequest, match="a side topic requires a policy"):
         embedded.open(rules=rules_of(late=LatePolicy.DROP))
 
 

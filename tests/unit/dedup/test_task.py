@@ -199,7 +199,7 @@ def test_ids_are_checkpointed_when_many_are_new_or_time_has_passed(bench: Bench)
     task.run_once()
     assert not bench.fs.exists(f"{STATE}/0/checkpoint.json")
     bench.clock.advance(1_000)
-    task.rest()
+    task.maintain_if_due()
     assert bench.fs.exists(f"{STATE}/0/checkpoint.json")
     task.close()
 
@@ -334,7 +334,7 @@ def test_time_that_passes_expires_nothing(bench: Bench) -> None:
     task.open()
     task.run_once()
     bench.clock.advance(10 * 24 * 3_600_000)
-    task.rest()
+    task.maintain_if_due()
     append(bench.input, 0, [Record(b"a", b"copy", timestamp=NOW_MS + 10)])
     task.run_once()
     assert task.state().counts.duplicates == 1

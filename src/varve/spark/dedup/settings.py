@@ -38,7 +38,7 @@ class DedupSettings(DedupRules):
         object.__setattr__(self, "future", self.late)
         if (self.late is LatePolicy.SIDE) != (self.side_topic is not None):
             raise InvalidRequest(
-                "a side topic and the policy side for late records need each other"
+                "a side topic requires the policy side for late records, and vice versa: give both"
             )
         count = self.state_partitions
         if count is not None and not 1 <= count <= STATE_PARTITIONS_MAX:
