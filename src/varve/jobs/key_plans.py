@@ -5,8 +5,8 @@ driver. Two bits per record tell the tasks that read or rewrite the segments whi
 and which are tombstones. They are stored in a work area of an object store or, for small plans, in
 the driver's memory.
 
-Layout     the object of one range: for each segment the position where its bits begin, and the end
-           of the last (unsigned 64 bits, little-endian); then the bits of each segment, compressed:
+Layout     the object of one range: for each segment the position and size of its bits (unsigned 64
+           bits, little-endian) and the CRC-32 of both; then the bits of each segment, compressed:
            the bits of records to keep, then those of tombstones. A segment whose bits are all zero
            has no bytes.
 Invariant  the driver's memory does not grow with the number of records: it holds counts, and at
@@ -17,6 +17,7 @@ Crash      a killed job leaves its work area: the next compaction of the partiti
            ended: a later read or compaction removes its plan once it is older than READ_PLAN_MS.
 """
 
+import struct
 import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Sequence
@@ -55,7 +56,7 @@ _FILE_BYTES: Final = 16 << 20
 """Larger bitmaps of a driver are kept in a temporary file."""
 _THREADS: Final = 8
 """Concurrent requests of a task that fetches its bits from many ranges."""
-_POSITION: Final = np.dtype("<u8")
+_ENTRY: Final = struct.Struct("<QQI")
 
 
 def cut_hashes(count: int) -> list[HashRange]:
@@ -202,21 +203,40 @@ class StoredBits:
 
     def _fetch(self, objects: ObjectStore, number: int, first: int, count: int) -> list[memoryview]:
         """Fetches the compressed bits of `count` segments in one range."""
-        key, width = self.area.key(number), _POSITION.itemsize
+        key = self.area.key(number)
+        start = first * _ENTRY.size
         try:
-            header = objects.get_range(key, first * width, (first + count + 1) * width)
-            if len(header) != (count + 1) * width:
-                raise Corrupt(
-                    f"{objects.name}: {key!r} is truncated within its positions: run the job again"
-                )
-            positions = np.frombuffer(header, _POSITION).tolist()
-            data = objects.get_range(key, positions[0], positions[-1])
+            header = objects.get_range(key, start, start + count * _ENTRY.size)
+            spans = _decode_entries(header, count)
+            begin, end = spans[0][0], spans[-1][1]
+            data = objects.get_range(key, begin, end)
+            if len(data) != end - begin:
+                raise ValueError(f"it ends {end - begin - len(data)} bytes early")
         except ObjectNotFound as error:
             raise Unavailable(
                 f"{error}; another job has removed the work area of this job: run it again"
             ) from error
-        bounds = (position - positions[0] for position in positions)
-        return [data[start:end] for start, end in pairwise(bounds)]
+        except ValueError as error:
+            raise Corrupt(
+                f"{objects.name}: {key!r} is damaged, {error}: run the job again"
+            ) from error
+        return [data[start - begin : end - begin] for start, end in spans]
+
+
+def _decode_entries(header: memoryview, count: int) -> list[tuple[int, int]]:
+    """Where the bits of segments begin and end; raises ValueError for damaged entries."""
+    if len(header) != count * _ENTRY.size:
+        raise ValueError(f"{len(header)} bytes of entries for {count} segments")
+    spans = []
+    for position, size, crc in _ENTRY.iter_unpack(header):
+        if crc != _entry_crc(position, size):
+            raise ValueError(f"an entry of bytes {position} to {position + size} is wrong")
+        spans.append((position, position + size))
+    return spans
+
+
+def _entry_crc(position: int, size: int) -> int:
+    return zlib.crc32(struct.pack("<QQ", position, size))
 
 
 def _merge_bits(bits: Bits, data: memoryview, where: str) -> None:
@@ -241,9 +261,12 @@ def encode_range(plan: KeyPlan) -> list[bytes]:
         bits = [plan.bits_of(number, bitmap) for bitmap in (plan.keep, plan.tombstones)]
         is_empty = not (bits[0].any() or bits[1].any())
         slices.append(b"" if is_empty else zlib.compress(b"".join(bits), _LEVEL))
-    header_bytes = (len(slices) + 1) * _POSITION.itemsize
-    positions = np.cumsum([header_bytes, *map(len, slices)]).astype(_POSITION)
-    return [positions.tobytes(), *slices]
+    entries = []
+    position = len(slices) * _ENTRY.size
+    for data in slices:
+        entries.append(_ENTRY.pack(position, len(data), _entry_crc(position, len(data))))
+        position += len(data)
+    return [b"".join(entries), *slices]
 
 
 # Ranges

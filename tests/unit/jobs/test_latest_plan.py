@@ -124,6 +124,37 @@ def test_plans_of_reads_are_kept_for_a_day(
         list(read_task(tasks[0], columns, options, EVERYTHING))
 
 
+def test_a_damaged_plan_loses_no_rows(topic: SourceTopic, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever the object of a plan is cut, and whichever byte is wrong."""
+    fill(topic, tuple(range(20)), tuple(range(4, 12)), tuple(range(3)))
+    monkeypatch.setattr(source_plan, "INLINE_BYTES", 0)
+    options = topic.options(is_hot=False, mode="latest", splitBytes="400")
+    tasks = plan_tasks(options, EVERYTHING)
+    assert options.address is not None
+    (home,) = find_topic(options.address, NAME).partitions
+    objects = options.address.objects()
+    (plan,) = [entry.key for entry in objects.list(home.work_folder)]
+    whole = objects.get(plan)
+    damaged = [whole[:size] for size in range(len(whole))]
+    damaged += [
+        whole[:at] + bytes([whole[at] ^ 1 << bit]) + whole[at + 1 :]
+        for at in range(len(whole))
+        for bit in range(8)
+    ]
+    columns, expected = ArrowColumns(["key"]), state(topic)
+    for data in damaged:
+        objects.put(plan, data)
+        try:
+            rows = sum(
+                batch.num_rows
+                for task in tasks
+                for batch in read_task(task, columns, options, EVERYTHING)
+            )
+        except Corrupt:
+            continue
+        assert rows == len(expected)
+
+
 def test_a_plan_may_be_put_into_another_store(
     topic: SourceTopic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
