@@ -56,7 +56,7 @@ VERIFY_RULES: Final[dict[str, VerifyRule]] = {
     "chain-left": VerifyRule(
         "All readable segments belong to one history.",
         _NOTE,
-        "nothing: it is not read, and is deleted once the log is copied up to there",
+        "nothing: compaction skips it, and it is replaced when the log is copied up to there",
     ),
     "keys-untrue": VerifyRule(
         "A key index lists the latest record of each key of its segment, and no other.",
