@@ -232,7 +232,9 @@ class Groups(RuleBasedStateMachine):
     @rule(client=clients)
     def sync(self, client: Client) -> None:
         generation = client.generation
-        leads = self.group.leader == client.member_id and generation == self.group.generation
+        leads = (
+            self.group.members.leader == client.member_id and generation == self.group.generation
+        )
         brought: dict[str, bytes] = {}
         if leads and self.group.state is ClassicState.COMPLETING_REBALANCE:
             brought = {
@@ -313,9 +315,9 @@ class Groups(RuleBasedStateMachine):
     @invariant()
     def the_group_is_whole(self) -> None:
         group = self.group
-        assert (group.leader in group.members) or not group.members
-        assert set(group.static_members.values()) <= set(group.members)
-        assert group.unsynced <= set(group.members)
+        assert (group.members.leader in group.members) or not group.members
+        assert set(group.members.ids_by_instance.values()) <= set(group.members)
+        assert group.members.unsynced <= set(group.members)
         assert not set(group.pending_members) & set(group.members)
         if group.state is ClassicState.COMPLETING_REBALANCE:
             assert self.leaders.get(group.generation), "nobody was told to assign"

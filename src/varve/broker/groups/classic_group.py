@@ -28,6 +28,7 @@ from uuid import UUID
 from varve.broker.background import Timer, cancel
 from varve.broker.groups.classic_member import (
     ClassicMember,
+    ClassicMembers,
     JoinRequest,
     failed_join,
     member_from_record,
@@ -92,14 +93,9 @@ class ClassicGroup:
         self.protocol_type = ""
         self.protocol: str | None = None
         self.generation = 0
-        self.leader: str | None = None
-        self.members: dict[str, ClassicMember] = {}
-        self.static_members: dict[str, str] = {}
-        """Member ids by instance id."""
+        self.members = ClassicMembers()
         self.pending_members: dict[str, Timer] = {}
         """Member ids that were assigned and have not joined yet, with their timeouts."""
-        self.unsynced: set[str] = set()
-        """Members of this generation that have not sent SyncGroup yet."""
         self._initial_wait: _InitialWait | None = None
         """While the first rebalance waits for more members, however many there are."""
         self._rebalance_timer: Timer | None = None
@@ -190,7 +186,7 @@ class ClassicGroup:
         names = {name for name, _ in request.protocols}
         if self.members:
             is_known = request.protocol_type == self.protocol_type
-            is_supported = is_known and bool(self._common_protocols() & names)
+            is_supported = is_known and bool(self.members.common_protocols() & names)
         else:
             is_supported = bool(request.protocol_type and names)
         if not is_supported:
@@ -199,7 +195,7 @@ class ClassicGroup:
     def _may_grow(self, member_id: str, request: JoinRequest) -> bool:
         size_max = self._settings.group_max_size
         existing = self.members.get(member_id)
-        if request.instance_id in self.static_members:
+        if request.instance_id in self.members.ids_by_instance:
             return True
         match self.state:
             case ClassicState.PREPARING_REBALANCE:
@@ -215,7 +211,7 @@ class ClassicGroup:
         prefix = request.client_id if instance_id is None else instance_id
         random_bits = self._services.random.getrandbits(128)
         member_id = f"{prefix}-{UUID(int=random_bits, version=4)}"
-        if instance_id in self.static_members:
+        if instance_id in self.members.ids_by_instance:
             may_skip = version >= _FIRST_WITH_SKIPPED_ASSIGNMENT
             return await self._rejoin_static(member_id, request, may_skip=may_skip)
         if instance_id is None and version >= _FIRST_WITH_REQUIRED_MEMBER_ID:
@@ -236,7 +232,9 @@ class ClassicGroup:
         cancel(self.pending_members.pop(member_id, None))
         waiting: asyncio.Future[JoinGroupResponse] = self._services.loop.create_future()
         member = ClassicMember(member_id, request, is_new=True, join=waiting)
-        self._put(member)
+        if not self.members:
+            self.protocol_type = request.protocol_type
+        self.members.add(member)
         if self._initial_wait is not None:
             self._initial_wait.has_new_member = True
         self._renew_session(member)
@@ -247,7 +245,7 @@ class ClassicGroup:
         self._check_member(member_id, request.instance_id)
         member = self.members[member_id]
         is_same = member.request.protocols == request.protocols
-        is_follower = self.state is ClassicState.STABLE and self.leader != member_id
+        is_follower = self.state is ClassicState.STABLE and self.members.leader != member_id
         if is_same and (self.state is ClassicState.COMPLETING_REBALANCE or is_follower):
             # Its response was lost, or nothing has changed that needs another generation.
             self._renew_session(member)
@@ -275,13 +273,13 @@ class ClassicGroup:
         the others notice nothing.
         """
         assert request.instance_id is not None
-        member = self.members[self.static_members[request.instance_id]]
-        old_leader = self.leader or ""
+        member = self.members[self.members.ids_by_instance[request.instance_id]]
+        old_leader = self.members.leader or ""
         member.fail(ErrorCode.FENCED_INSTANCE_ID)
-        self._rename(member, member_id)
+        self.members.rename(member, member_id)
         waiting = self._wait_for_join(member, request)
         self._renew_session(member)
-        if self.state is ClassicState.STABLE and self._select_protocol() == self.protocol:
+        if self.state is ClassicState.STABLE and self.members.select_protocol() == self.protocol:
             self._update_subscriptions()
             record = self._to_record({id: other.assignment for id, other in self.members.items()})
             keeping = self._keep_assignment(member, record, may_skip, old_leader)
@@ -302,7 +300,7 @@ class ClassicGroup:
         if error is not ErrorCode.NONE:
             self._remove(member)
             return
-        skips = may_skip and self.leader == member.id
+        skips = may_skip and self.members.leader == member.id
         response = self._joined(member, skip_assignment=skips)
         if not may_skip:
             # A leader that cannot skip the assignment must not act as the leader.
@@ -313,7 +311,7 @@ class ClassicGroup:
     def _joined(self, member: ClassicMember, *, skip_assignment: bool = False) -> JoinGroupResponse:
         """The generation of a member; the leader's has all members."""
         members = []
-        if self.leader == member.id:
+        if self.members.leader == member.id:
             members = [
                 JoinGroupResponseMember(
                     member_id=other.id,
@@ -326,7 +324,7 @@ class ClassicGroup:
             generation_id=self.generation,
             protocol_type=self.protocol_type,
             protocol_name=self.protocol,
-            leader=self.leader or "",
+            leader=self.members.leader or "",
             skip_assignment=skip_assignment,
             member_id=member.id,
             members=members,
@@ -338,7 +336,7 @@ class ClassicGroup:
         """Answered when the leader's assignment is stored; raises KafkaError."""
         self._check_sync(request)
         member = self.members[request.member_id]
-        self.unsynced.discard(member.id)
+        self.members.unsynced.discard(member.id)
         if self.state is ClassicState.STABLE:
             self._renew_session(member)
             return self._synced(member)
@@ -346,7 +344,7 @@ class ClassicGroup:
         member.answer_sync(SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS))
         waiting: asyncio.Future[SyncGroupResponse] = self._services.loop.create_future()
         member.sync = waiting
-        if self.leader == member.id:
+        if self.members.leader == member.id:
             sent = {
                 assignment.member_id: bytes(assignment.assignment)
                 for assignment in request.assignments
@@ -411,7 +409,7 @@ class ClassicGroup:
         member_id, instance_id = leaving.member_id, leaving.group_instance_id
         if member_id == NO_MEMBER and instance_id is not None:
             # An operator removes the member with an instance id.
-            member_id = self.static_members.get(instance_id, NO_MEMBER)
+            member_id = self.members.ids_by_instance.get(instance_id, NO_MEMBER)
         if member_id in self.pending_members and instance_id is None:
             self._forget_pending(member_id)
             return
@@ -421,14 +419,7 @@ class ClassicGroup:
     def _check_member(
         self, member_id: str, instance_id: str | None, generation: int | None = None
     ) -> None:
-        if instance_id is not None:
-            static_id = self.static_members.get(instance_id)
-            if static_id is None:
-                raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
-            if static_id != member_id:
-                raise KafkaError(ErrorCode.FENCED_INSTANCE_ID)
-        if member_id not in self.members:
-            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+        self.members.check(member_id, instance_id)
         if generation not in (None, self.generation):
             raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
 
@@ -472,17 +463,13 @@ class ClassicGroup:
             self._answer_sync(member, response)
         cancel(self._sync_timer)
         self._become(ClassicState.PREPARING_REBALANCE)
-        timeout_ms = self._rebalance_timeout_ms()
+        timeout_ms = self.members.rebalance_timeout_ms
         if was_empty:
             delay_ms = self._settings.group_initial_rebalance_delay_ms
             self._initial_wait = _InitialWait(max(0, timeout_ms - delay_ms))
             self._wait_for_joins(delay_ms)
         else:
             self._wait_for_joins(timeout_ms)
-
-    def _rebalance_timeout_ms(self) -> int:
-        timeouts = (member.request.rebalance_timeout_ms for member in self.members.values())
-        return max(timeouts, default=0)
 
     def _wait_for_joins(self, timeout_ms: int) -> None:
         self._rebalance_timer = self._timers.call_later(timeout_ms, self._end_joining)
@@ -508,10 +495,10 @@ class ClassicGroup:
         self._initial_wait = None
         for member in list(self.members.values()):
             if not member.is_joining and member.instance_id is None:
-                self._take_out(member)
-        if self.members and not self._elect_leader():
+                self.members.remove(member)
+        if self.members and not self.members.elect_leader():
             # Only static members are left, and all are away: their sessions decide.
-            self._wait_for_joins(self._rebalance_timeout_ms())
+            self._wait_for_joins(self.members.rebalance_timeout_ms)
             return
         self._start_generation()
         self._services.rebalance_counts[self.kind] += 1
@@ -525,26 +512,15 @@ class ClassicGroup:
             self._renew_session(member)
             member.answer_join(self._joined(member))
         self._sync_timer = self._timers.call_later(
-            self._rebalance_timeout_ms(), lambda: self._end_syncing(generation)
+            self.members.rebalance_timeout_ms, lambda: self._end_syncing(generation)
         )
-
-    def _elect_leader(self) -> bool:
-        """Keeps the leader if it joins, else elects one that does; False where none joins."""
-        leader = self.members.get(self.leader or NO_MEMBER)
-        if leader is not None and leader.is_joining:
-            return True
-        for member in self.members.values():
-            if member.is_joining:
-                self.leader = member.id
-                return True
-        return False
 
     def _start_generation(self) -> None:
         """The members of now make a generation, or leave the group empty."""
         self.generation += 1
-        self.unsynced = set(self.members)
+        self.members.unsynced = set(self.members)
         if self.members:
-            self.protocol = self._select_protocol()
+            self.protocol = self.members.select_protocol()
             self._become(ClassicState.COMPLETING_REBALANCE)
         else:
             self.protocol = None
@@ -554,26 +530,11 @@ class ClassicGroup:
     def _end_syncing(self, generation: int) -> None:
         if self.generation != generation or self.state not in _GENERATION_STATES:
             return
-        late = [self.members[id] for id in self.unsynced]
+        late = [self.members[id] for id in self.members.unsynced]
         for member in late:
-            self._take_out(member)
+            self.members.remove(member)
         if late:
             self._rebalance()
-
-    def _common_protocols(self) -> set[str]:
-        protocol_sets = [
-            {name for name, _ in member.request.protocols} for member in self.members.values()
-        ]
-        return set.intersection(*protocol_sets) if protocol_sets else set()
-
-    def _select_protocol(self) -> str:
-        """The one that most members prefer; of equals the one that was voted for first."""
-        candidates = self._common_protocols()
-        votes: dict[str, int] = {}
-        for member in self.members.values():
-            name = member.vote(candidates)
-            votes[name] = votes.get(name, 0) + 1
-        return max(votes, key=lambda name: votes[name])
 
     def _become(self, state: ClassicState) -> None:
         self.state = state
@@ -586,42 +547,11 @@ class ClassicGroup:
                 member.metadata_of(self.protocol) for member in self.members.values()
             )
 
-    # Members
-
-    def _put(self, member: ClassicMember) -> None:
-        if not self.members:
-            self.protocol_type = member.request.protocol_type
-        self.members[member.id] = member
-        if member.instance_id is not None:
-            self.static_members[member.instance_id] = member.id
-        if self.leader is None:
-            self.leader = member.id
-
     def _remove(self, member: ClassicMember) -> None:
         """A member left or expired; the others share its partitions."""
-        self._take_out(member)
+        self.members.remove(member)
         member.fail(ErrorCode.UNKNOWN_MEMBER_ID)
         self._rebalance()
-
-    def _take_out(self, member: ClassicMember) -> None:
-        cancel(member.session)
-        del self.members[member.id]
-        self.unsynced.discard(member.id)
-        if member.instance_id is not None:
-            del self.static_members[member.instance_id]
-        if self.leader == member.id:
-            self.leader = next(iter(self.members), None)
-
-    def _rename(self, member: ClassicMember, id: str) -> None:
-        """A static member returned under another id."""
-        assert member.instance_id is not None
-        del self.members[member.id]
-        self.unsynced.discard(member.id)
-        if self.leader == member.id:
-            self.leader = id
-        member.id = id
-        self.members[id] = member
-        self.static_members[member.instance_id] = id
 
     # The log
 
@@ -642,7 +572,7 @@ class ClassicGroup:
             protocol_type=self.protocol_type,
             generation=self.generation,
             protocol=self.protocol,
-            leader=self.leader,
+            leader=self.members.leader,
             current_state_timestamp=-1 if self.state_since_ms is None else self.state_since_ms,
             members=[
                 MemberMetadata(
@@ -664,11 +594,11 @@ class ClassicGroup:
         """The group; `start_sessions` is for the caller."""
         group = cls(id, services)
         for metadata in value.members:
-            group._put(member_from_record(metadata, value))
+            group.members.add(member_from_record(metadata, value))
         group.protocol_type = value.protocol_type
         group.protocol = value.protocol
         group.generation = value.generation
-        group.leader = value.leader
+        group.members.leader = value.leader
         group.state = ClassicState.STABLE if group.members else ClassicState.EMPTY
         since_ms = value.current_state_timestamp
         group.state_since_ms = None if since_ms < 0 else since_ms
