@@ -1,3 +1,3 @@
-"""numba loops over byte buffers: scan, parse, build, filter, hash, checksum. No I/O, no Python
-objects.
+"""Kernels: numba-compiled loops over byte buffers that scan, parse, build, filter, hash and check
+record batches. They do no I/O.
 """

@@ -1,7 +1,7 @@
-"""`python -m varve.kernels`: compile every kernel into numba's cache, and say how long it took.
+"""`python -m varve.kernels`: compiles every kernel into numba's cache and prints the times.
 
-Every `kernels` directory of varve is searched. A module takes part with a function `warm()` that
-calls each of its kernels once for every set of argument types in use.
+It searches every `kernels` directory of varve for modules with a function `warm()`, which calls
+each kernel of the module once for every set of argument types in use.
 """
 
 import importlib

@@ -1,10 +1,10 @@
-"""Lay out the records of a batch from columns, in one pass and without an object per record.
+"""Encodes the records of a batch from columns, in one pass and without an object per record.
 
 Layout     a column of cells is three arrays: bytes, the start of each cell, its size (-1 is null).
-           Headers arrive as cells too, each the encoded headers of one record, with their counts
-           beside them; `encode_headers` makes such cells. docs/formats/record-batch.md
-           Optional columns are empty arrays: no keys and no values read as null, no headers as
-           none, no offset deltas as 0, 1, 2 and so on.
+           Headers are cells too, each with the encoded headers of one record, and a column of
+           their counts; `encode_headers` builds such cells. docs/formats/record-batch.md
+           A column may be an empty array: keys and values are then null, the headers of every
+           record none, and the offset deltas 0, 1, 2 and so on.
 Invariant  no cell is read and no byte written outside its array, whatever starts and sizes say.
 """
 
@@ -24,7 +24,7 @@ Integers = npt.NDArray[np.int64]
 
 
 class BuildStatus(IntEnum):
-    """Why records cannot be laid out; the index beside it names the first that cannot."""
+    """Why records cannot be encoded; kernels return it with the index of the first such record."""
 
     OK = 0
     BAD_COLUMN = 1
@@ -53,8 +53,8 @@ def _is_uneven(count: int, start_count: int, size_count: int) -> bool:
 
 
 @inlined
-def _is_bad(start: int, size: int, data_size: int) -> bool:
-    """Whether a cell lies outside its column; a null one lies nowhere."""
+def _is_outside(start: int, size: int, data_size: int) -> bool:
+    """Whether a cell lies outside its column; a null cell has no position."""
     if size < 0:
         return size != _NULL
     return size > INT32_MAX or start < 0 or start > data_size - size
@@ -89,8 +89,8 @@ def _body_size(
 
 
 @inlined
-def _groups(bits: Any, group_count_max: int) -> Any:
-    """The bytes of a varint as a sum of comparisons, which the compiler turns into vectors."""
+def _varint_size_by_comparison(bits: Any, group_count_max: int) -> Any:
+    """The size of a varint as a sum of comparisons, which the compiler vectorizes."""
     size = np.int64(1)
     for group in range(1, group_count_max):
         size += np.int64(bits >= np.uint64(1) << np.uint64(7 * group))
@@ -107,29 +107,37 @@ def measure_records(
     header_sizes: Integers,
     header_counts: Integers,
 ) -> int:
-    """The encoded size of records that `write_records` accepts; of others, some number."""
+    """The encoded size of records that `write_records` accepts; meaningless for others."""
     count = len(timestamps)
     bodies = np.empty(count, np.int64)
     for index in range(count):
-        bodies[index] = 1 + _groups(zigzag(timestamps[index] - base_timestamp), 10)
+        bodies[index] = 1 + _varint_size_by_comparison(
+            zigzag(timestamps[index] - base_timestamp), 10
+        )
     if len(offset_deltas) == 0:
         for index in range(count):
-            bodies[index] += _groups(zigzag(index), 5)
+            bodies[index] += _varint_size_by_comparison(zigzag(index), 5)
     for index in range(min(count, len(offset_deltas))):
-        bodies[index] += _groups(zigzag(offset_deltas[index]), 5)
+        bodies[index] += _varint_size_by_comparison(zigzag(offset_deltas[index]), 5)
     for index in range(min(count, len(key_sizes))):
-        bodies[index] += _groups(zigzag(key_sizes[index]), 5) + max(key_sizes[index], 0)
+        bodies[index] += _varint_size_by_comparison(zigzag(key_sizes[index]), 5) + max(
+            key_sizes[index], 0
+        )
     for index in range(min(count, len(value_sizes))):
-        bodies[index] += _groups(zigzag(value_sizes[index]), 5) + max(value_sizes[index], 0)
+        bodies[index] += _varint_size_by_comparison(zigzag(value_sizes[index]), 5) + max(
+            value_sizes[index], 0
+        )
     for index in range(min(count, len(header_sizes), len(header_counts))):
-        bodies[index] += _groups(zigzag(header_counts[index]), 5) + header_sizes[index]
+        bodies[index] += (
+            _varint_size_by_comparison(zigzag(header_counts[index]), 5) + header_sizes[index]
+        )
     absent = 0
     for column in (len(key_sizes), len(value_sizes), len(header_counts)):
         absent += 1 if column == 0 else 0
     total = 0
     for index in range(count):
         body = bodies[index] + absent
-        total += body + _groups(zigzag(body), 5)
+        total += body + _varint_size_by_comparison(zigzag(body), 5)
     return total
 
 
@@ -151,7 +159,7 @@ def write_records(
     header_sizes: Integers,
     header_counts: Integers,
 ) -> tuple[int, int, int, int]:
-    """Write from `position` on: (status, end position, largest timestamp, index at fault)."""
+    """Writes records from `position` on: (status, end position, largest timestamp, bad record)."""
     count = len(timestamps)
     if position < 0 or position > len(out):
         return BuildStatus.NO_ROOM.value, position, -1, -1
@@ -165,7 +173,7 @@ def write_records(
         return BuildStatus.BAD_COLUMN.value, position, -1, -1
     keys, values, encoded = address_of(key_data), address_of(value_data), address_of(header_data)
     start = address_of(out)
-    at = start + position
+    address = start + position
     end = start + len(out)
     largest, previous = -1, -1
     key_start, key_size, value_start, value_size = 0, _NULL, 0, _NULL
@@ -173,46 +181,46 @@ def write_records(
     for index in range(count):
         timestamp = timestamps[index]
         if timestamp < -1:
-            return BuildStatus.BAD_TIMESTAMP.value, at - start, largest, index
+            return BuildStatus.BAD_TIMESTAMP.value, address - start, largest, index
         largest = max(largest, timestamp)
         timestamp_delta = timestamp - base_timestamp
         delta = index
         if len(offset_deltas) > 0:
             delta = offset_deltas[index]
         if delta <= previous or delta > INT32_MAX:
-            return BuildStatus.BAD_OFFSET_DELTA.value, at - start, largest, index
+            return BuildStatus.BAD_OFFSET_DELTA.value, address - start, largest, index
         previous = delta
         if len(key_sizes) > 0:
             key_start, key_size = key_starts[index], key_sizes[index]
         if len(value_sizes) > 0:
             value_start, value_size = value_starts[index], value_sizes[index]
-        if _is_bad(key_start, key_size, len(key_data)) or _is_bad(
+        if _is_outside(key_start, key_size, len(key_data)) or _is_outside(
             value_start, value_size, len(value_data)
         ):
-            return BuildStatus.BAD_CELL.value, at - start, largest, index
+            return BuildStatus.BAD_CELL.value, address - start, largest, index
         if len(header_sizes) > 0:
             header_start, header_size = header_starts[index], header_sizes[index]
             headers = header_counts[index]
-            if header_size < 0 or _is_bad(header_start, header_size, len(header_data)):
-                return BuildStatus.BAD_CELL.value, at - start, largest, index
+            if header_size < 0 or _is_outside(header_start, header_size, len(header_data)):
+                return BuildStatus.BAD_CELL.value, address - start, largest, index
             if headers < 0 or headers > header_size:
-                return BuildStatus.BAD_HEADER_COUNT.value, at - start, largest, index
+                return BuildStatus.BAD_HEADER_COUNT.value, address - start, largest, index
         body = _body_size(timestamp_delta, delta, key_size, value_size, header_size, headers)
         if body > INT32_MAX:
-            return BuildStatus.TOO_LARGE.value, at - start, largest, index
-        if body > end - at - varint_size(body):
-            return BuildStatus.NO_ROOM.value, at - start, largest, index
-        at = write_varint(at, body)
-        store_u8_at(at, np.uint64(0))
-        at = write_varint(at + 1, timestamp_delta)
-        at = write_varint(at, delta)
-        at = _write_cell(at, keys + key_start, key_size)
-        at = _write_cell(at, values + value_start, value_size)
-        at = write_varint(at, headers)
+            return BuildStatus.TOO_LARGE.value, address - start, largest, index
+        if body > end - address - varint_size(body):
+            return BuildStatus.NO_ROOM.value, address - start, largest, index
+        address = write_varint(address, body)
+        store_u8_at(address, np.uint64(0))
+        address = write_varint(address + 1, timestamp_delta)
+        address = write_varint(address, delta)
+        address = _write_cell(address, keys + key_start, key_size)
+        address = _write_cell(address, values + value_start, value_size)
+        address = write_varint(address, headers)
         if header_size > 0:
-            copy_bytes(at, encoded + header_start, header_size)
-            at += header_size
-    return BuildStatus.OK.value, at - start, largest, -1
+            copy_bytes(address, encoded + header_start, header_size)
+            address += header_size
+    return BuildStatus.OK.value, address - start, largest, -1
 
 
 @kernel
@@ -228,10 +236,11 @@ def encode_headers(
     out_starts: Integers,
     out_sizes: Integers,
 ) -> tuple[int, int]:
-    """Encode flattened headers, record i owning those before `record_ends[i]`: (status, record).
+    """Encodes the flattened headers of all records: (status, bad record).
 
-    `out` needs ten bytes more per header than its key and value; `out_starts` and `out_sizes` get
-    one cell per record.
+    Record i has the headers before `record_ends[i]` that no earlier record has. `out` needs ten
+    bytes more per header than its key and value; `out_starts` and `out_sizes` get one cell per
+    record.
     """
     count = len(key_sizes)
     if len(key_starts) != count or len(value_sizes) != count or len(value_starts) != count:
@@ -240,25 +249,25 @@ def encode_headers(
         return BuildStatus.NO_ROOM.value, -1
     keys, values = address_of(key_data), address_of(value_data)
     start = address_of(out)
-    at = start
+    address = start
     header = 0
     for record in range(len(record_ends)):
         if record_ends[record] < header or record_ends[record] > count:
             return BuildStatus.BAD_HEADER_COUNT.value, record
-        out_starts[record] = at - start
+        out_starts[record] = address - start
         while header < record_ends[record]:
             key_start, key_size = key_starts[header], key_sizes[header]
             value_start, value_size = value_starts[header], value_sizes[header]
-            if key_size < 0 or _is_bad(key_start, key_size, len(key_data)):
+            if key_size < 0 or _is_outside(key_start, key_size, len(key_data)):
                 return BuildStatus.BAD_CELL.value, record
-            if _is_bad(value_start, value_size, len(value_data)):
+            if _is_outside(value_start, value_size, len(value_data)):
                 return BuildStatus.BAD_CELL.value, record
-            if 10 + key_size + max(value_size, 0) > start + len(out) - at:
+            if 10 + key_size + max(value_size, 0) > start + len(out) - address:
                 return BuildStatus.NO_ROOM.value, record
-            at = _write_cell(at, keys + key_start, key_size)
-            at = _write_cell(at, values + value_start, value_size)
+            address = _write_cell(address, keys + key_start, key_size)
+            address = _write_cell(address, values + value_start, value_size)
             header += 1
-        out_sizes[record] = at - start - out_starts[record]
+        out_sizes[record] = address - start - out_starts[record]
     return BuildStatus.OK.value, -1
 
 

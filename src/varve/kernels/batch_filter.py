@@ -1,4 +1,5 @@
-"""Rewrites batches by a keep-bitmap: whole ones copied, others filtered record by record.
+"""Rewrites batches without the records that a bitmap drops: whole batches are copied, others
+filtered record by record.
 
 Layout     record r of a segment is bit `r` of its bitmap, counting the records of all batches.
 Invariant  surviving records keep offset, timestamp, key, value and headers. Header fields follow
@@ -46,21 +47,21 @@ Bits = npt.NDArray[np.uint8]
 Actions = npt.NDArray[np.uint8]
 
 RECORD_GROWTH_MAX = 13
-"""By how many bytes a record can grow: its time from one byte to ten, its length from one to
+"""Bytes that a record can grow by: its timestamp delta from one to ten, its length from one to
 five."""
 KEEP_TIMESTAMP = -(1 << 63)
-"""As a horizon: leave it as it is."""
+"""In place of a delete horizon: the batch gets none, and keeps one that it has."""
 
 
 class Action(IntEnum):
-    """What becomes of a batch."""
+    """What a rewrite does with a batch."""
 
     SKIP = 0
     COPY = 1
     FILTER = 2
-    """Records by the bitmap, at least one; perhaps with a new horizon."""
+    """Keeps the records of the bitmap, at least one; perhaps with a new delete horizon."""
     KEEP_HEADER = 3
-    """The header alone, which preserves the producer state or the last offset."""
+    """Keeps an empty batch, which preserves the producer state or the last offset."""
 
 
 class FilterStatus(IntEnum):
@@ -72,7 +73,7 @@ class FilterStatus(IntEnum):
     COMPRESSED = 2
     """The next batch must be decompressed before it can be filtered."""
     MISMATCH = 3
-    """A batch is not what the table says of it."""
+    """The batch in the buffer differs from the one in the tables."""
     BAD_CRC = 4
     BAD_RECORDS = 5
 
@@ -92,7 +93,7 @@ def filter_records(
     out: Bytes,
     out_start: int,
 ) -> tuple[int, int, int, int, int]:
-    """Copy the records whose bits are set: status, end, count, base and largest timestamp.
+    """Copies the records whose bits are set: status, end, count, base and largest timestamp.
 
     `horizon` becomes the base timestamp unless it is KEEP_TIMESTAMP, which makes that of the first
     survivor the base. The output needs room for the payload and RECORD_GROWTH_MAX per record.
@@ -109,7 +110,7 @@ def filter_records(
     start, end = source + start, source + end
     new_base = horizon
     largest, kept = -1, 0
-    run_start, run_end = start, start  # survivors that stand in a row and need no change
+    run_start, run_end = start, start  # consecutive survivors that are copied unchanged
     position = start
     for index in range(count):
         length, body = read_varint(position, end)
@@ -162,7 +163,7 @@ def seal_batch(
     max_timestamp: int,
     count: int,
 ) -> None:
-    """Write the header of the batch out[start:end] before its records.
+    """Writes the header of the batch out[start:end], whose records are in place.
 
     It is the old header with the given fields, and with the new length and CRC.
     """
@@ -197,10 +198,10 @@ def rewrite_batches(
     out: Bytes,
     out_start: int,
 ) -> tuple[int, int, int]:
-    """Carry out the actions of the batches [first, last): status, next batch, end of the output.
+    """Applies the actions to the batches [first, last): status, next batch, end of the output.
 
-    `buffer` holds the data file from `buffer_position` on. `horizons` has the delete horizon a
-    filtered batch gets, or KEEP_TIMESTAMP. Batches that are skipped need not lie in the buffer.
+    `buffer` holds the data file from `buffer_position` on. `horizons` has the delete horizon that
+    a filtered batch gets, or KEEP_TIMESTAMP. Skipped batches need not be in the buffer.
     """
     at = out_start
     for batch in range(first, last):

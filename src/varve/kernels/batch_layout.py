@@ -1,7 +1,7 @@
-"""The bytes of a record batch and the tables that kernels make of them, declared once.
+"""The layout of a record batch, and the columns and status codes of the kernels that read it.
 
 Kernels and Python code use the same names: numba compiles constants and `IntEnum` members into the
-machine code. Inside a kernel an `IntEnum` member is an index as it is; a status is returned as
+machine code. Inside a kernel an `IntEnum` member can be used as an index; a status is returned as
 `ScanStatus.END.value`, which is a plain int.
 
 Layout     message format 2 (magic 2); big-endian. docs/formats/record-batch.md
@@ -113,7 +113,7 @@ RECORD_COLUMN_COUNT: Final = len(RecordColumn)
 
 
 class ScanStatus(IntEnum):
-    """How a scan over batches ended. No number but 0 is also a `RecordStatus`."""
+    """How a scan over batches ended. Except for 0, no number is also a `RecordStatus`."""
 
     END = 0
     OK = 0

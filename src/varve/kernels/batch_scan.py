@@ -1,8 +1,8 @@
-"""Record batches found in a byte buffer: scanned, inspected, cut to size, indexed.
+"""Scans, inspects, cuts and indexes the record batches in a byte buffer.
 
 Layout     docs/formats/record-batch.md
-Invariant  nothing outside [start, end) is read; only whole batches are listed, and nothing behind
-           the first corrupt one. Only magic 2 is read.
+Invariant  nothing outside [start, end) is read; only whole batches are listed, and none after the
+           first corrupt one. Only magic 2 is read.
 """
 
 from enum import IntEnum
@@ -47,14 +47,14 @@ from varve.kernels.memory import Bytes, load_i16, load_i32, load_i64, load_u8, l
 from varve.kernels.record_parse import Row, Table, summarize_range
 
 VALID_AS_SENT: Final = -1
-"""`inspect_append`: every rule that depends on no setting holds, and the batch is stored byte for
-byte as it came."""
+"""Status of `inspect_append`: the batch meets every rule that does not depend on a setting, and can
+be stored as it was sent."""
 
 _NOT_AS_SENT_BITS: Final = CODEC_MASK | CONTROL_BIT | LOG_APPEND_TIME_BIT
 
 
 class IndexState(IntEnum):
-    """What building an index carries from one table of batches to the next."""
+    """The state of an index build between two tables of batches."""
 
     ENTRY_POSITION = 0
     PREVIOUS_OFFSET = 1
@@ -83,7 +83,7 @@ def inspection_row() -> Row:
 
 @inlined
 def _measure(buffer: Bytes, position: int, end: int) -> tuple[int, int]:
-    """Status and size of the batch at `position`, by its first 17 bytes."""
+    """Status and size of the batch at `position`, from its first 17 bytes."""
     remaining = end - position
     if remaining < LENGTH_OVERHEAD:
         return ScanStatus.INCOMPLETE.value, 0
@@ -123,10 +123,10 @@ def _read_header(buffer: Bytes, position: int, size: int, row: Row) -> None:
 def scan_batches(
     buffer: Bytes, start: int, end: int, verify_crc: bool, out: Table
 ) -> tuple[int, int, int]:
-    """List the batches of buffer[start:end], one row each: count, next position, ScanStatus.
+    """Lists the batches of buffer[start:end], one row each: count, next position, ScanStatus.
 
     The next position is where the first batch starts that is not listed, or `end`. With FULL, call
-    again from there. A batch whose CRC is wrong (looked at only if `verify_crc`) is not listed.
+    again from there. A batch whose CRC is wrong (checked only if `verify_crc`) is not listed.
     """
     if start < 0 or start > end or end > buffer.size:
         raise IndexError("start and end do not name a range of the buffer")
@@ -153,7 +153,7 @@ def scan_batches(
 
 @kernel
 def inspect_batch(buffer: Bytes, start: int, end: int, out: Row) -> int:
-    """Header, CRC and records of the batch at `start`; gives a ScanStatus.
+    """Inspects the header, CRC and records of the batch at `start`; returns a ScanStatus.
 
     OK (whole, CRC right) fills `BatchColumn` and, if the batch is neither compressed nor a control
     batch, `InspectionColumn`, whose RECORDS_STATUS is the fault of the records; otherwise
@@ -187,7 +187,7 @@ def inspect_batch(buffer: Bytes, start: int, end: int, out: Row) -> int:
 
 @kernel
 def inspect_append(buffer: Bytes, out: Row) -> int:
-    """`inspect_batch` over the whole buffer; VALID_AS_SENT if it needs no further check."""
+    """As `inspect_batch`, for a buffer with one batch; VALID_AS_SENT if it needs no more checks."""
     status = inspect_batch(buffer, 0, buffer.size, out)
     if (
         status == ScanStatus.OK
@@ -241,15 +241,15 @@ def build_index_entries(
     offset_entries: npt.NDArray[np.int64],
     time_entries: npt.NDArray[np.int64],
 ) -> tuple[int, int, int, int]:
-    """Fills both entry tables (at least as long as `rows`).
+    """Fills the entries of the offset and the time index; both tables are as long as `rows`.
 
-    Returns the counts of offset and time entries, the status and the rows done.
+    Returns the counts of offset and time entries, the status and the number of rows indexed.
     """
     offset_count = 0
     time_count = 0
     for i in range(rows.shape[0]):
         last_offset = rows[i, BatchColumn.LAST_OFFSET]
-        # The checksum does not cover the base offset, of which a torn write may leave a part.
+        # The CRC does not cover the base offset, which a torn write may leave incomplete.
         if (
             rows[i, BatchColumn.BASE_OFFSET] <= state[IndexState.PREVIOUS_OFFSET]
             or last_offset < rows[i, BatchColumn.BASE_OFFSET]

@@ -3,9 +3,9 @@
 Cache      machine code is kept in numba's cache beside the source (or in NUMBA_CACHE_DIR, or in the
            user's cache directory when the source is read-only). numba keys an entry by the CPU's
            name and features, so a cache shared between machines never runs code a CPU lacks.
-           Cached code runs without numba's compiler being initialized.
-Invariant  machine code is recompiled when any file changes that it was made of. Those files are
-           found by the imports of the sources, so a module with kernels imports from varve only
+           Cached code runs without initializing numba's compiler.
+Invariant  machine code is recompiled when a source file changes that it was compiled from. These
+           files are found by following imports, so a module with kernels imports from varve only
            modules of `kernels` directories.
 Threads    kernels keep no state, and release the GIL except those that read Python objects.
 """
@@ -36,7 +36,7 @@ _ROOT_PACKAGE: Final = "varve"
 def kernel_sources(path: Path) -> frozenset[Path]:
     """A module's file and those of the kernel modules that it imports, directly or not.
 
-    Every form of import counts, wherever it stands in the file.
+    Every form of import counts, anywhere in the file.
     """
     sources = {path}
     for imported in _imported_kernel_files(path):
@@ -81,8 +81,8 @@ def _root_directory(path: Path) -> Path:
 def _stamp(path: Path) -> tuple[int, int]:
     """A checksum of a module's sources and their total size.
 
-    Not their modification times: those change when an executor unpacks what was shipped to it, and
-    it would compile everything again.
+    Modification times would not do: they change when a Spark executor unpacks the package, which
+    would then compile everything again.
     """
     texts = [source.read_bytes() for source in sorted(kernel_sources(path))]
     return zlib.crc32(b"\0".join(texts)), sum(map(len, texts))
@@ -93,14 +93,14 @@ class _KernelCache(FunctionCache):
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function)  # type: ignore[no-untyped-call]  # numba ships no types
-        # numba notices a change of the file that holds a function, not of the files it calls into.
+        # numba notices a change of the function's file, not of the files with what it calls.
         self._cache_file._source_stamp = _stamp(Path(function.__code__.co_filename))
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """Loads machine code, which needs numba's runtime and nothing else.
+        """Loads machine code with numba's runtime alone.
 
-        numba would initialize its compiler first: 0.35 s and 12 MiB for typing rules and functions
-        of Python and numpy. It does so anyway before it compiles.
+        numba's own method first initializes the compiler, which takes 0.35 s and 12 MiB for the
+        typing rules of Python and numpy. The compiler is initialized before it compiles anyway.
         """
         rtsys.initialize(target_context)
         with self._guard_against_spurious_io_errors():
@@ -108,12 +108,12 @@ class _KernelCache(FunctionCache):
 
 
 def kernel(function: F) -> F:
-    """Compile at the first call for each set of argument types, without the GIL, and cache."""
+    """Compiles at the first call for each set of argument types; runs without the GIL."""
     return _compiled(function, nogil=True)
 
 
 def object_kernel(function: F) -> F:
-    """A kernel that reads Python objects, and so keeps the GIL."""
+    """As `kernel`, for one that reads Python objects and so keeps the GIL."""
     return _compiled(function, nogil=False)
 
 
@@ -124,7 +124,7 @@ def _compiled(function: F, *, nogil: bool) -> F:
 
 
 def inlined(function: F) -> F:
-    """A function for use inside kernels only: it is always inlined into its caller."""
+    """A function for use inside kernels only; it is always inlined."""
     return cast(F, njit(nogil=True, forceinline=True, error_model="numpy")(function))
 
 

@@ -1,7 +1,7 @@
-"""What a zstd frame says about its own extent.
+"""Finds the end and the content size of a zstd frame from its headers, without decompressing it.
 
-Layout     RFC 8878.
-Invariant  nothing is read outside `buffer[start:end]`, whatever the bytes say.
+Layout     RFC 8878, sections 3.1.1.1 (frame header) and 3.1.1.2 (blocks).
+Invariant  nothing outside `buffer[start:end]` is read, whatever the bytes are.
 """
 
 from enum import IntEnum
@@ -25,6 +25,8 @@ class ZstdStatus(IntEnum):
 
 _MAGIC = 0xFD2FB528
 _BLOCK_BYTES_MAX = 128 * 1024
+"""The format's limit for the content of a block."""
+_BLOCK_RLE, _BLOCK_COMPRESSED, _BLOCK_RESERVED = 1, 2, 3
 
 
 @inlined
@@ -37,21 +39,23 @@ def _little(buffer: Bytes, position: int, size: int) -> Any:
 
 @kernel
 def zstd_extent(buffer: Bytes, start: int, end: int) -> tuple[int, int, Any, Any]:
-    """Walk one frame's blocks: (status, end position, declared content size or -1, upper bound).
+    """Walks the blocks of one frame: (status, end position, declared content size or -1, bound).
 
-    The upper bound follows from the block headers alone: what the frame can expand to at most.
+    The bound is the largest size that the frame can expand to, from its block headers alone.
     """
     if start < 0 or end > len(buffer) or end - start < 6:
         return ZstdStatus.TRUNCATED, start, -1, 0
     if _little(buffer, start, 4) != _MAGIC:
         return ZstdStatus.BAD_MAGIC, start, -1, 0
+    # Bits of the frame header descriptor: 7-6 content size flag, 5 single segment, 3 reserved,
+    # 2 checksum, 1-0 dictionary id flag.
     descriptor: Any = np.int64(buffer[start + 4])
     single_segment = (descriptor >> 5) & 1
     content_size_bytes = (0, 2, 4, 8)[descriptor >> 6]
     if descriptor >> 6 == 0 and single_segment:
         content_size_bytes = 1
     dictionary_bytes = (0, 1, 2, 4)[descriptor & 3]
-    if descriptor & 8:
+    if descriptor & 8:  # the reserved bit
         return ZstdStatus.RESERVED, start, -1, 0
     position = start + 5
     header_end = position + (1 - single_segment) + dictionary_bytes + content_size_bytes
@@ -85,16 +89,16 @@ def zstd_extent(buffer: Bytes, start: int, end: int) -> tuple[int, int, Any, Any
         position += 3
         kind = (block >> 1) & 3
         size = block >> 3
-        if kind == 3:
+        if kind == _BLOCK_RESERVED:
             return ZstdStatus.RESERVED, position, content_size, bound
-        stored = 1 if kind == 1 else size
+        stored = 1 if kind == _BLOCK_RLE else size
         if stored > end - position:
             return ZstdStatus.TRUNCATED, position, content_size, bound
         position += stored
-        bound += block_bytes_max if kind == 2 else size
-        if block & 1:
+        bound += block_bytes_max if kind == _BLOCK_COMPRESSED else size
+        if block & 1:  # the last block
             break
-    if descriptor & 4:
+    if descriptor & 4:  # a checksum follows
         position += 4
         if position > end:
             return ZstdStatus.TRUNCATED, end, content_size, bound

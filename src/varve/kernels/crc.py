@@ -1,9 +1,8 @@
-"""CRC-32C of a range of a byte buffer, at the speed of the CPU's own instruction.
+"""CRC-32C of a range of a byte buffer, by the CPU's instruction where it has one.
 
 x86-64 and ARMv8 have an instruction that folds eight bytes into the checksum. It takes three
-cycles but a new one can start each cycle, so three neighbouring blocks are folded side by side; a
-table then moves a block's checksum past the bytes that follow it. Elsewhere eight table look-ups
-fold eight bytes.
+cycles, but one can start each cycle, so three adjacent blocks are folded in parallel and their
+checksums combined by a table. Other CPUs fold eight bytes by eight table look-ups.
 docs/decisions/0004-crc32c-in-a-kernel.md
 """
 
@@ -24,6 +23,9 @@ from varve.kernels.memory import Bytes, load_little_u64, load_u8
 Table = npt.NDArray[np.uint64]
 
 _POLYNOMIAL = 0x82F63B78
+"""Castagnoli's, bits reversed."""
+# Sizes of the three parallel blocks, tried from the largest on: combining costs less for large
+# blocks, and small ones leave less for the loop over single words.
 _LARGE_BLOCK = 8192
 _MIDDLE_BLOCK = 1024
 _SMALL_BLOCK = 128
@@ -37,7 +39,7 @@ def _apply(images: Table, values: Table) -> Table:
 
 
 def _images_after_zeros(byte_count: int) -> Table:
-    """What each bit of a checksum becomes after `byte_count` (a power of two) zero bytes."""
+    """The value of each bit of a checksum after `byte_count` (a power of two) zero bytes."""
     images = np.uint64(1) << np.arange(32, dtype=np.uint64)
     for _ in range(8):
         images = (images >> np.uint64(1)) ^ ((images & np.uint64(1)) * np.uint64(_POLYNOMIAL))
@@ -69,13 +71,13 @@ _SLICES = _slicing_table()
 
 
 def _instructions() -> str:
-    """Which CRC instruction numba's target has: "x86", "arm" or "none"."""
+    """The CRC instruction of numba's target: "x86", "arm" or "none"."""
     machine = llvm.get_process_triple().split("-")[0]
     settings: Any = config
     if settings.CPU_NAME:
-        # The user names a target other than this CPU: only what is asked for may be used.
-        wanted = str(settings.CPU_FEATURES or "").split(",")
-        features = {feature[1:] for feature in wanted if feature.startswith("+")}
+        # The user names a target other than this CPU: only its stated features may be used.
+        stated = str(settings.CPU_FEATURES or "").split(",")
+        features = {feature[1:] for feature in stated if feature.startswith("+")}
     else:
         features = {name for name, present in llvm.get_host_cpu_features().items() if present}
     if machine == "x86_64" and features & {"crc32", "sse4.2"}:
@@ -87,7 +89,7 @@ def _instructions() -> str:
 
 @intrinsic
 def _fold_word_typer(typing_context: Any, crc: Any, word: Any) -> Any:
-    """Eight bytes, loaded little-endian, into the checksum by the CPU's instruction."""
+    """Folds eight bytes, loaded little-endian, into the checksum by the CPU's instruction."""
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         i32, i64 = ir.IntType(32), ir.IntType(64)
@@ -123,7 +125,7 @@ def _shift(table: Table, crc: Any) -> Any:
 
 @inlined
 def _fold_three(buffer: Bytes, position: int, block: int, crc: Any, table: Table) -> Any:
-    """Three neighbouring blocks side by side."""
+    """Folds three adjacent blocks in parallel."""
     first, second, third = crc, np.uint64(0), np.uint64(0)
     for at in range(position, position + block, 8):
         first = _fold_word(first, load_little_u64(buffer, at))
@@ -200,7 +202,7 @@ def crc32c_of(data: bytes | bytearray | memoryview, crc: int = 0) -> int:
 
 @kernel
 def crc32c_by_table(buffer: Bytes, start: int, end: int) -> int:
-    """The same without the CPU's instruction: what machines that lack it run."""
+    """As `crc32c` on a CPU without the instruction, for tests and benchmarks."""
     if start < 0 or start > end or end > buffer.size:
         raise IndexError("start and end do not name a range of the buffer")
     return as_int(_update_by_table(buffer, start, end, _ONES) ^ _ONES)

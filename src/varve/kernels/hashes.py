@@ -1,8 +1,8 @@
 """Hashes of record keys: SipHash for the key index, murmur for partitions and buckets.
 
-SipHash-2-4 with 128 bits of output is keyed: keys come from outside, and a crafted collision would
-remove somebody's data. Kafka's variant of MurmurHash2 chooses a record's partition, MurmurHash3 of
-32 bits is Iceberg's bucket transform.
+SipHash-2-4 with 128 bits of output is keyed by the topic id: clients choose the record keys, and a
+crafted collision would make compaction remove another key's record. Kafka's variant of MurmurHash2
+chooses a record's partition, MurmurHash3 of 32 bits is Iceberg's bucket transform.
 
 Invariant  no cell is read outside its column, whatever starts and sizes are.
 """
@@ -19,6 +19,7 @@ from varve.kernels.record_parse import Table
 
 Integers = npt.NDArray[np.int64]
 Hashes = npt.NDArray[np.uint64]
+# SipHash's initial state, and its constants for 128 bits of output.
 _START_0 = np.uint64(0x736F6D6570736575)
 _START_1 = np.uint64(0x646F72616E646F6D)
 _START_2 = np.uint64(0x6C7967656E657261)
@@ -26,6 +27,7 @@ _START_3 = np.uint64(0x7465646279746573)
 _WIDE_START = np.uint64(0xEE)
 _WIDE_FIRST = np.uint64(0xEE)
 _WIDE_SECOND = np.uint64(0xDD)
+# Kafka's org.apache.kafka.common.utils.Utils.murmur2, and MurmurHash3_x86_32.
 _MURMUR2_SEED = 0x9747B28C
 _MURMUR2_FACTOR = 0x5BD1E995
 _WORD_MASK = 0xFFFFFFFF
@@ -56,15 +58,15 @@ def _round(v0: Any, v1: Any, v2: Any, v3: Any) -> tuple[Any, Any, Any, Any]:
 
 @inlined
 def _last_word(start: int, size: int) -> Any:
-    """The bytes behind the last whole word, with the size's low byte on top; reads no others."""
-    rest = size & 7
+    """The bytes after the last whole word, with the size's low byte on top; reads no others."""
+    tail_size = size & 7
     word = np.uint64(size & 0xFF) << np.uint64(56)
-    if rest != 0:
+    if tail_size != 0:
         if size >= 8:
             tail = load_little_u64_at(start + size - 8)
-            word |= np.uint64(tail) >> np.uint64(64 - 8 * rest)
+            word |= np.uint64(tail) >> np.uint64(64 - 8 * tail_size)
         else:
-            for i in range(rest):
+            for i in range(tail_size):
                 word |= np.uint64(load_u8_at(start + i)) << np.uint64(8 * i)
     return word
 
@@ -99,10 +101,10 @@ def siphash(start: int, size: int, k0: Any, k1: Any) -> tuple[Any, Any]:
 
 @kernel
 def hash_keys(payload: Bytes, record_columns: Table, k0: Any, k1: Any, out: Hashes) -> None:
-    """Hash each record's key under the secret (k0, k1); null keys give 0, 0.
+    """Hashes each record's key under the secret (k0, k1); a null key gives (0, 0).
 
-    Pass k0 and k1 as np.uint64: the two little-endian halves of the sixteen key bytes. A row of
-    `out` holds the hash likewise. Columns that point outside the payload raise IndexError.
+    Pass k0 and k1 as np.uint64: the two little-endian halves of the sixteen secret bytes. A row of
+    `out` holds the two words of a hash. Columns that point outside the payload raise IndexError.
     """
     if out.shape[0] < record_columns.shape[0] or out.shape[1] < 2:
         raise IndexError("out has too few rows or columns for the hashes")
@@ -123,7 +125,7 @@ def hash_keys(payload: Bytes, record_columns: Table, k0: Any, k1: Any, out: Hash
 
 @kernel
 def hash_bytes(buffer: Bytes, start: int, end: int, k0: Any, k1: Any) -> tuple[int, int]:
-    """The hash of a single key, buffer[start:end], as `hash_keys` gives it."""
+    """The hash of a single key, buffer[start:end], as by `hash_keys`."""
     if start < 0 or start > end or end > buffer.size:
         raise IndexError("start and end do not name a range of the buffer")
     return siphash(address_of(buffer) + start, end - start, np.uint64(k0), np.uint64(k1))
@@ -131,7 +133,7 @@ def hash_bytes(buffer: Bytes, start: int, end: int, k0: Any, k1: Any) -> tuple[i
 
 @kernel
 def murmur2(key: Bytes) -> int:
-    """The hash of a whole buffer, as an unsigned number of 32 bits."""
+    """Kafka's murmur2 of a whole buffer, as an unsigned number of 32 bits."""
     size = key.size
     value = _MURMUR2_SEED ^ size
     whole = size & ~3
@@ -158,7 +160,7 @@ def murmur2(key: Bytes) -> int:
 def murmur3_cells(
     data: Bytes, offsets: npt.NDArray[np.int32], hashes: npt.NDArray[np.uint32]
 ) -> None:
-    """The hash of each cell of a binary column; `offsets` has one more entry than `hashes`."""
+    """MurmurHash3 of each cell of a binary column; `offsets` has one more entry than `hashes`."""
     for number in range(hashes.size):
         start = as_int(offsets[number])
         end = as_int(offsets[number + 1])
@@ -192,7 +194,7 @@ def murmur3_cells(
 def partition_keys(
     data: Bytes, starts: Integers, sizes: Integers, partition_count: int, out: Integers
 ) -> int:
-    """Fill in the partition of every non-null cell; returns -1, or the index of a bad cell."""
+    """Sets the partition of every non-null cell; returns -1, or the index of a bad cell."""
     if len(starts) != len(sizes) or len(out) != len(sizes) or partition_count < 1:
         return 0
     for index in range(len(sizes)):

@@ -1,4 +1,4 @@
-"""Keys of a segment's records as sorted entries: scan and hash, sort, digest. docs/formats/keys.md
+"""Scans records for their keys and writes the entries of a key index. docs/formats/keys.md
 
 Layout     an entry is four words of 64 bits: hash_high, hash_low, offset | record << 32,
            size | flags << 32. The offset counts from the segment's base offset, the record from
@@ -45,7 +45,7 @@ _MIX_LOW = np.uint64(0x94D049BB133111EB)
 
 @inlined
 def mix_entry(hash_high: Any, hash_low: Any, absolute_offset: Any) -> tuple[Any, Any]:
-    """Two words that stand for a key at an offset; a digest is their sum, in any order."""
+    """Two words for a key at an offset; a digest is their sum over entries in any order."""
     high = np.uint64(hash_high) + np.uint64(absolute_offset) * _MIX_OFFSET
     high = (high ^ (high >> np.uint64(30))) * _MIX_HIGH
     low = (np.uint64(hash_low) + (high ^ (high >> np.uint64(27)))) * _MIX_LOW
@@ -55,7 +55,7 @@ def mix_entry(hash_high: Any, hash_low: Any, absolute_offset: Any) -> tuple[Any,
 
 @inlined
 def _scan_records(
-    at: int,
+    address: int,
     end: int,
     index: int,
     last_index: int,
@@ -68,28 +68,28 @@ def _scan_records(
     out: int,
     out_end: int,
 ) -> tuple[int, int, int, int, int, int]:
-    """Records from `index` on into entries from `out` on, as long as there is room.
+    """Writes the entries of the records from `index` on, as long as there is room.
 
-    Gives status, the address and index of the first record not scanned, its predecessor's offset
-    delta, the address behind the entries, and how many keys were null. `offset` and `number` are
-    those of the batch's base offset and first record.
+    Returns the status, the address and index of the first record not scanned, its predecessor's
+    offset delta, the address after the entries, and the number of null keys. `offset` is the
+    batch's base offset relative to the segment's, `number` that of its first record.
     """
     null_keys = 0
     while index < last_index:
         if out == out_end:
-            return ScanStatus.FULL.value, at, index, previous_delta, out, null_keys
+            return ScanStatus.FULL.value, address, index, previous_delta, out, null_keys
         status, after, _time, delta, key, key_size, _value, value_size, _headers, _count = (
-            read_record(at, end)
+            read_record(address, end)
         )
         if status != RecordStatus.OK:
-            return status, at, index, previous_delta, out, null_keys
+            return status, address, index, previous_delta, out, null_keys
         if delta <= previous_delta or delta > last_delta:
-            return RecordStatus.OFFSET_DELTA.value, at, index, previous_delta, out, null_keys
+            return RecordStatus.OFFSET_DELTA.value, address, index, previous_delta, out, null_keys
         if key_size < 0:
             null_keys += 1
         else:
             high, low = siphash(key, key_size, k0, k1)
-            size = np.uint64(after - at)
+            size = np.uint64(after - address)
             if value_size < 0:
                 size |= _TOMBSTONE
             store_u64_at(out, high)
@@ -98,14 +98,14 @@ def _scan_records(
             store_u64_at(out + 24, size)
             out += _ENTRY_BYTES
         previous_delta = delta
-        at = after
+        address = after
         index += 1
-    return RecordStatus.OK.value, at, index, previous_delta, out, null_keys
+    return RecordStatus.OK.value, address, index, previous_delta, out, null_keys
 
 
 @inlined
 def _check_batch(count: int, size: int, base: int, last: int, first_number: int) -> int:
-    """Whether `size` bytes may hold the records, and the segment's entries their numbers."""
+    """Checks that `size` bytes can hold the records, and 32 bits their offsets and numbers."""
     if count < 0:
         return RecordStatus.NEGATIVE_COUNT.value
     if count > size // RECORD_SIZE_MIN or count > _UINT32_MAX - first_number:
@@ -131,11 +131,11 @@ def scan_keys(
 ) -> tuple[int, int, int, int, int, int]:
     """The keys of uncompressed batches, rows[first_row:last_row], as entries in file order.
 
-    Batches with `skip` set are only counted. Positions in `rows` are those of a file whose byte
-    `buffer_start` begins the buffer; `base_offset` is the segment's. Gives the entries, the
-    records of all batches, the null keys and the encoded bytes of those scanned, a status (a
-    RecordStatus, or ScanStatus.FULL when `out` has no room for a batch's records) and the row it
-    refers to, `last_row` if none: everything before that row is done.
+    Batches with `skip` set are only counted. `buffer` holds the data file from position
+    `buffer_start` on; `base_offset` is the segment's. Returns the number of entries, of records in
+    all batches and of null keys, the encoded bytes of the scanned batches, a status (a
+    RecordStatus, or ScanStatus.FULL when `out` has no room for a batch's records) and the row that
+    the status is about, or `last_row`: all rows before it are done.
     """
     if first_row < 0 or first_row > last_row or last_row > rows.shape[0]:
         raise IndexError("first_row and last_row do not name a range of the rows")
@@ -168,21 +168,21 @@ def scan_keys(
         last = rows[row, BatchColumn.LAST_OFFSET] - base_offset
         number = first_record_number + record_count
         status = _check_batch(count, size - HEADER_BYTES, base, last, number)
-        at = target + entry_count * _ENTRY_BYTES
-        if status == RecordStatus.OK and count > (target_end - at) // _ENTRY_BYTES:
+        address = target + entry_count * _ENTRY_BYTES
+        if status == RecordStatus.OK and count > (target_end - address) // _ENTRY_BYTES:
             status = ScanStatus.FULL.value
         if status != RecordStatus.OK:
             return entry_count, record_count, null_keys, record_bytes, status, row
         records = start + position + HEADER_BYTES
         end = start + position + size
-        status, behind, _index, _delta, after, nulls = _scan_records(
-            records, end, 0, count, -1, last - base, base, number, k0, k1, at, target_end
+        status, scanned_end, _index, _delta, after, nulls = _scan_records(
+            records, end, 0, count, -1, last - base, base, number, k0, k1, address, target_end
         )
-        if status == RecordStatus.OK and count != 0 and behind != end:
+        if status == RecordStatus.OK and count != 0 and scanned_end != end:
             status = RecordStatus.TRAILING_BYTES.value
         if status != RecordStatus.OK:
             return entry_count, record_count, null_keys, record_bytes, status, row
-        entry_count += (after - at) // _ENTRY_BYTES
+        entry_count += (after - address) // _ENTRY_BYTES
         record_count += count
         null_keys += nulls
         if count != 0:
@@ -208,8 +208,8 @@ def scan_payload_keys(
     """The keys of one batch's records, payload[position:end], as entries in their order.
 
     Begin with index 0 and previous_delta -1; `offset` is the batch's base offset relative to the
-    segment's. Gives entries, null keys, status, and the position, index and previous delta to go
-    on from when the status is ScanStatus.FULL, or of the record at fault.
+    segment's. Returns the number of entries and of null keys, the status, and a position, index and
+    previous delta: with ScanStatus.FULL those to continue from, else those of the bad record.
     """
     if position < 0 or position > end or end > payload.size:
         raise IndexError("position and end do not name a range of the payload")
@@ -228,7 +228,7 @@ def scan_payload_keys(
         return 0, 0, status, position, index, previous_delta
     start = address_of(payload)
     target = address_of(out)
-    status, behind, index, previous_delta, after, null_keys = _scan_records(
+    status, scanned_end, index, previous_delta, after, null_keys = _scan_records(
         start + position,
         start + end,
         index,
@@ -242,10 +242,10 @@ def scan_payload_keys(
         target,
         target + out.shape[0] * _ENTRY_BYTES,
     )
-    if status == RecordStatus.OK and behind != start + end:
+    if status == RecordStatus.OK and scanned_end != start + end:
         status = RecordStatus.TRAILING_BYTES.value
     entry_count = (after - target) // _ENTRY_BYTES
-    return entry_count, null_keys, status, behind - start, index, previous_delta
+    return entry_count, null_keys, status, scanned_end - start, index, previous_delta
 
 
 @kernel
@@ -253,14 +253,14 @@ def digest_entries(entries: Entries, base_offset: int) -> tuple[Any, Any]:
     """The sums of `mix_entry` over the entries, with their offsets made absolute."""
     if entries.shape[1] != ENTRY_WORDS:
         raise IndexError("entries have four words each")
-    at = address_of(entries)
+    address = address_of(entries)
     high, low = np.uint64(0), np.uint64(0)
     for _ in range(entries.shape[0]):
-        offset = (load_u64_at(at + 16) & _LOW_HALF) + np.uint64(base_offset)
-        first, second = mix_entry(load_u64_at(at), load_u64_at(at + 8), offset)
+        offset = (load_u64_at(address + 16) & _LOW_HALF) + np.uint64(base_offset)
+        first, second = mix_entry(load_u64_at(address), load_u64_at(address + 8), offset)
         high += first
         low += second
-        at += _ENTRY_BYTES
+        address += _ENTRY_BYTES
     return high, low
 
 

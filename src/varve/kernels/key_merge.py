@@ -1,11 +1,11 @@
-"""Which record of each key is the latest, over the key entries of many segments.
+"""Finds the latest record of each key over the key entries of many segments.
 
-Each segment brings its entries sorted by hash (docs/formats/keys.md). A narrow range of hashes is
-taken from all of them at a time, newest segment first, through a table small enough for the
-cache: the first entry seen of a hash wins, every later one is superseded.
+The entries of a segment are sorted by hash (docs/formats/keys.md). The merge walks narrow ranges of
+hashes; in each it enters the entries of all segments, newest first, into a hash table that fits the
+CPU's cache: the first entry of a hash is the latest, all others are superseded.
 
-Invariant  entries are compared by all 128 bits of their hash. Bits are set for records of the
-           given numbers only; nothing outside the bitmaps is written.
+Invariant  entries are compared by all 128 bits of their hash. Bits are set only for records that
+           the segments have; nothing outside the bitmaps is written.
 """
 
 from enum import IntEnum
@@ -22,6 +22,9 @@ Integers = npt.NDArray[np.int64]
 Bits = npt.NDArray[np.uint8]
 
 _RANGE_ENTRIES = 2048
+"""Entries per range on average: their table of 128 KiB fits the second-level cache."""
+# States of a slot of the table.
+_FREE, _VALUE, _TOMBSTONE = 0, 1, 2
 _FLAG_TOMBSTONE = np.uint64(1)
 _LOW = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
@@ -29,19 +32,19 @@ _ONE = np.uint64(1)
 
 
 class Tally(IntEnum):
-    """Columns of what a merge counts per segment; the digests wrap around."""
+    """Columns of the counts of a merge, one row per segment; the digests wrap around."""
 
     KEPT = 0
     KEPT_BYTES = 1
     SUPERSEDED = 2
     SUPERSEDED_BYTES = 3
     EXPIRED = 4
-    """Tombstones past their horizon that are the latest of their key."""
+    """Tombstones past their delete horizon that are the latest of their key."""
     EXPIRED_BYTES = 5
     DELETED = 6
-    """Of the superseded, those whose latest record is a tombstone."""
+    """Superseded records whose key has a tombstone as its latest record."""
     TOMBSTONES = 7
-    """Of the kept, those without a value."""
+    """Kept records without a value."""
     DIGEST_HIGH = 8
     DIGEST_LOW = 9
 
@@ -61,7 +64,7 @@ def _set_bit(bits: Bits, number: int) -> None:
 
 @kernel
 def _find_end(entries: Entries, start: int, end: int, limit: Any) -> int:
-    """The first entry in [start, end) whose high word reaches the limit; seldom far from start."""
+    """The first entry in [start, end) with a high word of at least `limit`; gallops from `start`."""
     step = 8
     while start + step < end and entries[start + step, 0] < limit:
         start += step
@@ -90,13 +93,13 @@ def merge_latest(
     tombstones: Bits,
     tallies: Integers,
 ) -> int:
-    """Take one range of hashes: segment s, oldest first, has entries[bounds[s]:bounds[s + 1]].
+    """Merges the entries of one range of hashes, entries[bounds[s]:bounds[s + 1]] for segment s.
 
-    `low` and `high` (np.uint64, both included) enclose all high words. Record r of segment s is
-    bit `bit_starts[s] + r` of the three bitmaps: `expired` marks the records of batches past their
-    horizon, `keep` gets the latest records, `tombstones` those of them without a value. `tallies`
-    (a row per segment, columns by `Tally`) is added to. Gives the number of the first segment
-    that names a record it does not have, or -1.
+    Segments are numbered from the oldest on. `low` and `high` (np.uint64, both included) enclose
+    all high words. Record r of segment s is bit `bit_starts[s] + r` of the three bitmaps: `expired`
+    marks the records of batches past their delete horizon, `keep` gets the latest records,
+    `tombstones` those of them without a value. The counts are added to `tallies`. Returns the
+    number of a segment with an entry for a record that it does not have, or -1.
     """
     count = len(base_offsets)
     if len(bounds) != count + 1 or len(record_counts) != count or len(bit_starts) != count:
@@ -125,15 +128,15 @@ def merge_latest(
     while True:
         is_last = high - start <= width
         limit = high if is_last else start + width
-        held = 0
+        entry_count = 0
         for s in range(count):
             if is_last:
                 ends[s] = bounds[s + 1]
             else:
                 ends[s] = _find_end(entries, cursors[s], bounds[s + 1], limit)
-            held += ends[s] - cursors[s]
-        if 2 * held > capacity:
-            while 2 * held > capacity:
+            entry_count += ends[s] - cursors[s]
+        if 2 * entry_count > capacity:
+            while 2 * entry_count > capacity:
                 capacity *= 2
             table = np.empty((capacity, 2), np.uint64)
             state = np.zeros(capacity, np.uint8)
@@ -145,25 +148,25 @@ def merge_latest(
             tally = tallies[s]
             for i in range(cursors[s], ends[s]):
                 hash_high, hash_low = entries[i, 0], entries[i, 1]
-                place, rest = entries[i, 2], entries[i, 3]
-                record = np.int64(place >> _HALF)
+                offset_and_record, size_and_flags = entries[i, 2], entries[i, 3]
+                record = np.int64(offset_and_record >> _HALF)
                 if record >= record_counts[s]:
                     return s
-                size = np.int64(rest & _LOW)
-                is_tombstone = (rest >> _HALF) & _FLAG_TOMBSTONE
+                size = np.int64(size_and_flags & _LOW)
+                is_tombstone = (size_and_flags >> _HALF) & _FLAG_TOMBSTONE
                 slot = np.int64(hash_low & mask)
-                while state[slot] != 0 and (
+                while state[slot] != _FREE and (
                     table[slot, 0] != hash_high or table[slot, 1] != hash_low
                 ):
                     slot = np.int64(np.uint64(slot + 1) & mask)
-                if state[slot] != 0:
+                if state[slot] != _FREE:
                     tally[Tally.SUPERSEDED] += 1
                     tally[Tally.SUPERSEDED_BYTES] += size
-                    tally[Tally.DELETED] += np.int64(state[slot] == 2)
+                    tally[Tally.DELETED] += np.int64(state[slot] == _TOMBSTONE)
                     continue
                 table[slot, 0] = hash_high
                 table[slot, 1] = hash_low
-                state[slot] = 2 if is_tombstone else 1
+                state[slot] = _TOMBSTONE if is_tombstone else _VALUE
                 bit = bit_starts[s] + record
                 if is_tombstone:
                     if _has_bit(expired, bit):
@@ -175,7 +178,7 @@ def merge_latest(
                 _set_bit(keep, bit)
                 tally[Tally.KEPT] += 1
                 tally[Tally.KEPT_BYTES] += size
-                offset = np.uint64(base_offsets[s]) + (place & _LOW)
+                offset = np.uint64(base_offsets[s]) + (offset_and_record & _LOW)
                 first, second = mix_entry(hash_high, hash_low, offset)
                 tally[Tally.DIGEST_HIGH] += np.int64(first)
                 tally[Tally.DIGEST_LOW] += np.int64(second)
@@ -188,7 +191,7 @@ def merge_latest(
 
 @kernel
 def count_bits(bits: Bits, start: int, counts: Integers, out: Integers) -> None:
-    """How many bits are set in each of consecutive groups of `counts` bits from `start` on."""
+    """Counts the set bits in each of consecutive groups of `counts` bits, from `start` on."""
     if len(out) < len(counts):
         raise IndexError("out is shorter than counts")
     at = start
@@ -196,25 +199,25 @@ def count_bits(bits: Bits, start: int, counts: Integers, out: Integers) -> None:
         end = at + counts[index]
         if at < 0 or end < at or end > len(bits) * 8:
             raise IndexError("a group lies outside the bits")
-        found = 0
+        bit_count = 0
         while at < end and at & 7:
-            found += as_int(_has_bit(bits, at))
+            bit_count += as_int(_has_bit(bits, at))
             at += 1
         while end - at >= 8:
             byte = bits[at >> 3]
             byte = byte - ((byte >> np.uint8(1)) & np.uint8(0x55))
             byte = (byte & np.uint8(0x33)) + ((byte >> np.uint8(2)) & np.uint8(0x33))
-            found += as_int((byte + (byte >> np.uint8(4))) & np.uint8(0x0F))
+            bit_count += as_int((byte + (byte >> np.uint8(4))) & np.uint8(0x0F))
             at += 8
         while at < end:
-            found += as_int(_has_bit(bits, at))
+            bit_count += as_int(_has_bit(bits, at))
             at += 1
-        out[index] = found
+        out[index] = bit_count
 
 
 @kernel
 def set_ranges(bits: Bits, starts: Integers, counts: Integers) -> None:
-    """Set `counts[i]` bits from `starts[i]` on, for each i."""
+    """Sets `counts[i]` bits from `starts[i]` on, for each i."""
     if len(starts) != len(counts):
         raise IndexError("starts and counts differ in length")
     for index in range(len(starts)):

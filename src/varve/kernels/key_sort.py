@@ -1,11 +1,11 @@
 """Sorts key entries by their hash and keeps the latest of each. docs/formats/keys.md
 
-Hashes are spread evenly, so their top bits deal the entries into buckets that fit the cache, and
-the bits below into cells of a few entries, which are inserted one by one. Cells that somebody made
-large with chosen keys are merge-sorted: no input takes more than n log n steps.
+Hashes are uniform, so their top bits distribute the entries over buckets that fit the CPU's cache,
+and the bits below over cells of a few entries, which are sorted by insertion. A cell that crafted
+keys make large is sorted by merging: no input takes more than n log n steps.
 
-Invariant  entries arrive in the order of their offsets and stay so among equal hashes: the last of
-           them is the latest. Nothing outside the two arrays is read or written.
+Invariant  the sort is stable. Entries come in the order of their offsets, so the last of equal
+           hashes is the latest. Nothing outside the two arrays is read or written.
 """
 
 from typing import Any
@@ -21,9 +21,12 @@ Counts = npt.NDArray[np.int64]
 
 ENTRY_BYTES = 8 * ENTRY_WORDS
 _BUCKET_BITS = 11
+"""Buckets of about 2^11 entries, 64 KiB, fit the CPU's second-level cache."""
 _BUCKET_BITS_MAX = 12
+"""More buckets than 2^12 would exceed the entries of the TLB."""
 _CELL_BITS_MAX = 13
 _CELL_DISTINCT_MAX = 40
+"""Different hashes in a cell up to which insertion is used; uniform hashes never reach it."""
 
 
 @inlined
@@ -33,7 +36,7 @@ def copy_entry(target: int, source: int) -> None:
 
 @inlined
 def _bits_of(count: int) -> int:
-    """How many bits it takes to count below `count`."""
+    """The number of bits needed for numbers below `count`."""
     bits = 0
     while (1 << bits) < count:
         bits += 1
@@ -42,7 +45,7 @@ def _bits_of(count: int) -> int:
 
 @inlined
 def _is_above(first: int, second: int) -> bool:
-    """Whether the hash at an address is larger than that at another."""
+    """Whether the hash at address `first` is larger than that at `second`."""
     high, other_high = load_u64_at(first), load_u64_at(second)
     if high != other_high:
         return bool(high > other_high)
@@ -58,8 +61,10 @@ def _is_same(first: int, second: int) -> bool:
 
 
 @inlined
-def _deal(source: int, count: int, target: int, skipped_bits: int, bits: int, ends: Counts) -> None:
-    """Copies entries into 2^bits cells by the hash bits behind `skipped_bits`, in their order.
+def _distribute(
+    source: int, count: int, target: int, skipped_bits: int, bits: int, ends: Counts
+) -> None:
+    """Copies entries into 2^bits cells by the hash bits after `skipped_bits`, in their order.
 
     Afterwards ends[i] is the end of cell i, counted in entries from `target`.
     """
@@ -86,7 +91,7 @@ def _deal(source: int, count: int, target: int, skipped_bits: int, bits: int, en
 
 @kernel
 def _merge_runs(first: int, count: int, spare: int) -> None:
-    """Sorts `count` entries at an address, stably; `spare` is room for as many."""
+    """Merge-sorts `count` entries at an address, stably; `spare` has room for as many."""
     width = 1
     source, target = first, spare
     while width < count:
@@ -111,11 +116,11 @@ def _merge_runs(first: int, count: int, spare: int) -> None:
 
 
 @kernel
-def _settle_large(out: int, out_end: int, at: int, end: int, spare: int) -> int:
-    """The rest of a cell of many different hashes; returns the address after its last entry.
+def _merge_cell(out: int, out_end: int, at: int, end: int, spare: int) -> int:
+    """Finishes a cell of many different hashes by merging; returns the address after its entries.
 
-    Those between `out` and `out_end` are settled, those between `at` and `end` are not; `spare`
-    has room for all of them.
+    Entries in [out, out_end) are sorted already, those in [at, end) are not; `spare` has room for
+    all of them.
     """
     first = at - (out_end - out)
     source, target = out_end, at
@@ -135,41 +140,44 @@ def _settle_large(out: int, out_end: int, at: int, end: int, spare: int) -> int:
 
 
 @inlined
-def _settle(out: int, at: int, end: int, spare: int) -> int:
-    """Inserts the entries of a cell, [at, end), from `out` on; a later one replaces its equal."""
+def _sort_cell(out: int, at: int, end: int, spare: int) -> int:
+    """Sorts the entries [at, end) of a cell to `out`; a later entry replaces one of its hash.
+
+    Returns the address after the last entry written.
+    """
     out_end = out
     while at < end:
         if out_end - out > _CELL_DISTINCT_MAX * ENTRY_BYTES:
-            return _settle_large(out, out_end, at, end, spare)
+            return _merge_cell(out, out_end, at, end, spare)
         high, low = load_u64_at(at), load_u64_at(at + 8)
-        place = out_end
+        slot = out_end
         is_new = True
-        while place > out:
-            other = load_u64_at(place - ENTRY_BYTES)
+        while slot > out:
+            other = load_u64_at(slot - ENTRY_BYTES)
             if other < high:
                 break
             if other == high:
-                other_low = load_u64_at(place - ENTRY_BYTES + 8)
+                other_low = load_u64_at(slot - ENTRY_BYTES + 8)
                 if other_low < low:
                     break
                 if other_low == low:
                     is_new = False
-                    place -= ENTRY_BYTES
+                    slot -= ENTRY_BYTES
                     break
-            place -= ENTRY_BYTES
+            slot -= ENTRY_BYTES
         if not is_new:
-            copy_entry(place, at)
-        elif place == out_end:
+            copy_entry(slot, at)
+        elif slot == out_end:
             if out_end != at:
                 copy_entry(out_end, at)
             out_end += ENTRY_BYTES
         else:
             copy_entry(spare, at)
             move = out_end
-            while move > place:
+            while move > slot:
                 copy_entry(move, move - ENTRY_BYTES)
                 move -= ENTRY_BYTES
-            copy_entry(place, spare)
+            copy_entry(slot, spare)
             out_end += ENTRY_BYTES
         at += ENTRY_BYTES
     return out_end
@@ -177,9 +185,10 @@ def _settle(out: int, at: int, end: int, spare: int) -> int:
 
 @kernel
 def sort_entries(entries: Entries, scratch: Entries) -> int:
-    """Sorts in place by hash and keeps the last of equal ones; returns how many are left.
+    """Sorts in place by hash and keeps the last entry of each hash; returns their number.
 
-    `scratch` has room for as many entries; its content is lost, as is that behind those left.
+    `scratch` has room for as many entries. Its content, and that of `entries` after those kept, is
+    undefined afterwards.
     """
     count = entries.shape[0]
     if entries.shape[1] != ENTRY_WORDS or scratch.shape[1] != ENTRY_WORDS:
@@ -190,7 +199,7 @@ def sort_entries(entries: Entries, scratch: Entries) -> int:
     bucket_bits = min(max(_bits_of(count) - _BUCKET_BITS, 1), _BUCKET_BITS_MAX)
     bucket_ends = np.empty(1 << bucket_bits, np.int64)
     cell_ends = np.empty(1 << _CELL_BITS_MAX, np.int64)
-    _deal(first, count, spare, 0, bucket_bits, bucket_ends)
+    _distribute(first, count, spare, 0, bucket_bits, bucket_ends)
     out = first
     bucket_start = 0
     for bucket in range(1 << bucket_bits):
@@ -198,13 +207,13 @@ def sort_entries(entries: Entries, scratch: Entries) -> int:
         if size == 0:
             continue
         cell_bits = min(max(_bits_of(size) - 1, 1), _CELL_BITS_MAX)
-        dealt = spare + bucket_start * ENTRY_BYTES
+        bucket_source = spare + bucket_start * ENTRY_BYTES
         target = first + bucket_start * ENTRY_BYTES
-        _deal(dealt, size, target, bucket_bits, cell_bits, cell_ends)
+        _distribute(bucket_source, size, target, bucket_bits, cell_bits, cell_ends)
         at = target
         for cell in range(1 << cell_bits):
             end = target + cell_ends[cell] * ENTRY_BYTES
-            out = _settle(out, at, end, dealt)
+            out = _sort_cell(out, at, end, bucket_source)
             at = end
         bucket_start = bucket_ends[bucket]
     return (out - first) // ENTRY_BYTES

@@ -1,11 +1,11 @@
 """Loads, stores and copies inside kernels, by position in a buffer or by address.
 
-An array that is passed to a function inside a loop costs two atomic reference counts per call, so a
-loop over many small fields takes the address of its buffer once and works with addresses.
+Passing an array to a function costs two atomic updates of its reference count per call, so a loop
+over many small fields takes the address of its buffer once and works with addresses.
 
-Invariant  nothing is checked here: the caller has compared the range with the end of its buffer and
-           keeps the array alive that owns the bytes. numba frees an array that a kernel allocates
-           after the last use of its name; `keep_alive` is such a use. Python objects are borrowed
+Invariant  nothing is checked here: the caller checks the range against its buffer, and keeps the
+           array alive that owns the bytes. numba frees an array that a kernel allocates after the
+           last use of its name; `keep_alive` is such a use. Python objects are borrowed
            addresses: a call on an object of another type returns -1, or 0 for an address, and sets
            an error that `clear_error` clears.
 Threads    the functions on Python objects need the GIL, see `compile.object_kernel`.
@@ -128,14 +128,14 @@ store_u64_at = _store_at(64)
 address_of = cast(Callable[[npt.NDArray[Any]], int], intrinsic(_address_typer))
 """The address of the first byte of an array without gaps."""
 keep_alive = cast(Callable[[npt.NDArray[Any]], None], intrinsic(_keep_alive_typer))
-"""Keeps an array alive up to here whose address is in use."""
+"""Keeps an array alive up to this call, while its address is in use."""
 copy_bytes = cast(Callable[[int, int, int], None], intrinsic(_copy_typer))
 """`copy_bytes(target, source, size)`; the two do not overlap."""
 
 
 @inlined
 def append_bytes(at: int, source: int, size: int) -> int:
-    """Copies bytes to an address; returns the address behind them."""
+    """Copies bytes to an address; returns the address after them."""
     copy_bytes(at, source, size)
     return at + size
 
@@ -149,9 +149,9 @@ def append_byte(at: int, byte: int) -> int:
 @inlined
 def append_decimal(at: int, number: int) -> int:
     """Writes the decimal digits of a number that is not negative."""
-    count, rest = 1, number
-    while rest >= 10:
-        rest //= 10
+    count, quotient = 1, number
+    while quotient >= 10:
+        quotient //= 10
         count += 1
     for step in range(count):
         store_u8_at(at + count - 1 - step, np.uint64(0x30 + number % 10))
@@ -161,7 +161,7 @@ def append_decimal(at: int, number: int) -> int:
 
 @inlined
 def append_big_endian(at: int, value: Any, size: int) -> int:
-    """Writes the low `size` bytes of a number, the highest first."""
+    """Writes the low `size` bytes of a number, the highest byte first."""
     for index in range(size):
         store_u8_at(at + index, np.uint64(value) >> np.uint64(8 * (size - 1 - index)))
     return at + size

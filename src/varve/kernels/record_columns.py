@@ -1,9 +1,9 @@
-"""Records of many batches parsed into one table, and cells of tables joined into columns.
+"""Parses the records of many batches into one table, and copies cells into Arrow's columns.
 
-A column is what Arrow calls a variable-size binary layout: the bytes of all cells one after the
-other, and 32-bit offsets of where each begins.
+A column has Arrow's variable-size binary layout: the bytes of all cells one after the other, and
+the 32-bit offset of each cell.
 
-Invariant  nothing outside the given buffers is read or written, whatever tables and bytes are.
+Invariant  nothing outside the given buffers is read or written, whatever the tables and bytes are.
 Threads    `join_byte_strings` keeps the GIL: it reads Python objects. No Python code runs
            meanwhile, so the list cannot change.
 """
@@ -39,7 +39,7 @@ Flags = npt.NDArray[np.bool_]
 Hashes = npt.NDArray[np.uint64]
 
 PLACE_COUNT = 6
-"""Columns of the places of batches: start and end of the records in the payload, their count, base
+"""Columns of a table of batches: start and end of the records in the payload, record count, base
 offset, base timestamp, and the log append time or NO_LOG_APPEND_TIMESTAMP."""
 HEADER_CELL_COUNT = 4
 """Columns of header cells: start and size of the key, start and size of the value; -1 is null."""
@@ -48,9 +48,10 @@ COLUMN_BYTES_MAX = (1 << 31) - 1
 
 @kernel
 def parse_batches(payload: Bytes, places: Table, out: Table) -> tuple[int, int, int]:
-    """Fill a row of `out` per record of all batches: RecordStatus, the batch and record at fault.
+    """Fills a row of `out` per record of all batches: RecordStatus, and the bad batch and record.
 
-    Starts in the rows count from the payload's first byte.
+    `places` has the `PLACE_COUNT` columns. Starts in the rows of `out` count from the payload's
+    first byte.
     """
     if places.shape[1] != PLACE_COUNT:
         raise IndexError("places have too few columns")
@@ -100,7 +101,7 @@ def column_offsets(cells: Table, size_field: int, chosen: Numbers, out: Offsets)
 def copy_cells(
     payload: Bytes, cells: Table, start_field: int, chosen: Numbers, offsets: Offsets, out: Bytes
 ) -> None:
-    """Copy the chosen cells to their `column_offsets`."""
+    """Copies the chosen cells to their `column_offsets`."""
     if start_field < 0 or start_field >= cells.shape[1] or offsets.size < chosen.size + 1:
         raise IndexError("the field is not there, or offsets are too few")
     source, target = address_of(payload), address_of(out)
@@ -122,7 +123,7 @@ def copy_cells(
 
 @kernel
 def find_header_cells(payload: Bytes, records: Table, chosen: Numbers, out: Table) -> int:
-    """A row of `out` per header of the chosen records, in order; gives a RecordStatus."""
+    """Fills a row of `out` per header of the chosen records, in order; returns a RecordStatus."""
     if records.shape[1] < RECORD_COLUMN_COUNT or out.shape[1] != HEADER_CELL_COUNT:
         raise IndexError("records or out have too few columns")
     base = address_of(payload)
@@ -154,7 +155,10 @@ def find_header_cells(payload: Bytes, records: Table, chosen: Numbers, out: Tabl
 
 @kernel
 def add_hashes(hashes: Hashes, slots: Hashes) -> None:
-    """Put hashes into a set that has room for them and more; a hash of zeros stands for none."""
+    """Adds hashes to a set; a hash of zeros marks a free slot and is not added.
+
+    The number of slots is a power of two, and larger than that of the hashes.
+    """
     mask = np.uint64(slots.shape[0] - 1)
     for row in range(hashes.shape[0]):
         if hashes[row, 0] == 0 and hashes[row, 1] == 0:
@@ -170,10 +174,10 @@ def add_hashes(hashes: Hashes, slots: Hashes) -> None:
 
 @kernel
 def mark_latest(hashes: Hashes, records: Table, keep: Flags, slots: Hashes) -> int:
-    """From the last record to the first: keep those whose key is not in the set, and put it in.
+    """Keeps, of the records marked in `keep`, the last one of each key that is not in the set.
 
-    Records that are not to be kept, or have no key, are passed over. The number of slots is a power
-    of two, at least twice that of the hashes it will hold. Gives how many were new.
+    Adds their keys to the set, and unmarks all others and those without a key. The number of slots
+    is a power of two, at least twice that of the hashes. Returns the number of keys added.
     """
     if hashes.shape[0] < records.shape[0] or keep.size < records.shape[0]:
         raise IndexError("there are fewer hashes or flags than records")
@@ -186,13 +190,13 @@ def mark_latest(hashes: Hashes, records: Table, keep: Flags, slots: Hashes) -> i
         if records[row, RecordColumn.KEY_SIZE] < 0:
             continue
         slot = hashes[row, 0] & mask
-        is_known = False
+        is_in_set = False
         while slots[slot, 0] != 0 or slots[slot, 1] != 0:
             if slots[slot, 0] == hashes[row, 0] and slots[slot, 1] == hashes[row, 1]:
-                is_known = True
+                is_in_set = True
                 break
             slot = (slot + np.uint64(1)) & mask
-        if not is_known:
+        if not is_in_set:
             slots[slot, 0] = hashes[row, 0]
             slots[slot, 1] = hashes[row, 1]
             keep[row] = True
@@ -226,10 +230,10 @@ def _join_list(cells: int, none: int) -> Any:
 
 
 def join_byte_strings(cells: list[bytes | None]) -> tuple[int, Bytes, Numbers, Numbers]:
-    """A list of byte strings as one column: (-1, bytes, starts, sizes), None has size -1.
+    """A list of byte strings as one column: (-1, bytes, starts, sizes); None has size -1.
 
-    The first number is the index of the first item that is neither bytes nor None. Joining in
-    Python would take longer than building the batch.
+    The first number is -1, or the index of the first item that is neither bytes nor None. Joining
+    in Python would take longer than building the batch.
     """
     joined: tuple[int, Bytes, Numbers, Numbers] = _join_list(id(cells), id(None))
     return joined

@@ -1,10 +1,11 @@
-"""Records of one batch parsed into a table, or into a summary. docs/formats/record-batch.md
+"""Parses the records of one batch into a table, or into a summary. docs/formats/record-batch.md
 
-The records lie in payload[start:end]: the batch's own bytes behind its header, or what those
-decompress to.
+The records are in payload[start:end]: the bytes of the batch after its header, decompressed if
+need be.
 
-Invariant  nothing outside [start, end) is read and no loop runs longer than those bytes, whatever
-           they are: a record takes at least seven, and a count that cannot fit is refused at once.
+Invariant  nothing outside [start, end) is read, and no loop takes more steps than there are bytes,
+           whatever they are: a record takes at least seven, and a count that cannot fit is
+           rejected at once.
 """
 
 from typing import Any
@@ -58,7 +59,7 @@ def _field_fault(after: int) -> int:
 
 @inlined
 def _skip_field(at: int, end: int) -> tuple[int, int, int, int]:
-    """A field behind its length: status, start, size (-1 for any negative length), address."""
+    """A field with its length before it: status, start, size (-1 if negative), address after it."""
     size, start = read_varint(at, end)
     if start < 0:
         return _field_fault(start), at, -1, at
@@ -71,7 +72,7 @@ def _skip_field(at: int, end: int) -> tuple[int, int, int, int]:
 
 @kernel
 def _skip_headers(at: int, end: int, count: int) -> tuple[int, int]:
-    """Status and the address behind `count` headers, each of which takes at least two bytes."""
+    """Status and the address after `count` headers, each of at least two bytes."""
     for _ in range(count):
         status, _start, size, at = _skip_field(at, end)
         if status != RecordStatus.OK:
@@ -89,8 +90,8 @@ def read_record(at: int, end: int) -> Any:
     """Status and the fields of the record at an address, as plain numbers.
 
     (status, end of record, timestamp delta, offset delta, key, key size, value, value size,
-    headers, headers count). Starts are addresses; if the status is not OK, the other numbers mean
-    nothing. The compiler drops what the caller does not use.
+    headers, headers count). Starts are addresses; if the status is not OK, the other numbers are
+    meaningless. The compiler removes what the caller does not use.
     """
     length, start = read_varint(at, end)
     if start < 0:
@@ -151,10 +152,10 @@ def parse_records(
     log_append_timestamp: int,
     out: Table,
 ) -> tuple[int, int]:
-    """Fill a row of `out` for each record; gives a RecordStatus and how many rows were filled.
+    """Fills a row of `out` for each record; returns a RecordStatus and the number of rows filled.
 
-    `log_append_timestamp` is the batch's max timestamp if its records bear the log append time,
-    otherwise NO_LOG_APPEND_TIMESTAMP. With a fault, the second number is the record with the fault.
+    `log_append_timestamp` is the batch's max timestamp if its records have the log append time,
+    otherwise NO_LOG_APPEND_TIMESTAMP. If a record is bad, the second number is its index.
     """
     if start < 0 or start > end or end > payload.size:
         raise IndexError("start and end do not name a range of the payload")
@@ -249,7 +250,7 @@ def summarize_range(
 def summarize_records(
     payload: Bytes, start: int, end: int, count: int, base_timestamp: int, out: Row
 ) -> int:
-    """Fill the `InspectionColumn` fields of `out` from a payload; gives the RecordStatus too."""
+    """Fills the `InspectionColumn` fields of `out` from a payload; returns the RecordStatus."""
     if start < 0 or start > end or end > payload.size:
         raise IndexError("start and end do not name a range of the payload")
     if out.size < INSPECTION_COLUMN_COUNT:

@@ -1,6 +1,6 @@
-"""Which batches belong to aborted transactions, and the types of control batches.
+"""Finds the batches of aborted transactions, and the types of control batches.
 
-Invariant  nothing outside the given ranges is read or written, whatever rows and bytes say.
+Invariant  nothing outside the given ranges is read or written, whatever the rows and bytes are.
 """
 
 import numpy as np
@@ -25,12 +25,12 @@ Numbers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.uint8]
 
 ABORTED_COLUMNS = 3
-"""Producer id, first offset and the largest last offset of the producer's so far."""
+"""Producer id, first offset, and the largest last offset of the producer's rows up to this one."""
 
 
 @kernel
 def find_aborted(rows: Table, candidates: Flags, aborted: Table, out: Flags) -> None:
-    """out[i] = 1 for each candidate row that lies in an aborted transaction of its producer.
+    """Sets out[i] to 1 for each candidate row inside an aborted transaction of its producer.
 
     `aborted` is sorted by producer id and first offset.
     """
@@ -59,9 +59,9 @@ def find_aborted(rows: Table, candidates: Flags, aborted: Table, out: Flags) -> 
 def read_control_types(
     buffer: Bytes, buffer_start: int, rows: Table, numbers: Numbers, out: Numbers
 ) -> tuple[int, int]:
-    """The control type of each batch that `numbers` names: uncompressed, of one record.
+    """Reads the control types of the batches in rows `numbers`, each uncompressed with one record.
 
-    Gives a RecordStatus and the number of the row at fault.
+    Returns a RecordStatus and the number of the bad row.
     """
     if rows.shape[1] < BATCH_COLUMN_COUNT or out.size < numbers.size:
         raise IndexError("rows or out have too few columns or cells")

@@ -3,7 +3,7 @@
 Layout     little-endian groups of seven bits, high bit set while more follow; at most five bytes
            for 32 bits, ten for 64. Bits beyond the type's width in the last byte are dropped, as
            Kafka drops them.
-Invariant  nothing at or behind `end` is read. The writer's caller has checked that there is space.
+Invariant  nothing at or after `end` is read. The caller of a writer checks that there is room.
 """
 
 from typing import Any
@@ -19,7 +19,7 @@ VARINT_TOO_LONG = -2
 
 @inlined
 def _read_groups(at: int, end: int, byte_count_max: int) -> tuple[Any, int]:
-    """The bits of an integer, and the address behind it or a negative fault."""
+    """The bits of an integer, and the address after it or a negative fault."""
     value = np.uint64(0)
     limit = min(end, at + byte_count_max)
     shift = np.uint64(0)
@@ -36,7 +36,7 @@ def _read_groups(at: int, end: int, byte_count_max: int) -> tuple[Any, int]:
 
 @inlined
 def read_varint(at: int, end: int) -> tuple[int, int]:
-    """A 32-bit integer and the address behind it, or a negative address that encodes the fault."""
+    """A 32-bit integer and the address after it, or a negative address that encodes the fault."""
     if at < end:
         first = load_u8_at(at)
         if first < 0x80:
@@ -53,7 +53,7 @@ def read_varint(at: int, end: int) -> tuple[int, int]:
 
 @inlined
 def read_varlong(at: int, end: int) -> tuple[int, int]:
-    """A 64-bit integer and the address behind it, or a negative address that encodes the fault."""
+    """A 64-bit integer and the address after it, or a negative address that encodes the fault."""
     if at < end:
         byte = load_u8_at(at)
         if byte < 0x80:
@@ -69,21 +69,21 @@ def zigzag(value: int) -> Any:
 
 @inlined
 def varint_size(value: int) -> int:
-    rest = zigzag(value)
+    remaining_bits = zigzag(value)
     size = 1
-    while rest >= np.uint64(128):
-        rest >>= np.uint64(7)
+    while remaining_bits >= np.uint64(128):
+        remaining_bits >>= np.uint64(7)
         size += 1
     return size
 
 
 @inlined
 def write_varint(at: int, value: int) -> int:
-    """Writes an integer at an address; returns the address behind it."""
-    rest = zigzag(value)
-    while rest >= np.uint64(128):
-        store_u8_at(at, rest | np.uint64(128))
-        rest >>= np.uint64(7)
+    """Writes an integer at an address; returns the address after it."""
+    remaining_bits = zigzag(value)
+    while remaining_bits >= np.uint64(128):
+        store_u8_at(at, remaining_bits | np.uint64(128))
+        remaining_bits >>= np.uint64(7)
         at += 1
-    store_u8_at(at, rest)
+    store_u8_at(at, remaining_bits)
     return at + 1
