@@ -1,12 +1,13 @@
 """Checkpoints of one topic: makes its shapes durable, and then its table, up to a mark.
 
 Invariant  everything that the feed returned up to a mark is durable in each shape that it concerns
-           before the table is written up to that mark, or that shape is dropped for good; so the
-           table on disk is never ahead of a shape on disk. A topic that is being opened, or whose
-           table cannot be written, delays no other topic. Marks are made by the feed's own thread,
-           when everything it polled was appended to the shapes.
+           before the table is written up to that mark, or that shape is dropped; so the table on
+           disk is never ahead of a shape on disk. A topic that is being opened, or whose table
+           cannot be written, delays no other topic. The feed's own thread creates marks, when
+           everything it polled was appended to the shapes.
 Crash      the feed continues from the table's position; shapes skip what they have.
-Threads    one marks, one runs checkpoints. The topic's lock guards the mark and the dirty shapes.
+Threads    one creates marks, one runs checkpoints. The topic's lock guards the mark and the dirty
+           shapes.
            `running` is held for a checkpoint, and while the feed is opened or closed; it is taken
            before the topic's lock.
 """
@@ -38,14 +39,14 @@ REOPEN_MS: Final = 30_000
 
 
 class _Failing(NamedTuple):
-    """Since when the table cannot be written, and why."""
+    """The time since which the table cannot be written, and the last error."""
 
     since_ms: int
     error: Exception
 
 
 class _Mark(NamedTuple):
-    """Up to where the table may be written once these shapes are durable."""
+    """A mark of the feed; the table may be written up to it once `dirty` shapes are durable."""
 
     number: int
     dirty: set[Shape]
@@ -66,13 +67,13 @@ class TopicCheckpoint:
         self._failing: _Failing | None = None  # written under running, read without
 
     def restart(self) -> None:
-        """Nothing is due: the feed was opened and repeats what no checkpoint wrote."""
+        """Clears the mark: the feed was opened, and repeats changes after the last checkpoint."""
         with self._topic.lock:
             self._due, self._dirty, self._marked = None, set(), None
             self._failing = None
 
     def touch(self, shape: Shape) -> None:
-        """A shape was appended to."""
+        """Marks a shape as dirty after an append."""
         with self._topic.lock:
             self._dirty.add(shape)
 
@@ -101,8 +102,9 @@ class TopicCheckpoint:
     def run(self, *, waits: bool = False) -> bool:
         """Makes shapes durable and then the table, up to the mark; False if it was not written.
 
-        A drop that is not durable yet leaves it to the next one. With `waits` it waits for another
-        one to end; without, it does not wait for a feed that is being opened, which may take hours.
+        While a drop is not durable the next checkpoint writes the table. With `waits` it waits for
+        another checkpoint to end; without, it does not wait for a feed that is being opened, which
+        may take hours.
         """
         if not self.running.acquire(blocking=waits):
             return False
@@ -170,7 +172,7 @@ class TopicCheckpoint:
 
     @property
     def is_behind(self) -> bool:
-        """Whether reading pauses because too much waits for a checkpoint."""
+        """Whether reading pauses because too many rows or bytes wait for a checkpoint."""
         feed, settings = self._topic.find_feed(), self._context.settings
         return feed is not None and (
             feed.unflushed_rows >= settings.unflushed_rows_max

@@ -27,11 +27,11 @@ from varve.shapes.workers import EngineWorkers
 OpenFeed = Callable[[str], TopicFeed]
 """Returns the feed of a topic; raises NotFound if there is no such topic."""
 Listener = Callable[[Collection[str]], None]
-"""Called with the handles of shapes that have news."""
+"""Called with the handles of shapes that have new entries or another state."""
 
 
 class ShapeEvents:
-    """Notifies listeners of news of shapes: entries, the progress of a snapshot, the end.
+    """Notifies listeners of shapes with new entries, with snapshot progress, or dropped.
 
     Any thread publishes, without a lock. Listeners return quickly and do their work elsewhere.
     """
@@ -58,7 +58,7 @@ class ShapeEvents:
 
 
 class EngineContext:
-    """The parts of one engine and what they work with."""
+    """The parts of one engine and their shared dependencies."""
 
     def __init__(
         self,

@@ -1,11 +1,10 @@
-"""The engine of shapes: finds and creates them, feeds them, keeps them durable, drops them.
+"""ShapeEngine: finds and creates shapes, feeds them, makes them durable and drops them.
 
 Layout     registry.sqlite, .lock, tables/<topic>, <h1h2>/<h3h4>/<handle>/, .tmp, .trash in the data
            directory. docs/shapes.md
-Invariant  one shape for each definition and one handle for each shape, never used again. A handle
-           that was dropped is not found again. A topic has one feed at a time, and no shape
-           outlives the feed that serves it. After `close` nothing is written: the directory may
-           belong to another process.
+Invariant  a definition has one shape, and a shape has one handle, which is never reused. A topic
+           has one feed at a time, and no shape outlives the feed that serves it. After `close`
+           nothing is written: the directory may belong to another process.
 Crash      shapes with complete snapshots continue where their feeds continue; others are dropped.
 Threads    any. Workers run turns, checkpoints, snapshots and maintenance; in an engine without
            them one thread may call the same methods.
@@ -61,7 +60,7 @@ class ShapeEngine(Closing):
         self._random = random
         self._events = ShapeEvents()
         self.metrics = EngineMetrics()
-        # Clients tell subsets apart by their marks, also those from before a restart.
+        # Clients distinguish subsets by their marks, including those from before a restart.
         self._marks = itertools.count(clock.now_ms())
         self._context: EngineContext | None = None
         self._directory_lock: Lock | None = None
@@ -83,7 +82,7 @@ class ShapeEngine(Closing):
         make_durable_directory(self._fs, self.root)
         self._directory_lock = self._fs.lock(f"{self.root}/{LOCK_FILE}")
         try:
-            # Created now: on a full disk shapes must still be moved into it.
+            # Created now, because shapes must be moved into it even on a full disk.
             self._fs.make_directory(trash_directory(self.root))
             registry = ShapeRegistry.open(self.root, self._clock)
         except BaseException:
@@ -155,7 +154,7 @@ class ShapeEngine(Closing):
 
     def _stop(self) -> EngineContext:
         context = self.context
-        # Waits for a shape that is being created.
+        # Waits until a shape that is being created is finished.
         context.topics.end()
         context.trash.end()
         context.compaction.compactor.end()
@@ -193,8 +192,9 @@ class ShapeEngine(Closing):
     def find_or_create(self, definition: Definition) -> Shape:
         """The shape of a definition; another thread writes the snapshot of a new one.
 
-        Raises NotFound without the topic, Unavailable if it cannot be reached, or had shapes a
-        moment ago and is gone, or if there are too many shapes in use.
+        Raises NotFound if the topic does not exist. Raises Unavailable if the broker cannot be
+        reached, if the topic had shapes a moment ago and was deleted, or if too many shapes are in
+        use.
         """
         shape = self.find_by_definition(definition)
         if shape is not None and not shape.is_dropped:
@@ -270,13 +270,13 @@ class ShapeEngine(Closing):
         return 0 if feed is None else max(feed.position.tx, 0)
 
     def is_caught_up(self, topic: str) -> bool:
-        """Whether shapes have all that the topic had a moment ago."""
+        """Whether shapes have all records that the topic had a moment ago."""
         shape_topic = self._find_topic(topic)
         feed = None if shape_topic is None else shape_topic.find_feed()
         return feed is not None and feed.is_caught_up
 
     def is_read_again(self, topic: str) -> bool:
-        """Whether a topic's rows are not behind what clients got before a restart."""
+        """Whether a topic's rows include all that clients got before a restart."""
         shape_topic = self._find_topic(topic)
         return shape_topic is not None and shape_topic.is_read_again
 
@@ -295,7 +295,7 @@ class ShapeEngine(Closing):
         return TopicHealth(topic.topic, is_ready, "" if error is None else str(error))
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
-        """Notifies a listener of news, from any thread; call the result to unsubscribe.
+        """Notifies a listener of new entries, from any thread; call the result to unsubscribe.
 
         A subscription outlasts closing and opening the engine.
         """

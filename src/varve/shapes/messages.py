@@ -90,7 +90,7 @@ class MessageEncoder:
         return ShapeEntry(change.offset, change.row_key.encoded, operation_of(change), message)
 
     def encode(self, change: Change) -> bytes | None:
-        """The message of one change, the last of its transaction; None if it shows nothing new."""
+        """The message of one change, last of its transaction; None if no shown column changed."""
         row, previous, key_columns = change.row, change.previous, change.key_columns
         old_value = b""
         if row is None:
@@ -176,7 +176,7 @@ def ending(offset: ShapeOffset) -> bytes:
 
 
 def without_last(message: bytes) -> bytes:
-    """The message if others of its transaction follow."""
+    """The message of a change that is not the last of its transaction."""
     return message.removesuffix(_LAST) + b"]}}"
 
 
@@ -190,5 +190,5 @@ def snapshot_end(position: ShapeOffset) -> bytes:
 
 
 def message_key(key: str) -> bytes:
-    """A row's key as the messages have it, a JSON string."""
+    """The key of a row as a JSON string."""
     return encode_basestring(key).encode()

@@ -3,9 +3,9 @@
 Layout     registry.sqlite in the data directory, write-ahead log. `shapes`: handle, comparable
            definition, where its snapshot ends in the topic (NULL until it is complete), time of
            creation; `facts`: the highest stamp that a handle has carried. docs/shapes.md
-Invariant  a handle is used once: stamps only rise, also over a restart and a clock set back.
-           Handle and definition are both unique. Of two rows that now read as one definition the
-           older one stays.
+Invariant  a handle is used once: stamps only increase, also after a restart or when the clock is
+           set back. Handle and definition are both unique. If two rows parse to one definition, as
+           after an upgrade, the older one stays.
 Crash      a row is written before the shape's directory; one without a complete snapshot is removed
            at the next start, or lost with the power. Completed and removed rows are synced: the
            topic's table continues without a removed shape. A file that is not a database, or a
@@ -53,10 +53,10 @@ class RegisteredShape(NamedTuple):
 
 
 class ShapeRegistry:
-    """All shapes of one engine: by handle, by definition, by when they were read.
+    """All shapes of one engine, by handle and by definition.
 
-    `open` creates the database. Of shapes in memory rows are written before they are added, and
-    removed after they are hidden.
+    `open` creates the database. The row of a shape is written before the shape is added to memory,
+    and removed after the shape is hidden.
     """
 
     def __init__(self, connection: sqlite3.Connection, clock: Clock) -> None:
@@ -143,7 +143,7 @@ class ShapeRegistry:
         ]
 
     def load(self) -> list[tuple[RegisteredShape, Definition]]:
-        """The shapes of earlier runs; removes rows that cannot be read and second ones."""
+        """The shapes of earlier runs; removes rows that cannot be read, and duplicates."""
         loaded: dict[str, tuple[RegisteredShape, Definition]] = {}
         for row in self.rows():
             definition = _find_definition(row)
@@ -154,7 +154,7 @@ class ShapeRegistry:
         return list(loaded.values())
 
     def close(self) -> None:
-        """Closes the database; shapes are found until the engine is opened again."""
+        """Closes the database; shapes in memory can still be found."""
         with self._database_lock:
             self._connection.close()
 
@@ -205,7 +205,7 @@ class ShapeRegistry:
             self._by_definition[shape.definition.comparable] = shape
 
     def hide(self, shapes: Iterable[Shape]) -> None:
-        """Shapes are no longer found; their rows stay until `remove`."""
+        """Removes shapes from memory, so that they are no longer found; their rows stay."""
         with self._lock:
             for shape in shapes:
                 if self._by_handle.pop(shape.handle, None) is not None:

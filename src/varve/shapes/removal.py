@@ -1,13 +1,12 @@
 """Drops shapes: removes them from memory and registry, and moves their files to the trash.
 
 Layout     <root>/.trash/<handle>: directories of dropped shapes until maintenance deletes them.
-Invariant  a shape is dropped once, for the first reason given; its followers are notified after it
-           can no longer be found. A failing disk never keeps a shape from being dropped. A shape
-           is in the registry before its directory is created, so a directory whose handle is not
-           there belongs to no shape.
-Crash      a shape whose row is gone leaves a directory, which maintenance removes. One without a
-           directory is dropped when it is opened. A shape with both would be resumed, so the table
-           of its topic is not written until one of them is gone (`wait_until_durable`).
+Invariant  a shape is dropped once, for the first reason given; its clients are notified after it
+           can no longer be found. An I/O error does not prevent a drop. A shape is in the registry
+           before its directory is created, so a directory without a row belongs to no shape.
+Crash      maintenance removes a directory whose row was removed. A shape without a directory is
+           dropped when it is opened. A shape with both would be resumed, so the table of its topic
+           is not written until one of them is removed (`wait_until_durable`).
 Threads    any thread drops; one runs maintenance. `_changed` guards the drops in progress, and no
            file and no database is used under it. It is taken before the locks of shapes.
 """
@@ -42,9 +41,9 @@ _LOGGED_MAX: Final = 20
 
 
 class Trash:
-    """Directories that belong to no shape. The data directory is listed once, in the first round.
+    """Moves and deletes directories of no shape; lists the data directory once, in the first round.
 
-    One that cannot be moved or deleted does not keep others from it.
+    A directory that cannot be moved or deleted does not delay others.
     """
 
     def __init__(self, fs: FileSystem, root: str, registry: ShapeRegistry) -> None:
@@ -73,7 +72,7 @@ class Trash:
             self.postpone(handle, error)
 
     def postpone(self, handle: str, error: OSError) -> None:
-        """A directory could not be moved; the next rounds try again."""
+        """Records a directory that could not be moved; the next rounds try again."""
         logger.warning(
             "directory of a dropped shape cannot be moved yet",
             exc_info=error,
@@ -178,7 +177,7 @@ class ShapeRemoval:
             is_removed = True
         finally:
             if not is_removed:
-                # It failed at an unknown step: maintenance moves what is left.
+                # It failed at an unknown step: maintenance moves the remaining directories.
                 self._trash.retry_later(handles)
             self._finish(dropped, is_unregistered=is_unregistered)
         self._metrics.add(DROPPED, len(dropped), reason)
@@ -203,7 +202,7 @@ class ShapeRemoval:
         self.drop(shapes, DropReason.SOURCE_LOST)
 
     def end(self) -> None:
-        """Waits for drops in progress; there are no more."""
+        """Waits for drops in progress, and allows no more."""
         with self._changed:
             self._is_ended = True
             self._changed.wait_for(lambda: not self._in_progress)
@@ -214,9 +213,9 @@ class ShapeRemoval:
         Waits for drops in progress. Raises Unavailable while the disk keeps such a shape.
         """
         with self._changed:
-            begun = {handle for handle, name in self._in_progress.items() if name == topic}
+            dropping = {handle for handle, name in self._in_progress.items() if name == topic}
             if not self._changed.wait_for(
-                lambda: begun.isdisjoint(self._in_progress), timeout=wait_ms / 1000
+                lambda: dropping.isdisjoint(self._in_progress), timeout=wait_ms / 1000
             ):
                 return False
             resumable = [handle for handle, name in self._resumable.items() if name == topic]
@@ -229,7 +228,7 @@ class ShapeRemoval:
         return True
 
     def _begin(self, shapes: Collection[Shape], reason: DropReason) -> list[Shape]:
-        """The shapes that were not dropped before; they refuse readers and writers from now on."""
+        """Marks shapes as dropped, so that they reject reads and writes; returns the new ones."""
         with self._changed:
             if self._is_ended:
                 raise Closed("the engine of shapes is closed and drops no more: open it again")
@@ -238,7 +237,7 @@ class ShapeRemoval:
         return dropped
 
     def _unregister(self, handles: Collection[str]) -> bool:
-        """False if the registry keeps the rows for now; its next change removes them."""
+        """Removes the rows of shapes; False if that failed: the registry's next change does it."""
         try:
             self._registry.remove(handles)
         except Unavailable as error:

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 UNREAD_MS: Final = 60_000
-"""How long a new shape is kept for the client that asked for it to read it."""
+"""How long a new shape is kept until the client that requested it reads it."""
 BETWEEN_POLLS_MS: Final = 5_000
-"""How long a shape is kept for a client that followed it to poll again."""
+"""How long a shape is kept after a poll, for the next poll of the same client."""
 
 
 class DropReason(StrEnum):
@@ -69,19 +69,19 @@ class Shape:
         self.start = BEFORE_ALL if start is None else start
         """The snapshot holds the topic up to here."""
         self.last_read = next(context.read_numbers) if start is None else 0
-        """The number of its newest read, or of its creation; 0 if that was in an earlier run."""
+        """The number of its latest read, or of its creation; 0 if both were in an earlier run."""
         self.drop_reason: DropReason | None = None
         self.is_snapshot_started = start is not None
         """Whether readers may start."""
         self.is_snapshot_complete = start is not None
         """Whether the snapshot is durable, and in the registry."""
         self.failure: StoreError | None = None
-        """Why there is no snapshot; None while there may be one."""
+        """Why the snapshot failed; None while it may succeed."""
         self._storage: ShapeStorage | None = None  # guarded by _lock
         self._is_closed = False  # guarded by _lock
         self._is_unread = start is None
         self._users = 0  # guarded by _lock
-        self._left_ms = -BETWEEN_POLLS_MS
+        self._last_poll_ms = -BETWEEN_POLLS_MS
         self._latest = SNAPSHOT_END
         self._lock = threading.Lock()
 
@@ -125,7 +125,7 @@ class Shape:
             return self.open().chunk_end(offset)
 
     def find_cached_chunk_end(self, offset: ShapeOffset) -> ChunkEnd | None:
-        """The same without reading a file; None if only a file knows it, or it is not open."""
+        """As `chunk_end` without reading a file; None if that takes a file, or it is not open."""
         storage = self._storage
         return None if storage is None else storage.find_cached_chunk_end(offset)
 
@@ -149,20 +149,20 @@ class Shape:
 
     @contextmanager
     def subscribe(self) -> Iterator[None]:
-        """Entered while a client waits for news of the shape; pins it."""
+        """Entered while a client waits for new entries of the shape; pins it."""
         with self.pin():
             try:
                 yield
             finally:
                 # A client that waited for the first rows has yet to read them.
                 if not self._is_unread:
-                    self._left_ms = self._context.clock.now_ms()
+                    self._last_poll_ms = self._context.clock.now_ms()
                 self.last_read = next(self._context.read_numbers)
 
     def is_evictable(self, now_ms: int) -> bool:
-        """False while a client uses it or is expected: between two polls, or for its first read."""
+        """Whether no client uses it, or is expected: between two polls, or for its first read."""
         is_expected = self._is_unread and now_ms - self.created_ms < UNREAD_MS
-        is_between_polls = 0 <= now_ms - self._left_ms < BETWEEN_POLLS_MS
+        is_between_polls = 0 <= now_ms - self._last_poll_ms < BETWEEN_POLLS_MS
         return self._users == 0 and not is_expected and not is_between_polls
 
     def _checked(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
@@ -171,9 +171,9 @@ class Shape:
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        """Drops a shape whose files are damaged: it would fail its readers for ever.
+        """Drops a shape whose files are damaged, because every later read would fail too.
 
-        Other errors of the disk may pass, such as missing permissions or too many open files.
+        Other I/O errors may be temporary, such as missing permissions or too many open files.
         """
         try:
             yield
@@ -242,7 +242,7 @@ class Shape:
                 self._storage = storage
 
     def append(self, entries: Sequence[ShapeEntry]) -> None:
-        """Appends whole transactions; raises StoreError or OSError, then it is to be dropped."""
+        """Appends whole transactions; raises StoreError or OSError: drop the shape then."""
         storage = self._storage
         if storage is None:
             with self._lock:
@@ -259,7 +259,7 @@ class Shape:
         self.failure = error
 
     def mark_dropped(self, reason: DropReason) -> bool:
-        """Refuses readers and writers from now on; False if it was dropped before."""
+        """Rejects readers and writers from now on; False if it was dropped before."""
         with self._lock:
             if self.is_dropped:
                 return False
@@ -291,9 +291,9 @@ class Shape:
 
 
 def flush_shapes(shapes: Iterable[Shape]) -> dict[Shape, StoreError]:
-    """Makes durable what was appended, with few syncs; returns the shapes that failed.
+    """Makes the appended entries durable, with few syncs; returns the shapes that failed.
 
-    One that is not open was closed, which made it durable, or was dropped.
+    A shape that is not open is skipped: closing made it durable, or it was dropped.
     """
     opened = {storage: shape for shape in shapes if (storage := shape.find_storage()) is not None}
     failures = flush_storages(list(opened))

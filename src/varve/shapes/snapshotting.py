@@ -1,10 +1,10 @@
-"""Snapshots of new shapes: one scan of a topic's table serves all that wait for it.
+"""Writes the snapshots of new shapes: one scan of a topic's table serves all waiting shapes.
 
 Invariant  a snapshot holds the rows of its shape at the position where the shape joined the topic,
-           and ends with a message that names it. It is durable before the registry calls it
-           complete. No client waits for ever: a shape gets its snapshot, or fails with a reason, or
-           keeps waiting for a feed that was lost before it joined and is opened again. A failure
-           affects one shape alone. A scan ends with its topic, which drops its shapes.
+           and ends with a message that names the position. It is durable before the registry marks
+           it as complete. A shape gets its snapshot, or fails with a reason, or waits for a feed
+           that was lost before it joined and is opened again. A failure affects only its own
+           shape. A scan ends with its topic, which drops its shapes.
 Crash      a shape whose snapshot was not complete is dropped at the next start.
 Threads    one scan per topic at a time; different topics may be scanned side by side.
 """
@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 SCAN_SHAPES_MAX: Final = 512
 """Shapes that share one scan: each has a buffer, and a file once that is full."""
 _SHOW_ROWS: Final = 4096
-"""After this many rows of the table readers may see what a snapshot has so far."""
+"""Rows of the table after which the rows written so far become visible to readers."""
 
 
 class Snapshotter:
@@ -42,7 +42,7 @@ class Snapshotter:
         self._context = context
 
     def run(self, topic: ShapeTopic) -> int:
-        """Writes all that are waited for; returns how many shapes have got a snapshot."""
+        """Writes the snapshots of all waiting shapes; returns the number written."""
         written = 0
         if topic.begin_snapshots():
             try:
@@ -57,8 +57,8 @@ class Snapshotter:
         try:
             return self._write(topic, waiting)
         except Exception as error:
-            # The top of a task: whatever failed, no client is to wait for ever. The shapes of a
-            # topic that has ended are dropped with it, or at the next start.
+            # The top of a task: catch any error, so that clients get it instead of waiting. The
+            # shapes of a topic that has ended are dropped with it, or at the next start.
             if not topic.is_ended:
                 self.fail([shape for shape in waiting if not shape.is_snapshot_complete], error)
             return 0
@@ -100,7 +100,7 @@ class Snapshotter:
         return not shape.is_dropped
 
     def publish(self, shapes: Collection[Shape]) -> None:
-        """Notifies those who wait for the snapshots of shapes."""
+        """Notifies clients that wait for the snapshots of shapes."""
         self._context.events.publish([shape.handle for shape in shapes])
 
     def fail(self, shapes: Collection[Shape], error: Exception) -> None:
@@ -123,7 +123,7 @@ class Snapshotter:
 
 
 class _Scan:
-    """The rows of a view on their way into the snapshots of some shapes."""
+    """One scan of a table view that writes the snapshots of some shapes."""
 
     def __init__(
         self, snapshotter: Snapshotter, topic: ShapeTopic, shapes: list[Shape], view: TableView
@@ -179,7 +179,7 @@ class _Scan:
         return shape
 
     def abandon(self) -> None:
-        """Ends without a snapshot; readers that wait for more get an error."""
+        """Ends without a snapshot; waiting readers get an error."""
         for writer in self.writers.values():
             writer.abandon()
 

@@ -1,9 +1,9 @@
-"""One topic of an engine: its feed, the shapes that the feed serves, and how they join it.
+"""One topic of an engine: its feed, and the shapes that the feed serves.
 
-Invariant  what happens to one shape affects no other shape of the topic. A shape joins at the
-           position of a view: its snapshot holds all up to there, its log all above it. One thread
-           at a time writes snapshots of waiting shapes, from `begin_snapshots` to the
-           `take_waiting` that returns none.
+Invariant  a failure of one shape affects no other shape of the topic. A shape joins at the position
+           of a view: its snapshot holds all up to there, its log all above it. One thread at a time
+           writes snapshots of waiting shapes, from `begin_snapshots` to the `take_waiting` that
+           returns none.
 Crash      see `checkpoint`.
 Threads    one thread runs turns, one checkpoints; any thread may add and remove shapes. `lock`
            guards the router and the waiting shapes; it is held for a turn's appends, never while
@@ -48,10 +48,10 @@ _DROP_REASONS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class SubsetResult:
-    """Messages ready to be sent, and the numbers that go with them.
+    """The rows of a subset as encoded messages, and the position to continue from.
 
-    `position` is an offset of the shape's log at or before what the rows show, so a client that
-    continues from there misses nothing; `tx` is the transaction that they show.
+    `position` is an offset of the shape's log at or before the state of the rows, so a client that
+    continues from there misses nothing; `tx` is the last transaction that the rows include.
     """
 
     rows: list[bytes]
@@ -138,11 +138,11 @@ class ShapeTopic:
             raise Closed(f"the table of topic {self.topic} was not loaded: the engine stopped")
 
     def needs_opening(self) -> None:
-        """The feed failed: it must be opened again, and repeats what came since the checkpoint."""
+        """Marks the feed as failed: opened again, it repeats the changes since the checkpoint."""
         self.is_ready = False
 
     def end_turns(self) -> None:
-        """The thread that runs turns ends after the current one."""
+        """Ends the thread that runs turns after the current turn."""
         self.is_ended = True
 
     def close(self) -> None:
@@ -183,13 +183,16 @@ class ShapeTopic:
             return encoder
 
     def resume(self, shapes: Iterable[Shape]) -> None:
-        """Takes shapes that have their snapshots."""
+        """Adds shapes that have their snapshots."""
         with self.lock:
             for shape in shapes:
                 self._router.add(shape)
 
     def join(self, shapes: Iterable[Shape]) -> TableView:
-        """Lets shapes join here and now; their snapshot is what the view shows. Close it."""
+        """Adds shapes at the current position; the view has the rows of their snapshots.
+
+        The caller closes the view.
+        """
         with self.lock:
             view = self.feed.view()
             for shape in shapes:
@@ -212,7 +215,7 @@ class ShapeTopic:
 
     @property
     def is_used(self) -> bool:
-        """Whether it has shapes, or some are about to join: those are in no list."""
+        """Whether it has shapes, or writes snapshots of some, which are in no list meanwhile."""
         with self.lock:
             return self._is_snapshotting or self.shape_count > 0
 
@@ -232,7 +235,7 @@ class ShapeTopic:
             return True
 
     def take_waiting(self, count_max: int) -> list[Shape]:
-        """The next waiting shapes; none ends what `begin_snapshots` began."""
+        """The next waiting shapes; an empty list ends what `begin_snapshots` began."""
         with self.lock:
             self._waiting = [shape for shape in self._waiting if not shape.is_dropped]
             selected = self._waiting[:count_max] if self._can_snapshot_locked() else []
@@ -268,8 +271,8 @@ class ShapeTopic:
         try:
             handles = self._distribute(transactions) if transactions else []
         except BaseException:
-            # Only some shapes got the changes: a feed that is opened again repeats them, and shapes
-            # skip those that they have.
+            # Only some shapes got the changes. The feed repeats them when it is opened again, and
+            # shapes skip the entries that they have.
             self.needs_opening()
             raise
         if count:
@@ -293,7 +296,7 @@ class ShapeTopic:
             raise
 
     def _distribute(self, transactions: Sequence[Transaction]) -> list[str]:
-        """Appends to each shape once; returns the handles of shapes with news.
+        """Appends to each shape once; returns the handles of shapes with new entries.
 
         A shape that fails is dropped after the others got their changes.
         """
@@ -318,7 +321,7 @@ class ShapeTopic:
         return [shape.handle for shape in entries_by_shape]
 
     def _drop_failed(self, failures: dict[Shape, Exception]) -> None:
-        """Drops shapes that could not be appended to; raises what dropping cannot explain."""
+        """Drops shapes whose append failed; raises an unexpected error of a dropped shape."""
         for shape, error in failures.items():
             if shape.is_dropped and not isinstance(error, StoreError | OSError):
                 raise error
@@ -351,8 +354,8 @@ class ShapeTopic:
         """Some of a shape's rows as they are now, read from the table.
 
         Raises Unavailable while the topic is not open or behind what clients may have got before a
-        restart, InvalidRequest if there is more than the settings allow. `is_cancelled` is asked at
-        every row, and ends it with Unavailable.
+        restart, InvalidRequest if there are more rows or bytes than the settings allow.
+        `is_cancelled` is called for every row; once it returns true, Unavailable is raised.
         """
         feed = self.find_feed()
         if feed is None:

@@ -1,9 +1,10 @@
-"""The topics of an engine: read from the first shape of a topic until a while after the last.
+"""The topics of an engine; a topic is read from its first shape until some time after its last.
 
-Invariant  a topic has one feed at a time, and no shape outlives the feed that serves it. Nobody
-           gets a shape of a topic that is given up before its feed has ended. A topic that had
-           shapes and was deleted counts as missing for a while: it may be created again. Until then
-           it is looked up at the broker once a second at most, however many clients request it.
+Invariant  a topic has one feed at a time, and no shape outlives the feed that serves it. While a
+           topic is being ended no shape of it is created until its feed has ended. A topic that had
+           shapes and was deleted counts as missing for `MISSING_MS`, because it may be created
+           again. It is then looked up at the broker once a second at most, however many clients
+           request it.
 Threads    any; `_lock` guards the maps and nothing is called under it. `changing` is held while a
            shape is created or a topic is started or ended, but not while a topic is looked up at
            the broker (`connecting`).
@@ -65,7 +66,7 @@ class TopicMap:
             return list(self._by_name.values())
 
     def for_each(self, work: Callable[[ShapeTopic], object]) -> None:
-        """Does the work for all topics, also if it fails for some; then raises the first error."""
+        """Calls `work` for all topics, even if it fails for some; then raises the first error."""
         failures: list[Exception] = []
         for topic in self.all():
             try:
@@ -139,7 +140,7 @@ class TopicMap:
     # Missing topics
 
     def handle_deleted(self, topic: ShapeTopic) -> None:
-        """A topic is gone; called by the thread of its feed. Maintenance ends the topic itself."""
+        """Handles a deleted topic; called by the thread of its feed. Maintenance ends the topic."""
         topic.is_gone = topic.is_given_up = True
         topic.end_turns()
         topic.needs_opening()
@@ -149,7 +150,7 @@ class TopicMap:
     def _add_missing(self, topic: ShapeTopic) -> None:
         missing = _Missing(self._context.clock.now_ms())
         if not topic.was_opened:
-            # It was found and could not be opened: it is not looked up at once.
+            # It existed a moment ago and could not be opened: do not look it up again at once.
             missing.looked_up_ms = missing.since_ms
         with self._lock:
             self._missing[topic.topic] = missing
@@ -176,13 +177,13 @@ class TopicMap:
     # Ending
 
     def end_unused(self) -> None:
-        """Ends topics that are gone or have no shapes; their tables stay for later."""
+        """Ends topics that were deleted or have no shapes; their tables stay for later."""
         with self.changing:
             if not self._is_ended:
                 self.for_each(self._end_if_unused)
 
     def end(self) -> None:
-        """Topics are neither started nor ended any more; shapes being created are finished."""
+        """Stops starting and ending topics; waits until shapes being created are finished."""
         with self.changing:
             self._is_ended = True
 
@@ -196,9 +197,9 @@ class TopicMap:
             self._end(topic)
 
     def _end(self, topic: ShapeTopic) -> None:
-        """Ends a topic; raises Unavailable while its feed is in a turn: then it is tried later.
+        """Ends a topic; raises Unavailable while its feed is in a turn: try again later.
 
-        A table that cannot be written is left as after a crash.
+        A table that cannot be written stays as after a crash.
         """
         topic.is_given_up = True
         self._context.workers.stop_topic(topic)
@@ -215,6 +216,6 @@ class TopicMap:
 
 def _missing_error(name: str) -> Unavailable:
     return Unavailable(
-        f"topic {name} is gone and had shapes until now: they are created again with the topic, so "
-        "try again later"
+        f"topic {name} was deleted and had shapes until now: they are created again with the "
+        "topic, so try again later"
     )

@@ -1,9 +1,9 @@
 """The threads of an engine: a feed for each topic, checkpoints, snapshots, maintenance, compaction.
 
-Invariant  a failing feed is tried again at growing intervals and affects no other; it counts as
-           failing until the first turn that succeeds. A topic that is gone takes its shapes with it
-           only after it was missing for a while: a broker that has just started, or lags behind,
-           does not know all topics that exist.
+Invariant  a failing feed is retried with backoff and affects no other; it counts as failing until
+           the first turn that succeeds. The shapes of a deleted topic are dropped only after it was
+           missing for `DELETED_MS`, because a broker that has just started, or lags, does not know
+           all topics.
 Threads    any; `start` and `stop` once. Before `start` every other method does nothing.
 """
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 FEED_RETRY_MS: Final = 5000
-"""The longest time after which a feed that failed is tried again."""
+"""The longest time between two attempts of a failing feed."""
 DELETED_MS: Final = 10_000
 """How long a topic must be missing before its shapes are dropped."""
 DELETED_LOOKUPS: Final = 3
@@ -48,7 +48,7 @@ class EngineWorkers:
         self._lock = threading.Lock()
         self._feeds: dict[str, Worker] = {}  # guarded by _lock
         self._topics: dict[str, ShapeTopic] = {}  # guarded by _lock
-        # When topics were looked up and not found since they last existed; each feed's own.
+        # Times of failed lookups of each topic since it last existed; used by the feed's thread.
         self._lookups_ms: dict[str, list[int]] = {}
         self._checkpoints = Worker(
             "shapes-checkpoint", self._run_checkpoints, settings.checkpoint_ms, clock
@@ -106,7 +106,7 @@ class EngineWorkers:
         self._checkpoints.wake()
 
     def wake_snapshots(self, topic: ShapeTopic) -> None:
-        """Has the snapshots of a topic's waiting shapes written."""
+        """Starts writing the snapshots of a topic's waiting shapes."""
         if self._is_started and not self._is_stopping.is_set():
             self._snapshots.submit(self._run_snapshots, topic)
 
@@ -175,7 +175,7 @@ class EngineWorkers:
             raise
 
     def _handle_missing(self, topic: ShapeTopic, error: NotFound) -> None:
-        """Gives up a topic that is gone; raises Unavailable while it may come back."""
+        """Drops the shapes of a deleted topic; raises Unavailable while it may still exist."""
         now_ms = self._context.clock.now_ms()
         lookups_ms = self._lookups_ms.setdefault(topic.topic, [])
         lookups_ms.append(now_ms)

@@ -119,7 +119,7 @@ def test_a_topic_that_had_shapes_is_503_for_a_while_and_another_one_400() -> Non
             gone = await ask(client, "t")
             assert gone.status_code == 503
             assert gone.headers["retry-after"]
-            assert "topic t is gone" in gone.json()["message"]
+            assert "topic t was deleted" in gone.json()["message"]
             unknown = await ask(client, "other")
             assert unknown.status_code == 400
             assert unknown.json()["errors"] == {"table": ["there is no topic 'other'"]}

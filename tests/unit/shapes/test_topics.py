@@ -57,7 +57,7 @@ def test_a_topic_that_is_found_and_cannot_be_opened_is_not_looked_for_again_and_
     engine = stage.engine
     engine.find_or_create(define("t"))
     engine.context.topics.handle_deleted(engine.context.topics.get("t"))
-    with pytest.raises(Unavailable, match="topic t is gone"):
+    with pytest.raises(Unavailable, match="topic t was deleted"):
         engine.find_or_create(define("t"))
     clock.advance(LOOKUP_INTERVAL_MS)
     assert not engine.find_or_create(define("t")).is_dropped

@@ -30,7 +30,7 @@ from varve.shapes.offset import BEFORE_ALL, ShapeOffset
 Bytes = npt.NDArray[np.uint8]
 Numbers = npt.NDArray[np.int64]
 Secret = tuple[int, int]
-"""The key of the hash: clients that choose row keys must not know it."""
+"""The key of the hash, unknown to clients: they choose row keys, and could make them collide."""
 
 _FAULTS = {
     EntryStatus.BAD_CRC: "does not match its CRC-32C",
@@ -96,9 +96,9 @@ class CompactedBlock(NamedTuple):
 
 
 def index_block(data: Bytes, path: str, position: int, last: ShapeOffset = BEFORE_ALL) -> Block:
-    """The whole entries at the start of a buffer, checked; what follows them is cut off.
+    """The checked whole entries at the start of a buffer; an incomplete last entry is cut off.
 
-    Raises Corrupt, which names the file and the byte: the buffer starts at `position` of it.
+    Raises Corrupt with the path and position of a bad entry; the buffer starts at `position`.
     """
     starts = np.empty(data.size // ENTRY_BYTES_MIN + 1, np.int64)
     status, count, end = index_entries(data, last.tx, last.op, starts)
@@ -108,7 +108,7 @@ def index_block(data: Bytes, path: str, position: int, last: ShapeOffset = BEFOR
 
 
 def compact_block(block: Block, secret: Secret, path: str) -> CompactedBlock:
-    """Folds and drops; raises Corrupt when a message is not what shapes write."""
+    """Folds updates and drops superseded entries; raises Corrupt for an invalid message."""
     count = block.starts.size
     actions = np.zeros(count, np.uint8)
     links = np.zeros(count, np.int64)

@@ -1,13 +1,13 @@
 """Compacts the log of one shape: reads it, writes new files, records a report, replaces it.
 
-Invariant  readers are not disturbed and offsets stay: a client that continues from any offset gets
-           the rows that the topic has. What is compacted is durable, and older than the newest
-           chunks. All chunks of the new log are closed, the last one with the last entry. Every
-           other ends at an offset of this log alone: after the last entry of a transaction, with
-           an operation that no entry and no older log has. So a reader of this log never asks for a
-           response that was cached from an older one, which could lack what was merged forward.
-Crash      the manifest's replacement is the one moment at which anything changes; before it the new
-           files, and after it the old ones, are no part of the shape and go with its recovery.
+Invariant  reads continue and offsets stay valid: a client that continues from any offset gets the
+           rows that the topic has. Only durable entries older than the newest chunks are compacted.
+           All chunks of the new log are closed, the last one with the last entry. Every other chunk
+           ends at an offset that only this log has: after the last entry of a transaction, with an
+           operation that no entry and no older log has. So a reader of this log never requests a
+           response that was cached from an older log, which could lack merged updates.
+Crash      the change is committed when the manifest is replaced. Before that the new files, and
+           after it the old ones, are not part of the shape; recovery removes them.
 Threads    one compaction of a shape at a time, beside any reads and writes.
 """
 
@@ -44,7 +44,7 @@ from varve.shapes.storage.layout import (
 from varve.shapes.storage.shape_storage import ShapeStorage
 
 CHUNK_EXCESS_MAX: Final = 4
-"""A chunk waits for the end of a transaction until it is this many times as large as wanted."""
+"""A chunk waits for the end of a transaction until it has this many times `chunk_bytes`."""
 
 
 class Compactor:
@@ -80,7 +80,7 @@ class Compactor:
             return report
 
     def end(self) -> None:
-        """No more compactions start, and running ones end with their current step."""
+        """Starts no more compactions; running ones end after their current step."""
         with self._changed:
             self.is_ended = True
 
@@ -113,7 +113,7 @@ class Compactor:
     def _choose_target(
         self, storage: ShapeStorage, is_forced: bool
     ) -> tuple[ShapeOffset, int] | None:
-        """How far to go: to the newest chunks, or to the end of a log without old chunks."""
+        """Where to compact up to: the newest chunks, or the end of a log without old chunks."""
         target = None if is_forced else storage.compaction_target(self._settings.keep_chunks)
         if target is None and (is_forced or storage.live_bytes >= self._settings.min_bytes):
             storage.close_chunk()
@@ -130,7 +130,7 @@ class Compactor:
         min_ratio: float,
         balance: Balance,
     ) -> str | None:
-        """Writes what stays up to a boundary; the suffix, or None if too little is removed."""
+        """Writes the compacted log up to a boundary; its suffix, None if too little is removed."""
         with ExitStack() as stack:
             compaction = LogCompaction(
                 _open_ranges(storage, position, stack),
@@ -163,7 +163,7 @@ class Compactor:
 
 
 def _open_ranges(storage: ShapeStorage, position: int, stack: ExitStack) -> list[LogPrefix]:
-    """The compacted log there is, and the live one up to a byte."""
+    """The earlier compacted log, if any, and the live log up to a byte."""
     manifest, fs = storage.manifest, storage.fs
     ranges = []
     if manifest.compacted is not None:
@@ -224,7 +224,7 @@ def _report(
 
 
 class CompactedLogWriter:
-    """Takes the entries that stay, in order; ends with `finish` or `abandon`."""
+    """Writes the remaining entries in order; ends with `finish` or `abandon`."""
 
     def __init__(self, fs: FileSystem, directory: str, suffix: str, *, chunk_bytes: int) -> None:
         self.suffix = suffix
@@ -269,20 +269,20 @@ class CompactedLogWriter:
     def _find_cut(
         self, tx: np.ndarray, json_ends: np.ndarray, at: int, json_before: int
     ) -> int | None:
-        """How many entries of the block belong to chunks up to the open one; None: all, so far."""
-        missing = self._chunk_bytes - self._chunk_json
-        if missing <= 0:
+        """The number of entries up to the end of the open chunk; None if it ends after them."""
+        missing_bytes = self._chunk_bytes - self._chunk_json
+        if missing_bytes <= 0:
             full_tx = self._get_last().tx
         else:
-            full = int(np.searchsorted(json_ends, json_before + missing))
+            full = int(np.searchsorted(json_ends, json_before + missing_bytes))
             if full == tx.size:
                 return None
             full_tx = int(tx[full])
         cut = max(at, int(np.searchsorted(tx, np.uint64(full_tx), side="right")))
-        excess = missing + (CHUNK_EXCESS_MAX - 1) * self._chunk_bytes
+        excess = missing_bytes + (CHUNK_EXCESS_MAX - 1) * self._chunk_bytes
         cut = min(cut, int(np.searchsorted(json_ends, json_before + excess)) + 1)
-        is_known = cut < tx.size or int(json_ends[-1]) >= json_before + excess
-        return min(cut, tx.size) if is_known else None
+        is_decided = cut < tx.size or int(json_ends[-1]) >= json_before + excess
+        return min(cut, tx.size) if is_decided else None
 
     def _get_last(self) -> ShapeOffset:
         assert self.last is not None, "an entry was added"
@@ -309,13 +309,13 @@ class CompactedLogWriter:
         self._fs.sync_directory(log_directory(self._directory))
 
     def abandon(self) -> None:
-        """Closes and removes what was written; what cannot be removed is left to recovery."""
+        """Closes and removes the new files; recovery removes those that cannot be removed now."""
         self._file.close()
         remove_compacted(self._fs, self._directory, self.suffix)
 
 
 def remove_compacted(fs: FileSystem, directory: str, suffix: str) -> None:
-    """Removes the files of a compacted log; what cannot be removed is left to recovery."""
+    """Removes the files of a compacted log; recovery removes those that cannot be removed now."""
     for path in (log_path(directory, suffix), index_path(directory, suffix)):
         with suppress(OSError):
             fs.remove(path)

@@ -92,7 +92,7 @@ class CompactionOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CompactionReport:
-    """An attempt to compact one shape; without anything to compact there is no boundary."""
+    """An attempt to compact one shape; `boundary` is None when there was nothing to compact."""
 
     handle: str
     started_ms: int
@@ -110,14 +110,14 @@ class CompactionReport:
 
     @property
     def rows_min(self) -> int:
-        """The shape has at least these rows: those of the log, and those that it never names."""
+        """A lower bound of the shape's rows: those of the log, and those only in the snapshot."""
         return self.balance.rows + max(0, self.snapshot_rows - self.balance.keys)
 
     def needs_new_snapshot(self, settings: CompactionSettings) -> bool:
-        """Whether removed rows outweigh the present ones, so that only a new snapshot helps.
+        """Whether deleted rows outweigh the present ones, so that only a new snapshot helps.
 
-        Deletes, and rows of the snapshot that were deleted, cannot leave a shape: clients may hold
-        the rows, and new ones get the snapshot.
+        Compaction cannot remove deletes, nor deleted rows from the snapshot: clients may hold these
+        rows, and new clients read the snapshot.
         """
         limit = settings.resnapshot_factor * self.rows_min + settings.resnapshot_entries
         return self.outcome is not CompactionOutcome.NOTHING and self.client_entries > limit

@@ -1,12 +1,12 @@
-"""Which logs of an engine are compacted when, and what follows from it.
+"""Schedules the compaction of an engine's logs, and drops shapes that outgrow their rows.
 
 Each shape is examined once a period, at a time with some jitter, so that shapes created together
-are not compacted together. One of which too little would be removed is examined again when it has
-twice the size, so that useless reads stay a fraction of what is written.
+are not compacted together. A log of which too little would be removed is examined again at twice
+its size, so that useless reads stay a fraction of the writes.
 
-Invariant  a shape in which removed rows outweigh the present ones is dropped, so that its clients
-           start with a snapshot of the present rows: a log stays bounded by its state.
-Threads    one runs the schedule; any may ask for one shape.
+Invariant  a shape in which deleted rows outweigh the present ones is dropped, so that its clients
+           start with a snapshot of the present rows: the size of a log is bounded by its rows.
+Threads    one thread runs the schedule; any thread may compact one shape.
 """
 
 import logging
@@ -106,8 +106,8 @@ class CompactionScheduler:
         try:
             return self._compact_if_worth(storage, now_ms)
         except (StoreError, OSError) as error:
-            # One that is unavailable and can still be written is being compacted on demand; all
-            # are closed after `end`.
+            # A shape that is unavailable but can be written is being compacted on demand; after
+            # `end` all are closed.
             if storage.failure is not None or not isinstance(error, Unavailable | Closed):
                 self._handle_failure(storage, error)
             return None
@@ -127,12 +127,12 @@ class CompactionScheduler:
 
     def _take_due(self, handles: Iterable[str], now_ms: int) -> list[str]:
         """The shapes to examine now; sets the next time of each."""
-        known = set(handles)
-        for handle in self._due_ms.keys() - known:
+        open_handles = set(handles)
+        for handle in self._due_ms.keys() - open_handles:
             del self._due_ms[handle]
             self._bytes_min.pop(handle, None)
         due = []
-        for handle in sorted(known):
+        for handle in sorted(open_handles):
             due_ms = self._due_ms.get(handle)
             if due_ms is not None and now_ms < due_ms:
                 continue

@@ -6,8 +6,8 @@ all parts are merged by offset.
 
 Layout     scratch files `part.<n>` and `part.<n>.out` hold entries as a log does. They are removed
            at the end; those of a crash at the next start.
-Invariant  about one and a half times `memory_bytes` is held, and the tables of the kernels beside
-           it, as long as what stays of each part fits into half of `memory_bytes`.
+Invariant  memory is about one and a half times `memory_bytes` and the tables of the kernels, as
+           long as the remaining entries of each part fit into half of `memory_bytes`.
 """
 
 import math
@@ -51,7 +51,7 @@ class LogCompaction:
         balance: Balance,
         check_open: Callable[[], None],
     ) -> None:
-        """`check_open` is called between steps, and ends the compaction by what it raises."""
+        """`check_open` is called between steps, and may raise to end the compaction."""
         self._ranges = ranges
         self._memory_bytes = memory_bytes
         self._secret = secret
@@ -62,9 +62,9 @@ class LogCompaction:
         balance.bytes_in = sum(piece.size for piece in ranges)
 
     def blocks(self) -> Generator[Block]:
-        """The entries that stay, in order; each block is counted as it is returned.
+        """The remaining entries, in order; each block is counted as it is returned.
 
-        The first one comes once all entries that are removed have been counted.
+        All removed entries are counted before the first block is returned.
         """
         is_small = self._balance.bytes_in <= self._memory_bytes
         with closing(self._compact_at_once() if is_small else self._compact_in_parts()) as blocks:
@@ -96,13 +96,13 @@ class LogCompaction:
                     part.add(entries)
             for part in parts:
                 part.compact(self, window)
-            yield from _join([part.output for part in parts], window // count)
+            yield from _merge_parts([part.output for part in parts], window // count)
 
     def windows(self, window: int) -> Iterator[Block]:
-        """What stays of each window; the parts fold the rest in any case.
+        """The remaining entries of each window; the parts fold the others later in any case.
 
-        Once little is removed, as where a row changes in many windows, the others are left as they
-        are: their entries would be written twice.
+        Once compacting a window removes little, as when rows change in many windows, later windows
+        are not compacted: their entries would be rewritten twice.
         """
         is_worth_it = True
         for block in self._read(window):
@@ -120,7 +120,7 @@ class LogCompaction:
             yield block
 
     def compact(self, block: Block) -> CompactedBlock:
-        """Compacts a block, and counts what it removes."""
+        """Compacts a block, and counts the removed entries."""
         self._check_open()
         compacted = compact_block(block, self._secret, self._ranges[0].file.path)
         self._balance.merged += compacted.merged
@@ -134,14 +134,14 @@ class LogCompaction:
 
     @contextmanager
     def _scratch_directory(self) -> Iterator[None]:
-        """Creates it without what a crash left there, and removes it at the end."""
+        """Creates an empty scratch directory, and removes it at the end."""
         self._remove_scratch()
         try:
             self._fs.make_directory(self._scratch)
             yield
         finally:
-            # What stays is removed by the next compaction or start; the error before it counts
-            # more.
+            # The next compaction or start removes remaining files; an earlier error is more
+            # important.
             with suppress(OSError):
                 self._remove_scratch()
 
@@ -151,7 +151,7 @@ class LogCompaction:
 
 
 class _Part:
-    """The entries of some keys in a scratch file, and what stays of them in another."""
+    """The entries of some keys in one scratch file, and the remaining ones in another."""
 
     def __init__(self, fs: FileSystem, path: str, stack: ExitStack) -> None:
         self._input = LogPrefix(stack.enter_context(fs.open_writable(path)), 0)
@@ -161,7 +161,7 @@ class _Part:
         self._input = _append(self._input, block)
 
     def compact(self, compaction: LogCompaction, window: int) -> None:
-        """A row that changed more often than memory holds shrinks window by window."""
+        """Compacts window by window, so that many changes of one row need not fit into memory."""
         compacted = CompactedBlock(EMPTY, 0, 0, 0, 0)
         for block in read_blocks([self._input], window):
             kept = compacted.block
@@ -200,8 +200,8 @@ class _Cursor:
         return entries
 
 
-def _join(outputs: Sequence[LogPrefix], piece_bytes: int) -> Iterator[Block]:
-    """The entries of all parts by offset: of each as many as no other part can precede."""
+def _merge_parts(outputs: Sequence[LogPrefix], piece_bytes: int) -> Iterator[Block]:
+    """Merges the entries of all parts by offset, up to the first part that must be read again."""
     cursors = [_Cursor(output, piece_bytes) for output in outputs]
     while True:
         for cursor in cursors:

@@ -1,15 +1,15 @@
 """Turns ordered records into changes: each row with its previous version.
 
-A feed that is opened again reads records that shapes may have seen before: all up to where the log
-ended then, the horizon. Compaction leaves gaps among them, and the records that superseded the
-missing ones were in the log when the gap was read. So behind a gap the first record of each key is
-uncertain, up to where the log ended at that time.
+A feed that is opened again reads records that shapes may have seen before: all before the end of
+the log at that time, the horizon. Compaction leaves gaps among them. The records that superseded
+the missing ones were in the log when the gap was read, so after a gap the first record of each key
+is uncertain, up to the end of the log at the time of reading.
 
 Invariant  offsets ascend from change to change, also across transactions, and are the same whenever
            the topic is read again. The previous row of a change is that of the last record of its
-           key, or the change is flagged as uncertain. What was uncertain once is so whenever it is
-           read again: the state of the table has the gaps that its positions have passed, and keys
-           are forgotten at the same offsets in each run.
+           key, or the change is flagged as uncertain. A change that was uncertain once is uncertain
+           whenever it is read again: the state of the table has the gaps that its positions have
+           passed, and keys are forgotten at the same offsets in each run.
 Threads    one changes; any may read the counts.
 """
 
@@ -51,7 +51,7 @@ class FeedCounts:
     unchanged: int = 0
     """Records that changed nothing: equal rows, and deletions of missing rows."""
     nothing: int = 0
-    """Records that say nothing about a row."""
+    """Records that are not about a row."""
     skipped: int = 0
     """Records without a key, or of a form that the decoder does not know."""
     uncertain: int = 0
@@ -64,9 +64,9 @@ class FeedCounts:
 class Change(NamedTuple):
     """One row before and after a record, as texts that begin with the key's columns.
 
-    A tuple, as millions are made; kernels know the order. `text` is None for a deleted row,
-    `previous_text` for a row that did not exist. Where `is_uncertain`, the previous row is of an
-    earlier time: shapes may hold another one.
+    A tuple, because millions are created; kernels rely on the order of fields. `text` is None for
+    a deleted row, `previous_text` for a row that did not exist. If `is_uncertain`, the previous row
+    may be outdated: shapes may hold another one.
     """
 
     offset: ShapeOffset
@@ -93,7 +93,7 @@ class Change(NamedTuple):
 
 
 class Transaction(NamedTuple):
-    """Changes that are seen together, or not at all.
+    """Changes that become visible together, or not at all.
 
     With a `reset` it has no changes: it is the reason to drop the shapes of the topic.
     """
@@ -104,7 +104,7 @@ class Transaction(NamedTuple):
 
 @dataclass(slots=True)
 class _Part:
-    """A partition: gaps count before `horizon`, records are uncertain before `end`."""
+    """A partition: gaps matter before `horizon`, records are uncertain before `end`."""
 
     horizon: int
     end: int = 0
@@ -141,7 +141,7 @@ class UncertainRows:
 
     @property
     def ends(self) -> dict[int, int]:
-        """Before which offset records are uncertain, for each partition with a gap."""
+        """The offset before which records are uncertain, for each partition with a gap."""
         return {n: part.end for n, part in self._parts.items() if part.gap_end != _NO_GAP}
 
     def applies_to(self, partition: int) -> bool:
@@ -149,7 +149,7 @@ class UncertainRows:
         return partition in self._parts
 
     def flag(self, records: SequencedRecords, keys: Sequence[str]) -> list[bool]:
-        """For each entry whether its previous row is uncertain, in a partition it applies to.
+        """Whether the previous row of each entry is uncertain; its partition `applies_to`.
 
         Entries that are not about a row have an empty key.
         """
@@ -206,7 +206,7 @@ class _Compared(NamedTuple):
 
 
 class ChangeMaker:
-    """Makes changes and advances the table by them."""
+    """Computes the changes of records, and applies them to the table."""
 
     def __init__(
         self,
@@ -227,7 +227,7 @@ class ChangeMaker:
         """The deletion by the last record of each partition, if it was one."""
 
     def make(self, records: SequencedRecords) -> ChangedSpan:
-        """Changes of a range, in order; the table has them when it returns."""
+        """The changes of a range, in order; the table has them on return."""
         kinds = [entry[3].kind for entry in records.entries]
         if max(kinds, default=_DELETE) > _DELETE:
             stop = min((kinds.index(kind) for kind in _RESETS if kind in kinds), default=None)
@@ -236,7 +236,7 @@ class ChangeMaker:
         return ChangedSpan(self._advance(records), records.span)
 
     def _advance(self, records: SequencedRecords) -> list[Transaction]:
-        """Transactions of entries, none of which is a reset; the table has them."""
+        """The transactions of entries without a reset; the table has them on return."""
         transactions, changed, size = self._make_changes(records)
         position = ShapeOffset(records.span.next_tx - 1, 0)
         self._table.apply(changed, position=position, byte_count=size)
@@ -267,7 +267,7 @@ class ChangeMaker:
         """Transactions, the rows that changed by key, and the bytes of their records."""
         entries = [entry for entry in records.entries if entry[3][0] <= _DELETE]
         keys = self._keys.get_all([entry[3][1] for entry in entries])
-        # Reads first: what fails leaves the uncertain rows as they are, and is made again.
+        # Reads come first: if one fails, the uncertain rows are unchanged, and `make` is repeated.
         rows = self._table.find_rows([key[0] for key in keys])
         uncertain = self._flag(records, keys)
         shift = records.span.first_tx - records.span.start
@@ -285,7 +285,7 @@ class ChangeMaker:
         return list(map(_NEW_TRANSACTION, single_changes)), compared.rows, compared.size
 
     def _flag(self, records: SequencedRecords, keys: Sequence[RowKey]) -> list[bool] | None:
-        """For each record of a row whether what was before is uncertain; None where it never is."""
+        """Whether the previous row of each record is uncertain; None if none ever is."""
         if not self._uncertain.applies_to(records.span.partition):
             return None
         texts = iter([key.text for key in keys])
@@ -316,9 +316,9 @@ class ChangeMaker:
 def _find_plain(
     entries: Sequence[Entry], keys: Sequence[RowKey], rows: dict[str, bytes | None], shift: int
 ) -> _Compared | None:
-    """What `_compare` gives where each record has its whole row and changes it, else None.
+    """The fast path of `_compare`: None unless each record has its whole row and changes it.
 
-    Most records are like that, so one call handles all of them wherever possible.
+    Most records do.
     """
     if any(map(_UNAVAILABLE, map(_DECODED, entries))):
         return None
@@ -346,9 +346,10 @@ def _compare(
     shift: int,
     before: Change | None,
 ) -> _Compared:
-    """Each record against the row that was there before it; `before` is a deletion.
+    """Compares each record with the previous row of its key.
 
-    `rows` are those before the first record, and are changed.
+    `rows` are those before the first record, and are updated. `before` is the deletion by the
+    record before these, if it was one.
     """
     changed: dict[str, bytes | None] = {}
     changes: list[Change] = []
@@ -368,7 +369,7 @@ def _compare(
 
 
 def _transaction_size(entries: Sequence[Entry]) -> int:
-    """How many entries are of the first one's source transaction."""
+    """The number of entries that belong to the source transaction of the first."""
     first, *ids = transaction_ids([entry[3] for entry in entries])
     return 1 + len(list(takewhile(lambda name: name is not None and name == first, ids)))
 
@@ -387,15 +388,15 @@ def _find_deletion(changes: Sequence[Change], before: Change | None, key: RowKey
 
 
 def _complete(decoded: Decoded, previous: bytes | None, deleted: Change | None) -> bytes | None:
-    """The row with the columns that the source left out; those of a moved row come from the row
-    that was deleted before it."""
+    """The row completed by the columns that the source left out; for a moved row they come from the
+    row that was deleted before it."""
     if decoded.kind is RecordKind.MOVE and previous is None and deleted is not None:
         return complete(decoded, deleted.previous_text)
     return complete(decoded, previous)
 
 
 def _is_same_row(row: bytes | None, previous: bytes | None) -> bool:
-    """Whether two rows have the same columns with the same values, in whatever order."""
+    """Whether two rows have the same columns with the same values, in any order."""
     if row is None or previous is None:
         return row is previous
     return row == previous or get_row(row) == get_row(previous)
@@ -404,8 +405,8 @@ def _is_same_row(row: bytes | None, previous: bytes | None) -> bool:
 def _group(changes: Sequence[Change], entries: Sequence[Entry], shift: int) -> list[Transaction]:
     """One transaction for the adjacent records of each source transaction.
 
-    Operations count offsets, so that compaction of other records does not move a record: clients
-    would be ahead of shapes.
+    The operation number of a record follows from its offset, so that it does not change when
+    compaction removes other records: clients would otherwise be ahead of shapes.
     """
     offsets: dict[int, ShapeOffset] = {}
     last: str | None = None

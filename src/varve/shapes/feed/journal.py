@@ -66,7 +66,7 @@ class Journal:
         make_durable_directory(self._fs, directory)
         with self._fs.open_writable(self._path) as file:
             self.spans, self.marks = decode_journal(file.read_at(0, file.size()))
-        # A sync that failed may have left bytes that are read, and never reach the disk.
+        # A failed sync may have left bytes that can be read but never reach the disk.
         self._rewrite()
 
     def append(self, spans: Sequence[OffsetSpan]) -> None:
@@ -75,7 +75,7 @@ class Journal:
         self.spans += spans
 
     def note(self, marks: Mapping[int, HistoryMark]) -> None:
-        """Writes what partitions were read up to; `sync` brings it to the disk."""
+        """Writes the last batches that were read; `sync` makes them durable."""
         self._write(b"".join([_encode_mark(*entry) for entry in marks.items()]), sync=False)
         self.marks |= marks
 
@@ -90,7 +90,7 @@ class Journal:
             self._rewrite()
 
     def restart(self, next_tx: int, marks: Mapping[int, HistoryMark]) -> None:
-        """Removes what a table on disk has: spans before the transaction, and its marks."""
+        """Removes spans and marks that the table on disk has: those before the transaction."""
         self.spans = [span for span in self.spans if span.next_tx > next_tx]
         self.marks = self.find_marks_after(marks)
         if (len(self.spans) + len(self.marks)) * ENTRY_BYTES != self._size:

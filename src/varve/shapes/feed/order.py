@@ -1,14 +1,14 @@
-"""One order over the records of all partitions, the same whenever they are read again.
+"""Puts the records of all partitions into one order, the same whenever they are read again.
 
-A single partition has an order already: the transaction of a record is its offset + 1. Of several
-partitions the spans of offsets that are read are written to a journal first, and after a restart
-they are read again in the order of the journal. So are those of a topic with source transactions,
-because the journal has where they were cut.
+With a single partition the transaction of a record is its offset + 1. With several partitions the
+spans of offsets that are read are written to a journal first, and after a restart they are read
+again in the order of the journal. The same holds for a topic with source transactions, because the
+journal records where they were cut.
 
 Records are decoded some hundreds at a time, just before they are taken: their bytes are still in
 the processor's cache, and few objects wait.
 
-Invariant  transactions ascend, and a span that was taken once is taken again with the same ones.
+Invariant  transactions ascend, and a span that is taken again has the same transactions.
 Threads    one.
 """
 
@@ -27,12 +27,14 @@ if TYPE_CHECKING:
     from varve.shapes.feed.source_transactions import SourceTransactions
 
 Entry = tuple[int, int, int, Decoded]
-"""A record: offset, timestamp, bytes of key and value, decoded. A tuple, as millions are made."""
+"""A record: offset, timestamp, bytes of key and value, decoded. A tuple, because millions are
+created."""
 _DECODED_MAX: Final = 512
+"""Records per call of a decoder: enough to amortize the call, few enough for the cache."""
 _FIELD_COUNT: Final = int(RecordColumn.VALUE_SIZE) + 1
 _READ_BYTES: Final = 1 << 20
 _REPLAY_OFFSETS: Final = 1 << 14
-"""Offsets of each span that is written for records which may have been taken before."""
+"""Offsets per span, for records of a single partition that may have been taken before."""
 _HELD_WAIT_MS: Final = 20
 """Wait of a fetch while buffered records wait for the end of their source transaction."""
 
@@ -91,7 +93,7 @@ def read_records(
 
 
 class PartitionBuffer:
-    """The records of one partition that were fetched and not taken yet.
+    """The fetched records of one partition that are not taken yet.
 
     Invariant  entries are in the order of their offsets, from `start` on; offsets between entries,
                or between the last one and `position`, hold no committed record.
@@ -121,7 +123,7 @@ class PartitionBuffer:
         self.position = Position.after(fetched)
 
     def peek(self, count: int | None = None) -> Sequence[Entry]:
-        """Entries that are not taken yet: at least `count` of them, or all there are."""
+        """Entries that are not taken yet: at least `count` of them, or all."""
         while self._decoded and (count is None or len(self._entries) < count):
             part = next(self._decoded[0], None)
             if part is None:
@@ -195,9 +197,9 @@ class RecordSequencer:
         self._uses_journal = len(ends) > 1 or self._grouping is not None or bool(spans)
         starts = {number: positions[number] for number in ends}
         if spans and spans[0].first_tx > next_tx:
-            # The topic had one partition, which needs no journal, until the journal began.
-            hole = spans[0].first_tx - next_tx
-            self._replay.appendleft(OffsetSpan(0, starts[0], starts[0] + hole, next_tx))
+            # The journal begins with a second partition; before it, one partition needed none.
+            gap = spans[0].first_tx - next_tx
+            self._replay.appendleft(OffsetSpan(0, starts[0], starts[0] + gap, next_tx))
         elif not spans and was_single and len(ends) > 1 and self._grouping is None:
             self._journal_first_partition(starts[0], self.ends[0])
         for span in self._replay:
@@ -221,10 +223,10 @@ class RecordSequencer:
 
     @property
     def newest_tx(self) -> int:
-        """The last transaction that any record has that was fetched."""
+        """The last transaction of all fetched records."""
         if self._uses_journal:
             return self.next_tx - 1
-        # Without a mark nobody knows how far the log was read.
+        # Without a mark it is unknown how far the log was read.
         return self.marks[0].last_offset + 1 if 0 in self.marks else self.ends[0]
 
     @property
@@ -297,7 +299,7 @@ class RecordSequencer:
         self._note_marks(list(fetches))
 
     def _note_marks(self, numbers: Sequence[int]) -> None:
-        """Notes what was fetched, before a shape sees any of it."""
+        """Records the last fetched batches, before a shape sees any of them."""
         marks = {}
         for number in numbers:
             mark = self._buffers[number].position.mark

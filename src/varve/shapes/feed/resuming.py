@@ -27,13 +27,14 @@ from varve.topics import find_break as find_other_history
 logger = logging.getLogger(__name__)
 
 _REFRESH_MS: Final = 1_000
-"""How long a feed must be behind before the setting is read again, and how often then. An altered
-setting takes as long to have an effect: a log is not cleaned at once."""
+"""A feed that lags longer than this reads the setting again, at most this often. An altered setting
+has no effect before the log is cleaned, which takes longer."""
 _DELETE_RETENTION_MS: Final = 24 * 3_600_000
+"""Kafka's default of delete.retention.ms."""
 
 
 def find_marks(reader: TopicReader, positions: Mapping[int, int]) -> dict[int, HistoryMark]:
-    """The batches before positions, where the log has them."""
+    """The last batch before each position, where the log has one."""
     marks = {}
     for number, offset in positions.items():
         header = reader.find_batch_before(number, offset)
@@ -45,7 +46,7 @@ def find_marks(reader: TopicReader, positions: Mapping[int, int]) -> dict[int, H
 def open_store(
     path: str, budget: MemoryBudget | None
 ) -> tuple[TableStore, TableState | None, str | None]:
-    """The table and its state, if it has one; a damaged table is removed, and the third says so."""
+    """The table, its state if it has one, and why a damaged table was removed."""
     store: TableStore | None = None
     try:
         store = TableStore(path, budget)
@@ -66,7 +67,7 @@ def find_break(
     *,
     signature: str,
 ) -> str | None:
-    """Why a table cannot be resumed; None where it can."""
+    """Why a table cannot be resumed; None if it can."""
     if state.signature != signature:
         return f"rows were made by {state.signature!r}, now by {signature!r}"
     reason = find_other_topic(state.topic_id, reader.info())
@@ -87,7 +88,7 @@ def find_break(
 
 
 def find_other_topic(topic_id: str, info: TopicInfo) -> str | None:
-    """Says that the topic has another id than it had; None where that is not known."""
+    """The reason if the topic has another id than before; None if it has not, or is unknown."""
     if not topic_id or not info.id_text or topic_id == info.id_text:
         return None
     return (
@@ -128,18 +129,18 @@ class TombstoneHorizon:
         self._clock = clock
         self._refreshed_ms: int | None = None
         self._now_ms = clock.now_ms()
-        behind_ms = self._now_ms - caught_up_ms
-        self._behind_ms = behind_ms if behind_ms >= 0 else LONG_MAX
+        lag_ms = self._now_ms - caught_up_ms
+        self._lag_ms = lag_ms if lag_ms >= 0 else LONG_MAX
 
     def advance(self) -> None:
         """Adds the time that has passed; called with each poll."""
         now_ms = self._clock.now_ms()
-        self._behind_ms = min(LONG_MAX, self._behind_ms + max(0, now_ms - self._now_ms))
+        self._lag_ms = min(LONG_MAX, self._lag_ms + max(0, now_ms - self._now_ms))
         self._now_ms = now_ms
 
     def caught_up(self) -> None:
         """The feed is at the end of its topic, as of the last `advance`."""
-        self._behind_ms, self.caught_up_ms = 0, self._now_ms
+        self._lag_ms, self.caught_up_ms = 0, self._now_ms
 
     def may_have_passed(self) -> bool:
         """Whether the log may have removed tombstones that were not read; raises Unavailable."""
@@ -159,10 +160,10 @@ class TombstoneHorizon:
         if self._refreshed_ms is None:
             return True
         passed_ms = self._clock.now_ms() - self._refreshed_ms
-        return self._behind_ms > _REFRESH_MS and not 0 <= passed_ms < _REFRESH_MS
+        return self._lag_ms > _REFRESH_MS and not 0 <= passed_ms < _REFRESH_MS
 
     def _is_exceeded(self) -> bool:
-        return self.retention_ms is not None and self._behind_ms > self.retention_ms
+        return self.retention_ms is not None and self._lag_ms > self.retention_ms
 
 
 def find_tombstone_retention(reader: TopicReader) -> int | None:

@@ -1,13 +1,13 @@
-"""The latest row of each key on disk, and the positions up to which the topic was read into it.
+"""TableStore: the latest row of each key on disk, and the positions the topic was read up to.
 
 Layout     RocksDB's own files. The key of a row has the row as a JSON object; `\\0state` has the
            state as JSON. docs/shapes-feed.md
 Invariant  rows and state are written together: the rows are those of the positions.
 Crash      batches are synced; a killed process keeps a prefix of whole batches. A table whose first
            load was interrupted has no state, and is loaded again. After a failed write RocksDB
-           accepts no more, also when the disk has space again: the table must be opened again.
-Threads    any; RocksDB has locks of its own. Closed only when nobody reads. A synced write of
-           rocksdict would keep all threads waiting for the disk, a sync of its log does not.
+           accepts no more, even if the disk has space again: the table must be opened again.
+Threads    any; RocksDB has its own locks. Close it only when no thread reads. A synced write of
+           rocksdict would block all threads during the sync; a separate sync of its log does not.
 """
 
 import json
@@ -35,7 +35,7 @@ _ROWS_START: Final = b'"'
 _ROWS_END: Final = b"#"
 """Every row's key begins with a quote."""
 _MARKS_END: Final = b"$"
-"""Marks of a second load have the keys of their rows behind `_ROWS_END`."""
+"""A mark of a second load has the key of its row, prefixed by `_ROWS_END`."""
 _MEMORY_BYTES: Final = 64 << 20
 """Memory budget of a table that is opened without one."""
 _SCAN_ROWS: Final = 1_000
@@ -53,7 +53,7 @@ class ResetKind(StrEnum):
 
 
 class Reset(NamedTuple):
-    """One reset; `text` says what, where and which value."""
+    """A reset; `text` says what happened, and where."""
 
     kind: ResetKind
     text: str
@@ -61,14 +61,14 @@ class Reset(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableState:
-    """What a table holds: the records before `positions`, numbered up to `next_tx`.
+    """The state of a table: it has the records before `positions`, numbered up to `next_tx`.
 
-    `signature` names how records become rows; a table with another one, or of another `topic_id`,
-    is loaded again. `reset` is why older shapes must be dropped, until they are. `ends_position` is
-    the offset to resume at for the ends of source transactions. `uncertain_before` has the
-    partitions whose records after the position are uncertain, and before which offset. `marks` are
-    the last batches that were read, at the positions or after them: a log that has other ones lost
-    its end. Tables of earlier versions have none.
+    `signature` identifies how records become rows; a table with another one, or of another
+    `topic_id`, is loaded again. `reset` is why older shapes must be dropped, until they are.
+    `ends_position` is the offset to resume at for the ends of source transactions.
+    `uncertain_before` has, by partition, the offset before which records after the position are
+    uncertain. `marks` are the last batches that were read, at the positions or after them: a log
+    with other batches has lost its end. Tables of earlier versions have no marks.
     """
 
     positions: Mapping[int, int]
@@ -104,7 +104,7 @@ class TableState:
             if document.pop("version") != VERSION:
                 return None
             positions = _by_partition(document.pop("positions"))
-            # In a table without this entry any record may be uncertain.
+            # Earlier versions did not write this entry: any record may be uncertain.
             uncertain = _by_partition(document.pop("doubts", dict.fromkeys(positions, LONG_MAX)))
             reset = _reset_of(document.pop("reset"))
             marks = {
@@ -140,7 +140,7 @@ class TableStore:
         """Opens the directory, or creates it; raises Corrupt, Locked or Unavailable."""
         self.path = path
         self.damage: str | None = None
-        """The damage that a read found; the table must be loaded again."""
+        """The damage that a read detected; the table must be loaded again."""
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
         self._rocks: Rdict | None = _open(path, budget or MemoryBudget(_MEMORY_BYTES))
         self._has_failed = False
@@ -170,7 +170,7 @@ class TableStore:
         with self.calling("sync", is_write=True) as rocks:
             rocks.flush_wal(True)
 
-    # Loading: the rows first, then perhaps which of them stay, and the state at the end
+    # Loading: first the rows, then perhaps a second load that removes some, then the state
 
     def fill(self, parts: Iterable[Mapping[str, bytes | None]]) -> None:
         """Puts many rows into an empty table. An empty part removes all rows before it."""
@@ -179,9 +179,9 @@ class TableStore:
             self._write(_batch_of(rows, is_cleared=not rows))
 
     def keep(self, parts: Iterable[Mapping[str, bytes | None]]) -> int:
-        """Removes the rows whose keys are not in a second load, and returns their number.
+        """Removes the rows whose keys are not in a second load; returns the number removed.
 
-        Its keys are on disk beside the rows meanwhile: there may be too many for memory.
+        The keys of the second load are on disk meanwhile, because they may not fit into memory.
         """
         for rows in parts:
             marks = {_mark_of(key): None if row is None else b"" for key, row in rows.items()}
@@ -229,7 +229,7 @@ class TableStore:
 
     @contextmanager
     def calling(self, what: str, *, is_write: bool = False) -> Iterator[Rdict]:
-        """RocksDB, its errors as StoreErrors; remembers damage, and that a write failed."""
+        """Raises errors of RocksDB as StoreErrors; records damage and failed writes."""
         if self._rocks is None:
             raise Closed(f"table {self.path} is closed: open the feed again")
         try:
@@ -293,7 +293,7 @@ class TableScan:
             texts.append(iterator.value())
             iterator.next()
         is_at_end = not iterator.valid()
-        # An error may be kept with its frames, so none refers to the iterator when one is raised.
+        # An exception keeps its frames alive, so none may refer to the iterator when one is raised.
         del iterator
         if is_at_end:
             with self._store.calling("scan"):

@@ -1,10 +1,10 @@
-"""A topic as a stream of changes: read in one order, and compared with its table.
+"""TopicFeed reads a topic as a stream of changes: in one order, and compared with its table.
 
 Invariant  the table on disk is never ahead of any shape on disk: a checkpoint is written once
            everything that `poll` returned before its mark is durable in the shapes.
-Crash      the feed resumes at the table's positions and returns what follows them again, with the
-           same offsets. A table that cannot be resumed is loaded again, and has the reset until the
-           next checkpoint: the shapes that existed before must be dropped.
+Crash      the feed resumes at the table's positions and returns the following changes again, with
+           the same offsets. A table that cannot be resumed is loaded again, and reports a reset
+           until the next checkpoint: the shapes that existed before must be dropped.
 Threads    `open`, `poll`, `mark` and `close` are for one thread, `checkpoint` for one at a time,
            everything else for any.
 """
@@ -51,7 +51,7 @@ logger = logging.getLogger(__name__)
 _PARTITIONS_REFRESH_MS: Final = 30_000
 
 
-class _Running(NamedTuple):
+class _OpenParts(NamedTuple):
     """The parts of an open feed."""
 
     table: TopicTable
@@ -78,10 +78,10 @@ class TopicFeed:
         counts: FeedCounts | None = None,
         budget: MemoryBudget | None = None,
     ) -> None:
-        """`open_rows` finds the rows that a new table starts with. `directory` holds the tables of
-        all topics. `signature` names how records become rows: a table with another one is loaded
-        again. With a `grouping` source transactions stay together. `budget` is the memory of the
-        databases of all feeds; without one the feed has its own."""
+        """`open_rows` finds the initial rows of a new table. `directory` holds the tables of all
+        topics. `signature` identifies how records become rows: a table with another one is loaded
+        again. With a `grouping` source transactions stay together. `budget` is the memory shared by
+        the databases of all feeds; by default the feed has its own."""
         self.topic = reader.topic
         self.counts = counts or FeedCounts()
         self._reader = reader
@@ -94,7 +94,7 @@ class TopicFeed:
         self._grouping = grouping
         self._budget = budget
         self._prefix = row_key_prefix(reader.topic)
-        self._running: _Running | None = None
+        self._running: _OpenParts | None = None
         self._waiting: deque[SequencedRecords] = deque()
         self._positions: dict[int, int] = {}
         self._next_tx = 1
@@ -112,8 +112,8 @@ class TopicFeed:
 
         `check` is called during the load, and may raise to stop it.
 
-        Returns the reset for which the existing shapes of the topic must be dropped, None where
-        they may stay. It is repeated until a checkpoint of a mark that is made from now on.
+        Returns the reset for which the existing shapes of the topic must be dropped, None if they
+        may stay. `open` returns the same reset until a checkpoint of a later mark.
         """
         if self._running is not None and self._running.table.damage is not None:
             self._lost = f"the table of topic {self.topic} is damaged: {self._running.table.damage}"
@@ -161,7 +161,7 @@ class TopicFeed:
             topic_id=topic_id,
             caught_up_ms=now_ms if rows.taken_ms is None else min(now_ms, rows.taken_ms),
             reset=Reset(ResetKind.SOURCE_LOST, reason),
-            # Before the rows are read: a log that loses its end meanwhile lost some of them.
+            # Before the rows are read: if the log loses its end meanwhile, some of them are lost.
             marks=find_marks(self._reader, positions),
         )
         horizon = TombstoneHorizon(self._reader, self._clock, state.caught_up_ms)
@@ -223,10 +223,10 @@ class TopicFeed:
         self._refreshed_ms = self._clock.now_ms()
         horizon = TombstoneHorizon(self._reader, self._clock, state.caught_up_ms)
         horizon.refresh()
-        self._running = _Running(table, order, maker, uncertain, horizon)
+        self._running = _OpenParts(table, order, maker, uncertain, horizon)
 
     def close(self) -> None:
-        """Closes the table and its views; what no checkpoint wrote is read again."""
+        """Closes the table and its views; changes after the last checkpoint are read again."""
         running, self._running = self._running, None
         self._is_broken = False
         self._waiting.clear()
@@ -251,7 +251,7 @@ class TopicFeed:
         Where `is_open` is false afterwards, or after an error that is not retriable, the feed must
         be opened again.
         """
-        running = self._get()
+        running = self._get_open()
         try:
             with access_may_return():
                 return self._poll(running, max_records, wait_ms)
@@ -263,11 +263,11 @@ class TopicFeed:
         except StoreError:
             raise
         except BaseException:
-            # Records that were taken and not returned must be read again.
+            # Records that were read but not returned must be read again.
             self._is_broken = True
             raise
 
-    def _poll(self, running: _Running, max_records: int, wait_ms: int) -> list[Transaction]:
+    def _poll(self, running: _OpenParts, max_records: int, wait_ms: int) -> list[Transaction]:
         running.horizon.advance()
         written_tx, self._written_tx = self._written_tx, 0
         if written_tx:
@@ -289,7 +289,7 @@ class TopicFeed:
             running.horizon.caught_up()
         return transactions
 
-    def _make_changes(self, running: _Running) -> list[Transaction]:
+    def _make_changes(self, running: _OpenParts) -> list[Transaction]:
         transactions: list[Transaction] = []
         while self._waiting:
             records = self._waiting[0]
@@ -300,7 +300,7 @@ class TopicFeed:
                     return transactions or [self._lose(reason)]
                 changed = running.maker.make(records)
             except StoreError:
-                # The table has what was made before: return it, and try the rest again.
+                # The table has the changes made so far: return them, and retry the others.
                 if not transactions and running.table.damage is None:
                     raise
                 return transactions
@@ -316,9 +316,9 @@ class TopicFeed:
     def _put_back(self, records: SequencedRecords, done: OffsetSpan) -> None:
         """Keeps the records after a reset for the next poll."""
         if done.end < records.span.end:
-            rest = records.span._replace(start=done.end, first_tx=done.next_tx)
+            remaining = records.span._replace(start=done.end, first_tx=done.next_tx)
             entries = [entry for entry in records.entries if entry[0] >= done.end]
-            self._waiting.appendleft(SequencedRecords(rest, entries))
+            self._waiting.appendleft(SequencedRecords(remaining, entries))
 
     def _lose(self, reason: str) -> Transaction:
         self._lost = f"topic {self.topic}: {reason}"
@@ -327,12 +327,12 @@ class TopicFeed:
         return Transaction([], Reset(ResetKind.SOURCE_LOST, self._lost))
 
     def _find_other_topic(self) -> str | None:
-        """Says that the topic was created again; raises NotFound if it does not exist."""
+        """The reason if the topic was created again; raises NotFound if it does not exist."""
         self._reader.close()
         with access_may_return():
             return find_other_topic(self._topic_id, self._reader.info())
 
-    def _find_new_partitions(self, running: _Running) -> None:
+    def _find_new_partitions(self, running: _OpenParts) -> None:
         now_ms = self._clock.now_ms()
         is_early = 0 <= now_ms - self._refreshed_ms < _PARTITIONS_REFRESH_MS
         # Waiting records may have been taken without a journal, which a second partition starts.
@@ -349,9 +349,8 @@ class TopicFeed:
     # Checkpoints
 
     def mark(self) -> int:
-        """Seals everything returned so far for a checkpoint. Called when the shapes have appended
-        it, durably or not."""
-        running = self._get()
+        """Marks everything returned so far for a checkpoint; call it when all shapes have it."""
+        running = self._get_open()
         state = TableState(
             positions=dict(self._positions),
             next_tx=self._next_tx,
@@ -382,7 +381,7 @@ class TopicFeed:
 
         A failed checkpoint can be repeated, but most fail until the feed is opened again.
         """
-        self._get().table.checkpoint(mark)
+        self._get_open().table.checkpoint(mark)
         for written in [number for number in list(self._marked_tx) if number <= mark]:
             self._written_tx = self._marked_tx.pop(written)
 
@@ -390,41 +389,41 @@ class TopicFeed:
 
     def view(self) -> TableView:
         """All rows at the current position; the caller closes it."""
-        return self._get().table.view()
+        return self._get_open().table.view()
 
     @property
     def position(self) -> ShapeOffset:
         """The last change that was returned."""
-        return self._get().table.position
+        return self._get_open().table.position
 
     @property
     def newest_tx(self) -> int:
-        """When the feed was just opened, a shape beyond it holds records that the topic lost."""
-        return self._get().order.newest_tx
+        """The newest transaction of the topic; a shape beyond it holds records that are lost."""
+        return self._get_open().order.newest_tx
 
     @property
     def lag(self) -> int:
         """Offsets that are known to be committed and were not returned yet."""
-        ends = self._get().order.ends
+        ends = self._get_open().order.ends
         return sum(max(0, end - self._positions[number]) for number, end in list(ends.items()))
 
     @property
     def is_caught_up(self) -> bool:
-        return self._is_caught_up(self._get())
+        return self._is_caught_up(self._get_open())
 
     @property
     def unflushed_rows(self) -> int:
         """Changed rows that no checkpoint has written."""
-        return self._get().table.unflushed_rows
+        return self._get_open().table.unflushed_rows
 
     @property
     def unflushed_bytes(self) -> int:
-        return self._get().table.unflushed_bytes
+        return self._get_open().table.unflushed_bytes
 
-    def _is_caught_up(self, running: _Running) -> bool:
+    def _is_caught_up(self, running: _OpenParts) -> bool:
         return not (self._waiting or running.order.is_replaying) and self.lag == 0
 
-    def _get(self) -> _Running:
+    def _get_open(self) -> _OpenParts:
         if self._running is None or not self.is_open:
             why = f": {self._lost}" if self._lost is not None else ""
             raise Closed(f"the feed of topic {self.topic} is not open{why}: open it")
@@ -433,7 +432,7 @@ class TopicFeed:
 
 @contextmanager
 def access_may_return() -> Iterator[None]:
-    """Turns a denial into Unavailable: rights that were withdrawn may be granted again."""
+    """Raises a denial as Unavailable, because access may be granted again."""
     try:
         yield
     except StoreDenied as error:

@@ -177,8 +177,8 @@ def render(node: Node) -> str:
         case In(item, choices):
             return f"{_term(item)} IN ({', '.join([render(choice) for choice in choices])})"
         case AnyOf(item, array, type):
-            held = render(array) if type is None else f"CAST({render(array)} AS {type}[])"
-            return f"{_term(item)} = ANY({held})"
+            rendered_array = render(array) if type is None else f"CAST({render(array)} AS {type}[])"
+            return f"{_term(item)} = ANY({rendered_array})"
         case Distinct(left, right):
             return f"{_term(left)} IS DISTINCT FROM {_term(right)}"
         case Like(operator, item, pattern, escape):

@@ -1,7 +1,7 @@
-"""Which of many filters a row matches, without evaluating each of them.
+"""FilterIndex: finds the filters that a row matches, without evaluating each of them.
 
 Filters that compare columns with values are in hash tables, one for each set of columns; filters
-that ask for a range are sorted; the rest are evaluated. Equal filters are stored once.
+for a range are sorted by their bounds; all others are evaluated. Equal filters are stored once.
 
 Invariant  the result is that of evaluating every filter. An access path never misses a row for
            which the filter is true; an exact path includes no other row. New ranges wait in a list
@@ -23,7 +23,7 @@ from varve.shapes.filter.value import RowValues, Value, key_of, readings
 from varve.shapes.filter.where import Where
 
 KEYS_MAX: Final = 64
-"""Keys that a filter over several columns may stand under; a list of one column has no bound."""
+"""Limit of hash keys of a filter over several columns; an IN list of one column has no limit."""
 ALTERNATIVES_MAX: Final = 16
 
 Keys = dict[str, frozenset[Hashable]]
@@ -138,7 +138,7 @@ def _both(paths: list[EqualPath | None]) -> EqualPath | None:
 
 
 def _find_range(node: sql.Node) -> RangePath | None:
-    """Bounds on the column that most of the conditions speak of."""
+    """Bounds on the column with the most conditions."""
     items = node.items if isinstance(node, sql.And) else (node,)
     by_column: dict[str, list[_Comparison]] = {}
     for compared in map(_find_comparison, items):
@@ -176,7 +176,7 @@ class _Entry(NamedTuple, Generic[T]):
 
 
 class IntervalIndex(Generic[T]):
-    """Items by the ranges they ask for; an item has one range. The caller serialises calls."""
+    """Items by their ranges, one range per item. The caller serialises calls."""
 
     def __init__(self) -> None:
         self._entries: dict[T, _Entry[T]] = {}
@@ -213,7 +213,7 @@ class IntervalIndex(Generic[T]):
         yield from self._stab(value)
 
     def _stab(self, value: Value) -> Iterator[_Entry[T]]:
-        """Down the tree, where a greatest upper bound is not below the value."""
+        """Walks down the tree where the greatest upper bound is not below the value."""
         end = bisect_right(self._lows, value)
         nodes = [(1, 0, len(self._tops) // 2)]
         while nodes:
@@ -242,7 +242,7 @@ class IntervalIndex(Generic[T]):
 
 
 def _tops(highs: list[Value]) -> list[Value]:
-    """A tree in a list: node 1 is the root, node n has 2n and 2n + 1 below it."""
+    """A tree of maxima in a list: node 1 is the root, node n has the children 2n and 2n + 1."""
     leaves = 1
     while leaves < len(highs):
         leaves *= 2
@@ -264,7 +264,7 @@ class _Group(Generic[T]):
         self.path = find_path(where.node)
         self.is_exact = isinstance(self.path, EqualPath) and self.path.is_exact
         self.is_once = not isinstance(self.path, EqualPath) or len(self.path.alternatives) == 1
-        """Whether a row can meet the group one time only."""
+        """Whether a row finds the group at most once."""
 
 
 class FilterIndex(Generic[T]):

@@ -1,8 +1,8 @@
 """Parses filters: sqlglot reads PostgreSQL's syntax, and supported parts become expressions.
 
-Invariant  texts, their tokens and their depth are bounded before they are parsed. What is not named
-           here is refused with its own text; nothing is ignored silently. Column names are in the
-           order of the request, each once; a selection is never empty.
+Invariant  texts, their tokens and their depth are bounded before they are parsed. Any part of SQL
+           that is not supported is rejected with its text; nothing is ignored silently. Column
+           names are in the order of the request, each once; a selection is never empty.
 """
 
 import re
@@ -27,7 +27,7 @@ _SHOWN_MAX: Final = 80
 
 
 class _FilterSql(Postgres):
-    """PostgreSQL without strings between dollars, as which sqlglot reads `($1,$2)`."""
+    """PostgreSQL without dollar-quoted strings, because sqlglot would read `($1,$2)` as one."""
 
     class Tokenizer(Postgres.Tokenizer):
         HEREDOC_STRINGS: ClassVar[list[str | tuple[str, str]]] = []
@@ -38,7 +38,7 @@ class _FilterSql(Postgres):
 
     class Parser(Postgres.Parser):  # type: ignore[misc, valid-type]  # sqlglot names it by a variable
         def _warn_unsupported(self) -> None:
-            """What sqlglot would keep as a text that it cannot read is refused."""
+            """Raises an error; sqlglot would keep the unsupported text as a command."""
             self.raise_error("Unexpected token")
 
 
@@ -49,17 +49,14 @@ def check_bytes(text: str) -> None:
 
 
 def check_size(text: str) -> None:
-    """Whether a filter that was rendered, parameters and all, can be read again.
-
-    Raises InvalidRequest.
-    """
+    """Raises InvalidRequest if a rendered filter, with its parameters, is too large to parse."""
     check_bytes(text)
     if len(text) > TOKENS_MAX:
         tokenize(text)
 
 
 def tokenize(text: str) -> list[Token]:
-    """The words of a text; raises InvalidRequest for too many, SqlglotError."""
+    """The tokens of a text; raises InvalidRequest for too many, and SqlglotError."""
     tokens = _FilterSql().tokenize(text)
     if len(tokens) > TOKENS_MAX:
         raise InvalidRequest(f"the filter has {len(tokens)} words; at most {TOKENS_MAX} may be")
@@ -87,7 +84,7 @@ def parse_sql(text: str) -> exp.Expr:
 
 
 def _fault(error: SqlglotError) -> str:
-    """Where sqlglot stopped, in a line."""
+    """The position and reason of sqlglot's error, in one line."""
     faults = [fault for fault in getattr(error, "errors", []) if fault.get("highlight")]
     if not faults:
         return "the text ends within quotes" if "okeniz" in str(error) else "cannot be read"
@@ -142,7 +139,7 @@ _TYPES: Final[dict[exp.DType, str]] = {
 
 
 def parse_expression(text: str) -> sql.Node:
-    """The condition that a text holds, parameters still open; raises InvalidRequest."""
+    """The condition of a text, its parameters not bound; raises InvalidRequest."""
     check_bytes(text)
     if not text.strip() or "\0" in text:
         raise InvalidRequest("the filter is empty, or holds a null byte")
@@ -153,7 +150,7 @@ def parse_expression(text: str) -> sql.Node:
 
 
 def parse_identifier(text: str) -> str:
-    """A column's name as SQL spells it: in quotes as it is, else in small letters."""
+    """The name of a column: as written in double quotes, else in lower case, as in SQL."""
     name = text.strip()
     if len(name) >= 2 and name[0] == name[-1] == '"':
         inner = name[1:-1]
@@ -168,7 +165,7 @@ def parse_identifier(text: str) -> str:
 
 
 def _depth(text: str) -> int:
-    """How deep parentheses nest in a text that was rendered."""
+    """The nesting depth of parentheses in a rendered text."""
     depth = deepest = 0
     for character in re.sub(r"'[^']*'|\"[^\"]*\"", "", text):
         depth += (character == "(") - (character == ")")
@@ -181,14 +178,14 @@ def _refuse(part: exp.Expr, why: str = "is not supported in a filter") -> Invali
 
 
 def _is_beyond_numbers(number: int | Decimal) -> bool:
-    """Whether arithmetic might lose it, and its text then would name another one."""
+    """Whether a number is too large or too small to be computed and rendered exactly."""
     return isinstance(number, Decimal) and (
         number.is_infinite() or abs(number.adjusted()) > _EXPONENT_MAX
     )
 
 
 def _condition(node: sql.Node, text: str) -> sql.Node:
-    """The node, if it can be true or false."""
+    """The node itself; raises InvalidRequest if it cannot be true or false."""
     is_value = isinstance(node, sql.Arithmetic | sql.Negate) or (
         isinstance(node, sql.Literal) and not isinstance(node.value, bool | Untyped | None)
     )
@@ -198,7 +195,7 @@ def _condition(node: sql.Node, text: str) -> sql.Node:
 
 
 class _Reader:
-    """Walks what sqlglot read."""
+    """Converts the tree of sqlglot to expressions."""
 
     def __init__(self) -> None:
         self._depth = 0
@@ -243,7 +240,7 @@ class _Reader:
             left, right = self._scalar(part.this), self._scalar(part.expression)
             return fold(sql.Arithmetic(_ARITHMETIC[kind], left, right))
         if kind in _FUNCTIONS:
-            if len(set(part.args) - {name for name, held in part.args.items() if not held}) > 1:
+            if len(set(part.args) - {name for name, value in part.args.items() if not value}) > 1:
                 raise _refuse(part, "has arguments that are not supported in a filter")
             return sql.Call(_FUNCTIONS[kind], (self._scalar(part.this),))
         method = self._methods.get(kind)
@@ -307,7 +304,7 @@ class _Reader:
         return sql.Not(node) if part.args.get("negate") else node
 
     def _in(self, part: exp.Expr) -> sql.Node:
-        others = {name for name, held in part.args.items() if held} - {"this", "expressions"}
+        others = {name for name, value in part.args.items() if value} - {"this", "expressions"}
         if others or not part.expressions:
             raise _refuse(part, "needs a list of values in parentheses")
         choices = tuple([self._scalar(item) for item in part.expressions])
@@ -396,7 +393,7 @@ class _Reader:
 
 
 def _find_quantified(part: exp.Expr) -> tuple[str, exp.Expr] | None:
-    """ANY or ALL, and of which array; sqlglot knows the first only."""
+    """ANY or ALL, and its array; sqlglot has no class for ALL and SOME."""
     if isinstance(part, exp.Any):
         return "ANY", part.this
     word = part.name.upper() if isinstance(part, exp.Anonymous) else ""
@@ -414,7 +411,7 @@ def _element_type(part: exp.Cast) -> str:
 
 def _cast_type(part: exp.Expr, type: exp.Expr) -> str:
     name = _TYPES.get(type.this)
-    others = {name for name, held in part.args.items() if held} - {"this", "to"}
+    others = {name for name, value in part.args.items() if value} - {"this", "to"}
     if name is None or type.expressions or others:
         raise _refuse(part, f"casts to a type that filters lack; they have {_type_names()}")
     return name

@@ -2,7 +2,7 @@
 
 Invariant  an order is over plain columns and ends with the row's key, so that equal requests get
            equal rows and pages neither overlap nor leave gaps. However many rows match, those in
-           memory are bounded in number and in bytes: by limit and offset, or by what is refused.
+           memory are bounded in number and in bytes: by limit and offset, or by the settings.
 """
 
 import re
@@ -40,7 +40,7 @@ class OrderBy:
 
 @dataclass(frozen=True, slots=True)
 class Subset:
-    """What to take of the rows; None and an empty order ask for nothing."""
+    """A query of rows; the defaults select all rows in any order."""
 
     where: Where | None = None
     order_by: tuple[OrderBy, ...] = ()
@@ -109,13 +109,13 @@ class Subset:
 
 
 class _FirstRows:
-    """The rows that come first of those seen so far. With `is_cut` the others are dropped."""
+    """The first rows, by sort key, of those added so far. With `is_cut` the others are dropped."""
 
     def __init__(self, count: int, bytes_max: int, *, is_cut: bool) -> None:
         self._count = count
         self._bytes_max = bytes_max
         self._is_cut = is_cut
-        # Sorted now and then only: half of what is sorted, or all that is spare, is new.
+        # Sorting waits until half of the rows, or as many as the spare ones, are new.
         self._spare_rows = min(count, _SPARE_ROWS) if is_cut else 0
         self._spare_bytes = bytes_max if is_cut else 0
         self._rows: list[tuple[tuple[object, ...], bytes]] = []
@@ -196,15 +196,15 @@ def _rank(value: Value) -> tuple[int, Value]:
 class _Reversed:
     """Compares the other way round."""
 
-    __slots__ = ("held",)
+    __slots__ = ("ranked",)
 
-    def __init__(self, held: tuple[int, Value]) -> None:
-        self.held = held
+    def __init__(self, ranked: tuple[int, Value]) -> None:
+        self.ranked = ranked
 
     def __lt__(self, other: "_Reversed") -> bool:
-        return other.held < self.held
+        return other.ranked < self.ranked
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Reversed) and self.held == other.held
+        return isinstance(other, _Reversed) and self.ranked == other.ranked
 
     __hash__ = None  # type: ignore[assignment]  # a sort position is not a key

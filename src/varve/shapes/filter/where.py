@@ -52,7 +52,7 @@ class Where:
 
     @classmethod
     def _from_pattern(cls, text: str, values: dict[int, str | int]) -> "Where | None":
-        """None for an invalid text, which is then parsed as it is, for its error."""
+        """None for an invalid text; parsing the original text then raises the error."""
         literals: list[str | int] = []
 
         def number(match: re.Match[str]) -> str:

@@ -1,10 +1,11 @@
-"""Decides for each entry of a shape's log what a compaction does with it, by its key.
+"""Plans the compaction of a shape's log: what happens to each entry, by its key.
 
-For every key the last delete, the last insert behind it and the updates behind both stay, the
-updates as one; all before them is superseded. docs/formats/shape-compaction.md
+For every key the last delete, the last insert after it and the updates after both stay, the updates
+as one; all entries before them are superseded. docs/formats/shape-compaction.md
 
 Invariant  keys are compared byte by byte, so equal hashes do no harm. `index_entries` reads nothing
-           outside its buffer, whatever the bytes say; the other kernels take the starts it gave.
+           outside its buffer, whatever the bytes are; the other kernels take the starts that it
+           found.
 """
 
 from enum import IntEnum
@@ -34,18 +35,18 @@ class Action(IntEnum):
     """What a compaction does with an entry."""
 
     SUPERSEDED = 0
-    """A later insert or delete of the same key makes it void."""
+    """A later insert or delete of the same key replaces it."""
     MERGED = 1
-    """An update that goes into a later one."""
+    """An update that is folded into a later one."""
     KEEP = 2
     FOLD = 3
-    """The last of several updates: it takes the others in."""
+    """The last of several updates, into which the others are folded."""
 
 
 _UPDATE, _DELETE, _CONTROL = b"udc"
 
-# What is known of a key: where its first entry starts, and by their numbers the delete and the
-# insert that count, and the first and the last of the updates behind them.
+# The state of a key: where its first entry starts, and the numbers of its last delete, of its last
+# insert, and of the first and the last update after them.
 _START, _DELETED, _INSERTED, _HEAD, _TAIL = range(5)
 _KEY_FIELDS = 5
 
@@ -54,11 +55,11 @@ _KEY_FIELDS = 5
 def index_entries(
     buffer: Bytes, last_tx: int, last_op: int, starts: Numbers
 ) -> tuple[int, int, int]:
-    """Where each whole entry starts, checked: EntryStatus, their count, the position behind them.
+    """Checks whole entries and finds their starts: EntryStatus, count, position after the last.
 
     The status is MORE, or the fault of the entry at that position. `last_tx` and `last_op` are
-    those of the entry before the buffer. There is room for all when `starts` has one place for each
-    `ENTRY_BYTES_MIN` bytes.
+    those of the entry before the buffer. `starts` needs one element for each `ENTRY_BYTES_MIN`
+    bytes.
     """
     at, count, end = 0, 0, buffer.size
     while at < end:
@@ -116,7 +117,7 @@ def _take(keys: Numbers, key: int, index: int, operation: int, links: Numbers) -
 
 @inlined
 def _decide(keys: Numbers, key: int, actions: Actions, links: Numbers) -> bool:
-    """Decides which entries of a key stay; whether it has a row at the end."""
+    """Decides which entries of a key stay; returns whether the key has a row at the end."""
     deleted, inserted, tail = keys[key, _DELETED], as_int(keys[key, _INSERTED]), keys[key, _TAIL]
     if deleted >= 0:
         actions[deleted] = Action.KEEP.value
@@ -137,19 +138,18 @@ def _decide(keys: Numbers, key: int, actions: Actions, links: Numbers) -> bool:
 def plan_entries(
     buffer: Bytes, starts: Numbers, k0: Any, k1: Any, actions: Actions, links: Numbers
 ) -> tuple[int, int]:
-    """Decides on every entry, in the order of their offsets.
+    """Plans the action of every entry; entries are in the order of their offsets.
 
-    Returns the number of keys, and how many of them have a row at the end.
-
-    `links` leads from each update that is merged to the next one of its run, and from the last, the
-    one to fold into, back to the first. Pass the secret of the hash as np.uint64.
+    Returns the number of keys, and how many of them have a row at the end. `links` leads from each
+    merged update to the next one of its run, and from the last, into which the others are folded,
+    back to the first. Pass the secret of the hash as np.uint64.
     """
     count = starts.size
     base = address_of(buffer)
-    room = 16
-    while room < 2 * count:
-        room *= 2
-    slots = np.full(room, -1, np.int64)
+    slot_count = 16
+    while slot_count < 2 * count:
+        slot_count *= 2
+    slots = np.full(slot_count, -1, np.int64)
     hashes = np.empty(count, np.uint64)
     keys = np.full((count, _KEY_FIELDS), -1, np.int64)
     key_count = 0
@@ -179,7 +179,7 @@ def plan_entries(
 def divide_entries(
     buffer: Bytes, starts: Numbers, k0: Any, k1: Any, part_count: int, parts: Numbers
 ) -> None:
-    """The part of each entry, by its key; control entries belong to the first."""
+    """Assigns each entry to a part by the hash of its key; control entries to the first."""
     base = address_of(buffer)
     for index in range(starts.size):
         start = starts[index]

@@ -1,12 +1,12 @@
 """Rewrites entries of a shape's log for a compaction: folds updates, shortens headers.
 
 A message is `{"key":…,"value":{…},"old_value":{…},"headers":{…}}` without blanks between its parts;
-`old_value` may be missing. Values are copied as they are, never read.
+`old_value` may be missing. Column values are copied, never parsed.
 docs/formats/shape-compaction.md
 
-Invariant  entries are those that `index_entries` found sound; within one nothing is believed, and
-           nothing outside it is read. A result is never longer than the entries it is made from, so
-           `out` needs no more than the buffer.
+Invariant  `index_entries` has checked the entries, but not their messages: nothing outside an entry
+           is read, whatever its message is. A result is never longer than the entries it is built
+           from, so `out` needs no more bytes than the buffer.
 """
 
 from enum import IntEnum
@@ -35,7 +35,7 @@ from varve.shapes.kernels.row_members import is_same, string_end, value_end
 
 
 class FoldStatus(IntEnum):
-    """Whether the entries were written."""
+    """The result of a rewrite."""
 
     OK = 0
     BAD_MESSAGE = 1
@@ -69,10 +69,10 @@ _CELLS = 4
 
 @kernel
 def _next_member(at: int, end: int) -> tuple[int, int, int]:
-    """The member at or behind an address: where its value starts and ends, and where it ends.
+    """The start and the end of a member's value, and the address of the next member.
 
-    An address behind a `{` or a `,` is given. The last is the address of the next member, 0 when
-    the object ended with this one, -1 when there is no member.
+    `at` is the address after a `{` or a `,`. The last number is 0 when the object ends with this
+    member, -1 when there is no member.
     """
     if at >= end or load_u8_at(at) != _QUOTE:
         return 0, 0, -1
@@ -82,10 +82,10 @@ def _next_member(at: int, end: int) -> tuple[int, int, int]:
     after = value_end(colon + 1, end)
     if after <= colon + 1 or after >= end:
         return 0, 0, -1
-    behind = load_u8_at(after)
-    if behind == _COMMA:
+    separator = load_u8_at(after)
+    if separator == _COMMA:
         return colon + 1, after, after + 1
-    return (colon + 1, after, 0) if behind == _CLOSE else (0, 0, -1)
+    return (colon + 1, after, 0) if separator == _CLOSE else (0, 0, -1)
 
 
 @inlined
@@ -160,10 +160,13 @@ def _find_column(table: Numbers, count: int, hint: int, name: int, size: int) ->
 
 
 @kernel
-def _take_columns(
+def _add_columns(
     table: Numbers, count: int, at: int, end: int, newer_wins: bool
 ) -> tuple[Numbers, int]:
-    """Adds the members of an object to the table; a count of -1 means it is not valid."""
+    """Adds the members of an object to the table; returns a count of -1 if it is not valid.
+
+    With `newer_wins` a member replaces one of the same name.
+    """
     if end - at < 2 or load_u8_at(at) != _OPEN:
         return table, -1
     member = at + 1
@@ -225,7 +228,7 @@ def _put_key(at: int, parts: Numbers) -> int:
 
 @inlined
 def _put_headers(at: int, parts: Numbers, newest: Numbers) -> int:
-    """The headers of a message, with the transactions of the newest one that is in it."""
+    """Writes the headers of a message, with the transactions of the newest update in it."""
     at = _put_text(append_byte(at, _COMMA), _HEADERS)
     at = _put_text(append_byte(at, _OPEN), _OPERATION)
     at = _put(at, parts[6], parts[7])
@@ -260,9 +263,9 @@ def _put_message(at: int, parts: Numbers) -> int:
 def _fold_run(
     buffer: Bytes, starts: Numbers, links: Numbers, target: int, parts: Numbers, at: int
 ) -> int:
-    """Writes the fold of a run of updates at an address; returns the address behind it.
+    """Writes a run of updates as one message; returns the address after it.
 
-    For an entry that is not a message it returns minus its index, less one.
+    If an entry is not a message, returns -index - 1.
     """
     base = address_of(buffer)
     values, olds = np.empty((32, _CELLS), np.int64), np.empty((32, _CELLS), np.int64)
@@ -275,10 +278,10 @@ def _fold_run(
             return -index - 1
         if first[0] == 0:
             first[:] = parts
-        values, value_count = _take_columns(values, value_count, parts[2], parts[3], True)
+        values, value_count = _add_columns(values, value_count, parts[2], parts[3], True)
         if parts[4] > 0:
             has_old = True
-            olds, old_count = _take_columns(olds, old_count, parts[4], parts[5], False)
+            olds, old_count = _add_columns(olds, old_count, parts[4], parts[5], False)
         if value_count < 0 or old_count < 0:
             return -index - 1
         if index == target:
@@ -295,7 +298,7 @@ def _fold_run(
 def _rewrite(
     buffer: Bytes, starts: Numbers, action: int, links: Numbers, index: int, parts: Numbers, at: int
 ) -> int:
-    """Rewrites the message of an entry at an address; returns what `_fold_run` does."""
+    """Rewrites the message of an entry at an address; returns as `_fold_run` does."""
     if action == Action.FOLD:
         return _fold_run(buffer, starts, links, index, parts, at)
     json, json_end = _json_of(buffer, address_of(buffer), starts[index])

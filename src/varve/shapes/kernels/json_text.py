@@ -1,9 +1,9 @@
-"""JSON texts: checked whole with the spans of their top members, compacted, split at commas.
+"""Validates JSON texts and finds their top members; removes blanks; splits joined texts.
 
 Layout     a row of spans per member: name start, name end (within the quotes), value start, value
            end, flags. A valid text that is not an object has one row, with an empty name.
-Invariant  what is accepted is RFC 8259 in UTF-8 without a byte order mark, nested at most DEPTH_MAX
-           deep; the positions of a row lie within the text they were found in.
+Invariant  accepts RFC 8259 in UTF-8 without a byte order mark, nested at most DEPTH_MAX deep; the
+           positions in a row of spans are within its text.
 """
 
 from typing import Any, Final
@@ -25,7 +25,7 @@ Spans = npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.int64]
 
 DEPTH_MAX: Final = 200
-"""Recursive walks over a value stay within Python's own limit."""
+"""Keeps recursive walks over a value within Python's recursion limit."""
 MEMBER_BYTES_MIN: Final = 4
 """No member is shorter: quotes, colon, value; so a text bounds the spans it needs."""
 SPAN_FIELD_COUNT: Final = 5
@@ -70,7 +70,7 @@ def _is_hex(byte: int) -> bool:
 
 @inlined
 def plain_end(position: int, end: int) -> int:
-    """Passes whole words of plain ASCII within a string."""
+    """The end of whole words of plain ASCII within a string: no quote, backslash or control."""
     while position + 8 <= end:
         word = load_little_u64_at(position)
         quotes, slashes = word ^ _QUOTES, word ^ _BACKSLASHES
@@ -162,7 +162,7 @@ def _string_end(position: int, end: int) -> int:
 
 @inlined
 def _digits_end(position: int, end: int) -> int:
-    """The end of at least one digit; -1 without."""
+    """The end of a run of digits; -1 without a digit."""
     first = position
     while position < end and _is_digit(load_u8_at(position)):
         position += 1
@@ -279,21 +279,21 @@ def _walk_object(
             break
         value = _blanks_end(colon + 1, end)
         after, flags = _value_end(value, end, stack, 1)
-        behind = _blanks_end(after, end) if after > 0 else end
-        if behind >= end:
+        separator = _blanks_end(after, end) if after > 0 else end
+        if separator >= end:
             break
         names = position + 1 - base, name_end - 1 - base
         _put_span(spans, row + count, *names, value - base, after - base, flags)
         count += 1
-        if load_u8_at(behind) != 0x2C:
-            return behind + 1 if load_u8_at(behind) == 0x7D else -1, count
-        position = _blanks_end(behind + 1, end)
+        if load_u8_at(separator) != 0x2C:
+            return separator + 1 if load_u8_at(separator) == 0x7D else -1, count
+        position = _blanks_end(separator + 1, end)
     return -1, count
 
 
 @inlined
 def walk_members(base: int, start: int, end: int, stack: Any, spans: Any, row: int) -> int:
-    """Checks one text; see find_members."""
+    """Validates one text, as `find_members` does."""
     last = base + end
     position = _blanks_end(base + start, last)
     if position < last and load_u8_at(position) == 0x7B:
@@ -307,7 +307,7 @@ def walk_members(base: int, start: int, end: int, stack: Any, spans: Any, row: i
 
 @kernel
 def find_members(data: Bytes, ends: Numbers, spans: Spans, counts: Numbers) -> int:
-    """Locates the top members of adjacent texts; returns how many rows it filled.
+    """Finds the top members of adjacent texts; returns the number of rows filled in `spans`.
 
     Text i is data[ends[i]:ends[i + 1]]. counts[i] becomes the number of its members, NOT_OBJECT
     with one row in spans, or NO_JSON with none. Spans need a row for every MEMBER_BYTES_MIN
@@ -358,10 +358,7 @@ def squeeze_blanks(data: Bytes, target: Bytes) -> int:
 
 @kernel
 def _find_commas(data: Bytes, positions: Numbers) -> int:
-    """Fills in the positions of the commas outside strings and brackets; returns their count.
-
-    The data is valid JSON: only strings, brackets and commas matter.
-    """
+    """Finds the commas outside strings and brackets of valid JSON; returns their number."""
     count = 0
     depth = 0
     position = 0
@@ -387,7 +384,7 @@ def _find_commas(data: Bytes, positions: Numbers) -> int:
 
 
 def split_messages(joined: bytes) -> list[bytes]:
-    """Texts joined by commas, one by one and without the blanks around them."""
+    """Splits texts that are joined by commas, and strips blanks around each."""
     data = np.frombuffer(joined, np.uint8)
     commas = np.empty(len(joined) // _MESSAGE_BYTES_MIN + 1, np.int64)
     count = _find_commas(data, commas)

@@ -1,8 +1,8 @@
-"""Entries of a shape's log: many into one buffer, a buffer into joined JSON, a walk for recovery.
+"""Encodes entries of a shape's log, extracts their JSON, and scans them for recovery.
 
 Layout     tx (8), op (8), key size (4), key, operation (1), flag (1), json size (8), json, CRC-32C
            of all before it (4); big-endian. docs/formats/shape-log.md
-Invariant  nothing outside the given buffers is read or written, whatever the bytes say.
+Invariant  nothing outside the given buffers is read or written, whatever the bytes are.
 Threads    `encode_entries` reads Python objects and keeps the GIL; no Python code runs
            meanwhile, so the list cannot change under it.
 """
@@ -63,7 +63,7 @@ class EntryStatus(IntEnum):
 
 
 WHOLE = -1
-"""No EntryStatus: the entry is there and sound."""
+"""Not an EntryStatus: the entry is complete and valid."""
 _INSERT, _UPDATE, _DELETE, _CONTROL = b"iudc"
 _COMMA = ord(",")
 _AS_RECEIVED = 0
@@ -86,7 +86,7 @@ def is_after(tx: int, op: int, other_tx: int, other_op: int) -> bool:
 
 @inlined
 def _read_entry(entry: Any, row: Any, last_tx: int, last_op: int) -> int:
-    """Reads the fields of a Python entry; MORE, or why it may not follow the last one."""
+    """Reads the fields of a Python entry; returns MORE, or why it cannot follow the last one."""
     if tuple_size(entry) != 4 or tuple_size(tuple_item(entry, 0)) != 2:
         return EntryStatus.NOT_AN_ENTRY.value
     offset, key, json = tuple_item(entry, 0), tuple_item(entry, 1), tuple_item(entry, 3)
@@ -109,7 +109,7 @@ def _read_entry(entry: Any, row: Any, last_tx: int, last_op: int) -> int:
 
 @inlined
 def _write_entry(at: int, row: Any) -> Any:
-    """Writes an entry without its checksum; returns the address behind it."""
+    """Writes an entry without its checksum; returns the address after it."""
     at = append_big_endian(append_big_endian(at, row[_TX], 8), row[_OP], 8)
     at = append_big_endian(at, row[_KEY_SIZE], 4)
     copy_bytes(at, row[_KEY], row[_KEY_SIZE])
@@ -132,25 +132,25 @@ def _encode(
 ) -> Any:
     limit = min(list_size(entries) - start, byte_room // ENTRY_BYTES_MIN + 1)
     rows = np.empty((max(limit, 0), _FIELDS), np.int64)
-    total, json_bytes, taken = 0, 0, 0
-    while taken < limit and json_bytes < json_room and total < byte_room:
-        row = rows[taken]
-        status = _read_entry(list_item(entries, start + taken), row, last_tx, last_op)
+    total, json_bytes, count = 0, 0, 0
+    while count < limit and json_bytes < json_room and total < byte_room:
+        row = rows[count]
+        status = _read_entry(list_item(entries, start + count), row, last_tx, last_op)
         if status != EntryStatus.MORE:
             clear_error()
-            return status, taken, np.empty(0, np.uint8), 0
+            return status, count, np.empty(0, np.uint8), 0
         last_tx, last_op = row[_TX], row[_OP]
         total += ENTRY_BYTES_MIN + row[_KEY_SIZE] + row[_JSON_SIZE]
         json_bytes += row[_JSON_SIZE]
-        taken += 1
+        count += 1
     data = np.empty(total, np.uint8)
     base = address_of(data)
     at = base
-    for index in range(taken):
+    for index in range(count):
         begin = at
         at = _write_entry(at, rows[index])
         at = append_big_endian(at, crc32c(data, begin - base, at - base), ENTRY_CRC)
-    return EntryStatus.MORE.value, taken, data, json_bytes
+    return EntryStatus.MORE.value, count, data, json_bytes
 
 
 def encode_entries(
@@ -163,8 +163,9 @@ def encode_entries(
 ) -> tuple[int, int, Bytes, int]:
     """(EntryStatus, count, bytes, JSON bytes) of entries from `start` on.
 
-    It stops behind the entry that fills a room. `last` is the offset before the first; a status
-    other than MORE is the fault of the entry at start + count, and there are no bytes.
+    It stops after the entry that reaches `json_room` or `byte_room`. `last` is the offset before
+    the first entry. A status other than MORE is the fault of the entry at start + count; then there
+    are no bytes.
     """
     encoded: tuple[int, int, Bytes, int] = _encode(
         id(entries), start, json_room, byte_room, last[0], last[1]
@@ -174,10 +175,10 @@ def encode_entries(
 
 @inlined
 def check_entry(buffer: Bytes, at: int, end: int) -> Any:
-    """WHOLE or the EntryStatus of the entry here, then its size, and those of its key and JSON.
+    """WHOLE or the EntryStatus of the entry at `at`, its size, and the sizes of its key and JSON.
 
-    An entry that the end cuts off has MORE, and at least the size returned; without its head the
-    size of the key is -1.
+    For an entry that `end` cuts off the status is MORE, and its size is at least the one returned;
+    the size of the key is -1 when it is cut off too.
     """
     if end - at < ENTRY_HEAD:
         return EntryStatus.MORE.value, ENTRY_HEAD + ENTRY_MIDDLE, -1, -1
@@ -205,7 +206,7 @@ def strip_entries(
     until_op: int,
     out: Bytes,
 ) -> tuple[int, int, int, int]:
-    """JSON of entries above one offset and up to another, joined by commas.
+    """Copies the JSON of entries above one offset and up to another, joined by commas.
 
     Returns EntryStatus, the position where the next entry begins, the bytes of `out` in use, and
     the least size of an entry that the buffer's end cuts off. `out` is at least as long as the
@@ -218,7 +219,7 @@ def strip_entries(
     at, used = 0, 0
     last_tx, last_op = 0, -1
     while at < end:
-        # Skipped entries too: a damaged offset must not leave them out unnoticed.
+        # Skipped entries are checked too: with a damaged offset they would be left out unnoticed.
         status, size, key_size, json_size = check_entry(buffer, at, end)
         if status != WHOLE:
             return status, at, used, size
@@ -244,11 +245,11 @@ def strip_entries(
 def scan_entries(
     buffer: Bytes, last_tx: int, last_op: int, until_tx: int, until_op: int
 ) -> tuple[int, int, int, int, int, int]:
-    """Walks whole and valid entries up to an offset, above another.
+    """Scans whole and valid entries above one offset and up to another.
 
-    Returns EntryStatus, the position behind the last entry taken, its transaction and operation,
-    the JSON bytes of all taken, and the least size of an entry that is cut off. An entry above the
-    limit ends the walk unread.
+    Returns EntryStatus, the position after the last entry scanned, its transaction and operation,
+    the JSON bytes of all scanned, and the least size of an entry that is cut off. The scan ends
+    before an entry above the limit.
     """
     end = buffer.size
     at, json_bytes = 0, 0

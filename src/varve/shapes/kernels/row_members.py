@@ -1,8 +1,8 @@
-"""A walk over rows as their table holds them, for use inside kernels.
+"""Finds and compares the members of rows, which are JSON objects; for use inside kernels.
 
 Layout     `{"name":value,...}` without blanks. A span has five numbers: the address of the first
-           quote of a member's name, that of the colon, that behind its value, two for the caller.
-Invariant  nothing outside the given range is read, whatever the bytes say; a result below 0 means
+           quote of a member's name, that of the colon, that after its value, two for the caller.
+Invariant  nothing outside the given range is read, whatever the bytes are; a result below 0 means
            that the text is not valid. Names are compared as they are spelled.
 """
 
@@ -104,7 +104,7 @@ def value_end(at: int, end: int) -> int:
 
 @inlined
 def find_spans(at: int, end: int, spans: int) -> int:
-    """Spans of the members between an object's braces; how many there are, or -1."""
+    """Stores the spans of the members between an object's braces; returns their number, or -1."""
     count = 0
     while at < end:
         if load_u8_at(at) != _QUOTE:
@@ -115,10 +115,10 @@ def find_spans(at: int, end: int, spans: int) -> int:
         after = value_end(colon + 1, end)
         if after <= colon + 1:
             return -1
-        place = spans + count * SPAN_BYTES
-        store_u64_at(place, np.uint64(at))
-        store_u64_at(place + 8, np.uint64(colon))
-        store_u64_at(place + 16, np.uint64(after))
+        entry = spans + count * SPAN_BYTES
+        store_u64_at(entry, np.uint64(at))
+        store_u64_at(entry + 8, np.uint64(colon))
+        store_u64_at(entry + 16, np.uint64(after))
         count += 1
         at = after
         if at < end:
@@ -130,7 +130,7 @@ def find_spans(at: int, end: int, spans: int) -> int:
 
 @inlined
 def find_name(spans: int, index: int, others: int, count: int, guess: int) -> int:
-    """Which of `count` other members has a member's name, searched from a guess on; or -1."""
+    """The one of `count` other members with the same name, searched from a guess on; or -1."""
     for step in range(count):
         other = guess + step
         if other >= count:

@@ -1,6 +1,6 @@
-"""Messages of changes of rows, many into one buffer.
+"""Encodes the messages of many changes into one buffer.
 
-Layout     `{"key":...,"value":{...},"headers":{...}}`; of a full update `old_value` before the
+Layout     `{"key":...,"value":{...},"headers":{...}}`; a full update has `old_value` before the
            headers. See varve.shapes.messages, which encodes single changes.
 Invariant  a message has the bytes that `MessageEncoder.encode` returns; if that is uncertain the
            result is UNSUPPORTED, and nothing is written. Nothing outside of the texts is read.
@@ -47,23 +47,26 @@ from varve.shapes.kernels.row_members import (
 
 
 class MessageResult(IntEnum):
-    """Why a change has no message here; the others have the code of their operation: i, u or d."""
+    """Why a change has no message; other results are the code of its operation: i, u or d."""
 
     UNCHANGED = 0
     """No column that is shown has changed."""
     UNSUPPORTED = 1
-    """The message of this change has to be built in Python."""
+    """The message of this change must be built in Python."""
 
 
 class _Text(NamedTuple):
-    """A row, or none at all where the address is 0."""
+    """The address and size of a row; address 0 stands for no row."""
 
     address: int
     size: int
 
 
 class _Form(NamedTuple):
-    """Addresses of tables of texts, and the columns shown; a count below 0 means all."""
+    """The form of the messages: tables of fixed texts and of the columns shown.
+
+    A `shown_count` below 0 shows all columns.
+    """
 
     parts: int
     shown: int
@@ -72,7 +75,7 @@ class _Form(NamedTuple):
 
 
 class _Scratch(NamedTuple):
-    """Where members of a row, of the one before it, and of the removed ones are kept."""
+    """Addresses of buffers for members: of a row, of the row before it, and of removed ones."""
 
     spans: int
     others: int
@@ -82,9 +85,9 @@ class _Scratch(NamedTuple):
 _AS_INSERT, _AS_UPDATE, _AS_DELETE = b"iud"
 _OTHER, _IS_CHANGED = 3, 4
 _MOVED_MAX: Final = 64
-"""Names in another position than before that are searched, and columns that were removed."""
+"""Limit of members that are searched because they moved, and of removed columns."""
 _FIXED_BYTES: Final = 256
-"""More than all that surrounds the texts of a message."""
+"""An upper bound for the bytes around the texts of a message."""
 _COMMA, _BACKSLASH, _OPEN, _CLOSE = 0x2C, 0x5C, 0x7B, 0x7D
 _PARTS: Final = (
     b'{"key":',
@@ -101,9 +104,9 @@ _KEY, _VALUE, _OLD_VALUE, _NULL, _LSN, _OP, _TXIDS, _LAST, _INSERT, _UPDATE, _DE
 
 @inlined
 def _text_at(table: int, index: int) -> Any:
-    """The address and size that a table of texts has."""
-    place = table + index * 16
-    return _Text(as_int(load_u64_at(place)), as_int(load_u64_at(place + 8)))
+    """The text at an index of a table of texts."""
+    entry = table + index * 16
+    return _Text(as_int(load_u64_at(entry)), as_int(load_u64_at(entry + 8)))
 
 
 @inlined
@@ -114,14 +117,14 @@ def _put_part(at: int, form: _Form, index: int) -> int:
 
 @inlined
 def _put_member(at: int, spans: int, index: int) -> int:
-    """A comma and a member."""
+    """Writes a comma and a member."""
     start = span(spans, index, 0)
     return append_bytes(append_byte(at, _COMMA), start, span(spans, index, 2) - start)
 
 
 @inlined
 def _put_null(at: int, form: _Form, spans: int, index: int) -> int:
-    """A comma, a member's name, and null."""
+    """Writes a comma, a member's name, and null."""
     start = span(spans, index, 0)
     at = append_bytes(append_byte(at, _COMMA), start, span(spans, index, 1) + 1 - start)
     return _put_part(at, form, _NULL)
@@ -129,7 +132,7 @@ def _put_null(at: int, form: _Form, spans: int, index: int) -> int:
 
 @inlined
 def _is_shown(form: _Form, spans: int, index: int) -> bool:
-    """Whether a member is one of the columns asked for."""
+    """Whether a member is one of the columns shown."""
     if form.shown_count < 0:
         return True
     start = span(spans, index, 0)
@@ -142,8 +145,8 @@ def _is_shown(form: _Form, spans: int, index: int) -> bool:
 
 
 @inlined
-def _find_rest(row: _Text, key: _Text, spans: int) -> int:
-    """Finds the members behind the key's columns; how many, or -1 for a row of another form."""
+def _find_other_columns(row: _Text, key: _Text, spans: int) -> int:
+    """Finds the members after the key's columns; returns their number, -1 for another form."""
     text, size = row.address, row.size
     if key.size < 3 or size < key.size or not is_object(text, size):
         return -1
@@ -158,10 +161,10 @@ def _find_rest(row: _Text, key: _Text, spans: int) -> int:
 
 @inlined
 def _put_row(at: int, form: _Form, row: _Text, key: _Text, spans: int) -> int:
-    """A row, or its key's columns and those asked for; 0 for a row of another form."""
+    """Writes a row, or its key's columns and those shown; returns 0 for a row of another form."""
     if form.shown_count < 0:
         return append_bytes(at, row.address, row.size)
-    count = _find_rest(row, key, spans)
+    count = _find_other_columns(row, key, spans)
     if count < 0:
         return 0
     at = append_bytes(at, key.address, key.size - 1)
@@ -216,7 +219,7 @@ def _has_escape(others: int, index: int) -> bool:
 
 @inlined
 def _find_removed(form: _Form, scratch: _Scratch, other_count: int) -> int:
-    """Finds the members shown that were removed, by name; how many, or -1 for Python to decide."""
+    """Finds the shown members that were removed, by name; their number, or -1 if unsupported."""
     count = 0
     for other in range(other_count):
         if span(scratch.others, other, _OTHER) >= 0 or not _is_shown(form, scratch.others, other):
@@ -234,7 +237,7 @@ def _find_removed(form: _Form, scratch: _Scratch, other_count: int) -> int:
 
 @inlined
 def _find_changed(form: _Form, scratch: _Scratch, count: int) -> int:
-    """Flags the shown members that are new or have another value; how many there are."""
+    """Flags the shown members that are new or have another value; returns their number."""
     changed = 0
     for index in range(count):
         other = span(scratch.spans, index, _OTHER)
@@ -247,7 +250,7 @@ def _find_changed(form: _Form, scratch: _Scratch, count: int) -> int:
 
 @inlined
 def _put_changed(at: int, form: _Form, scratch: _Scratch, count: int, removed_count: int) -> int:
-    """The columns that changed, or in full all shown; null for each that was removed."""
+    """Writes the changed columns, or in a full message all shown; null for removed ones."""
     for index in range(count):
         is_included = _is_shown(form, scratch.spans, index) if form.is_full else False
         if is_included or span(scratch.spans, index, _IS_CHANGED):
@@ -259,7 +262,7 @@ def _put_changed(at: int, form: _Form, scratch: _Scratch, count: int, removed_co
 
 @inlined
 def _put_old(at: int, form: _Form, scratch: _Scratch, count: int, removed_count: int) -> int:
-    """What the columns that changed were, null for those that were not there."""
+    """Writes the previous values of the changed columns, null for new ones."""
     first = at
     for index in range(count):
         other = span(scratch.spans, index, _OTHER)
@@ -271,18 +274,18 @@ def _put_old(at: int, form: _Form, scratch: _Scratch, count: int, removed_count:
             at = _put_null(at, form, scratch.spans, index)
     for index in range(removed_count):
         at = _put_member(at, scratch.others, span(scratch.removed, index, 0))
-    # The brace takes the place of the first comma.
+    # The brace replaces the first comma.
     store_u8_at(first, np.uint64(_OPEN))
     return append_byte(at, _CLOSE)
 
 
 @inlined
 def _put_update(
-    at: int, form: _Form, row: _Text, before: _Text, key: _Text, scratch: _Scratch
+    at: int, form: _Form, row: _Text, previous: _Text, key: _Text, scratch: _Scratch
 ) -> tuple[int, int]:
-    """The result for an update, and where its value ends."""
-    count = _find_rest(row, key, scratch.spans)
-    other_count = _find_rest(before, key, scratch.others)
+    """Writes the value of an update; returns the result and the end address."""
+    count = _find_other_columns(row, key, scratch.spans)
+    other_count = _find_other_columns(previous, key, scratch.others)
     if (
         count < 0
         or other_count < 0
@@ -304,23 +307,23 @@ def _put_update(
 
 @inlined
 def _put_value(
-    at: int, form: _Form, row: _Text, before: _Text, key: _Text, scratch: _Scratch
+    at: int, form: _Form, row: _Text, previous: _Text, key: _Text, scratch: _Scratch
 ) -> tuple[int, int]:
-    """The result for a change, and where the value of its message ends."""
-    if row.address and before.address:
-        return _put_update(at, form, row, before, key, scratch)
+    """Writes the value of a change; returns the result and the end address."""
+    if row.address and previous.address:
+        return _put_update(at, form, row, previous, key, scratch)
     if row.address:
         after = _put_row(at, form, row, key, scratch.spans)
         return (_AS_INSERT if after else MessageResult.UNSUPPORTED.value), after
-    if before.address and form.is_full:
-        after = _put_row(at, form, before, key, scratch.spans)
+    if previous.address and form.is_full:
+        after = _put_row(at, form, previous, key, scratch.spans)
         return (_AS_DELETE if after else MessageResult.UNSUPPORTED.value), after
     return _AS_DELETE, append_bytes(at, key.address, key.size)
 
 
 @inlined
 def _put_end(at: int, form: _Form, result: int, tx: int, op: int) -> int:
-    """The headers, and the offset, as that of a transaction of one change."""
+    """Writes the headers of a transaction of one change, with its offset."""
     is_update, is_insert = result == _AS_UPDATE, result == _AS_INSERT
     at = _put_part(at, form, _UPDATE if is_update else _INSERT if is_insert else _DELETE)
     at = append_decimal(_put_part(at, form, _LSN), tx)
@@ -353,14 +356,14 @@ def _write(
     for index in range(count):
         change = list_item(changes, index)
         key = tuple_item(change, 1)
-        row, before = _text_of(tuple_item(change, 2), none), _text_of(tuple_item(change, 3), none)
-        longest = max(longest, row.size, before.size)
+        row, previous = _text_of(tuple_item(change, 2), none), _text_of(tuple_item(change, 3), none)
+        longest = max(longest, row.size, previous.size)
         total += bytes_size(tuple_item(key, 2)) + bytes_size(tuple_item(key, 3))
-        total += 3 * (row.size + before.size) + _FIXED_BYTES + parts[_UPDATE, 1]
+        total += 3 * (row.size + previous.size) + _FIXED_BYTES + parts[_UPDATE, 1]
     rows = longest // MEMBER_BYTES_MIN + 1
     spans = np.empty((2 * rows + _MOVED_MAX, SPAN_FIELDS), np.int64)
-    place = address_of(spans)
-    scratch = _Scratch(place, place + spans[:rows].nbytes, place + spans[: 2 * rows].nbytes)
+    first = address_of(spans)
+    scratch = _Scratch(first, first + spans[:rows].nbytes, first + spans[: 2 * rows].nbytes)
     form = _Form(address_of(parts), address_of(shown), shown_count, is_full)
     data = np.empty(total, np.uint8)
     base = address_of(data)
@@ -368,11 +371,11 @@ def _write(
     for index in range(count):
         change = list_item(changes, index)
         offset, names = tuple_item(change, 0), tuple_item(change, 1)
-        row, before = _text_of(tuple_item(change, 2), none), _text_of(tuple_item(change, 3), none)
+        row, previous = _text_of(tuple_item(change, 2), none), _text_of(tuple_item(change, 3), none)
         name, key = _text_of(tuple_item(names, 2), none), _text_of(tuple_item(names, 3), none)
         begin = append_bytes(_put_part(at, form, _KEY), name.address, name.size)
         begin = _put_part(begin, form, _VALUE)
-        result, after = _put_value(begin, form, row, before, key, scratch)
+        result, after = _put_value(begin, form, row, previous, key, scratch)
         if result > MessageResult.UNSUPPORTED.value:
             tx, op = int_value(tuple_item(offset, 0)), int_value(tuple_item(offset, 1))
             at = _put_end(after, form, result, tx, op)
@@ -383,14 +386,14 @@ def _write(
 
 
 class MessageTexts:
-    """The texts that all messages of one form have, as kernels take them."""
+    """The fixed texts of all messages of one form, and the encoder of their changes."""
 
     def __init__(
         self, headers: Sequence[bytes], shown: Sequence[bytes] | None, *, is_full: bool
     ) -> None:
-        """`headers` are those of an insert, an update and a delete up to the place.
+        """`headers` are those of an insert, an update and a delete, up to the offset.
 
-        `shown` are the columns asked for, each as `"name":`, or None for all.
+        `shown` are the columns shown, each as `"name":`, or None for all.
         """
         self._texts = ((*_PARTS, *headers), tuple(shown or ()))
         self._tables = [_table_of(texts) for texts in self._texts]
@@ -398,11 +401,11 @@ class MessageTexts:
         self._is_full = is_full
 
     def write(self, changes: list[Any]) -> tuple[list[int], list[bytes]]:
-        """The result of each change, and its message, empty without one.
+        """The result and the message of each change; the message is empty without one.
 
-        A change is a tuple of its offset, the key, the row and the one before it, each a text or
-        None. A key is a tuple with the key as JSON and the object of its columns as the third and
-        the fourth. Every change is a transaction.
+        A change is a tuple of its offset, its key, the row and the previous row, rows as bytes or
+        None. A key is a tuple whose third and fourth items are the key as JSON and the object of
+        its columns. Every change is a transaction.
         """
         ends = np.empty(len(changes) + 1, np.int64)
         results = np.empty(len(changes), np.uint8)
@@ -410,8 +413,7 @@ class MessageTexts:
         count, is_full = self._shown_count, self._is_full
         messages = _write(id(changes), id(None), parts, shown, count, is_full, ends, results)
         data = messages.tobytes()
-        places = ends.tolist()
-        return results.tolist(), [data[start:end] for start, end in pairwise(places)]
+        return results.tolist(), [data[start:end] for start, end in pairwise(ends.tolist())]
 
 
 def _table_of(texts: tuple[bytes, ...]) -> npt.NDArray[np.int64]:

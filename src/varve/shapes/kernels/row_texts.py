@@ -1,9 +1,9 @@
-"""Rows as JSON texts: which values can be part of one unchanged, and where its columns are.
+"""Joins keys and values to rows, which are JSON texts, and finds columns in them.
 
 Layout     a row is the object of its key's columns, then the other columns. See `row_members`.
-Invariant  a text that fits has names without escapes, each once and none of the key's: without
-           blanks and behind the key's columns it is what splitting and joining would give. If that
-           is uncertain a text does not fit.
+Invariant  a value fits if its names have no escapes, occur once and are none of the key's: then its
+           members, without blanks and after the key's columns, are the row that splitting and
+           joining would give. If that is uncertain the value does not fit.
 Threads    these functions read Python objects and keep the GIL.
 """
 
@@ -43,7 +43,7 @@ Flags = npt.NDArray[np.uint8]
 Places = npt.NDArray[np.int64]
 
 _COMPARED_MAX: Final = 64
-"""More names than this are compared with each other by a dictionary, not here."""
+"""Values with more names are left to Python, whose dictionary compares them in linear time."""
 _COMMA, _BACKSLASH = 0x2C, 0x5C
 _UNFIT, _FIT, _BLANKS = range(3)
 
@@ -58,7 +58,7 @@ def _longest(texts: int) -> int:
 
 @inlined
 def _is_dense(spans: Any, count: int, size: int) -> bool:
-    """Whether a text has nothing but its members, and no blanks in them."""
+    """Whether a text has no blanks, neither between nor within its members."""
     total = count + 1
     for index in range(count):
         if spans[index, 4]:
@@ -77,14 +77,14 @@ def _has_name(address: int, spans: Any, count: int, name: int, size: int) -> boo
 
 
 @inlined
-def _has_names_of(address: int, spans: Any, count: int, known: int, others: Any) -> bool:
-    """Whether the names are those of another text, one by one."""
+def _has_names_of(address: int, spans: Any, count: int, previous: int, others: Any) -> bool:
+    """Whether the names are those of another text, in the same order."""
     for index in range(count):
-        start, start_known = spans[index, 0], others[index, 0]
+        start, other_start = spans[index, 0], others[index, 0]
         size = spans[index, 1] - start
-        if size != others[index, 1] - start_known:
+        if size != others[index, 1] - other_start:
             return False
-        if not is_same(address + start, known + start_known, size):
+        if not is_same(address + start, previous + other_start, size):
             return False
     return True
 
@@ -117,14 +117,14 @@ def _has_key_name(address: int, spans: Any, count: int, keys: int, key_count: in
 def _check_fits(keys: int, values: int, fits: Flags) -> None:
     count = list_size(values)
     if list_size(keys) != count or fits.size < count:
-        raise IndexError("keys, values and flags are not of one number")
+        raise IndexError("keys, values and flags differ in length")
     rows = _longest(values) // MEMBER_BYTES_MIN + 1
     spans = np.empty((rows, SPAN_FIELD_COUNT), np.int64)
-    known_spans = np.empty((rows, SPAN_FIELD_COUNT), np.int64)
+    previous_spans = np.empty((rows, SPAN_FIELD_COUNT), np.int64)
     key_spans = np.empty((_longest(keys) // MEMBER_BYTES_MIN + 1, SPAN_FIELDS), np.int64)
-    key_place = address_of(key_spans)
+    first_key_span = address_of(key_spans)
     stack = np.zeros(DEPTH_MAX, np.uint8)
-    known, known_count = 0, -1
+    previous, previous_count = 0, -1
     for index in range(count):
         fits[index] = _UNFIT
         value, key = list_item(values, index), list_item(keys, index)
@@ -133,23 +133,23 @@ def _check_fits(keys: int, values: int, fits: Flags) -> None:
         member_count = walk_members(address, 0, size, stack, spans, 0)
         if member_count < 1 or not is_object(key_address, key_size):
             continue
-        key_count = find_spans(key_address + 1, key_address + key_size - 1, key_place)
-        if key_count < 1 or _has_key_name(address, spans, member_count, key_place, key_count):
+        key_count = find_spans(key_address + 1, key_address + key_size - 1, first_key_span)
+        if key_count < 1 or _has_key_name(address, spans, member_count, first_key_span, key_count):
             continue
-        is_known = member_count == known_count and _has_names_of(
-            address, spans, member_count, known, known_spans
+        has_same_names = member_count == previous_count and _has_names_of(
+            address, spans, member_count, previous, previous_spans
         )
-        if not is_known and not _is_distinct(address, spans, member_count):
+        if not has_same_names and not _is_distinct(address, spans, member_count):
             continue
         fits[index] = _FIT if _is_dense(spans, member_count, size) else _BLANKS
-        known, known_count = address, member_count
-        spans, known_spans = known_spans, spans
+        previous, previous_count = address, member_count
+        spans, previous_spans = previous_spans, spans
     keep_alive(key_spans)
 
 
 @object_kernel
 def _join(keys: int, values: int, fits: Flags, ends: Places) -> Any:
-    """Writes the members of values behind those of their keys, for those that fit."""
+    """Writes, for each value that fits, the members of its key and then its own."""
     total = 0
     for index in range(fits.size):
         if fits[index] != _UNFIT:
@@ -164,7 +164,7 @@ def _join(keys: int, values: int, fits: Flags, ends: Places) -> Any:
             if fits[index] == _FIT:
                 at = append_bytes(at, bytes_address(value) + 1, bytes_size(value) - 1)
             else:
-                # The opening brace of the value overwrites the comma, which is written again.
+                # The opening brace of the value overwrites the comma, so write the comma again.
                 size = squeeze(bytes_address(value), bytes_size(value), at - 1)
                 append_byte(at - 1, _COMMA)
                 at += size - 1
@@ -173,7 +173,7 @@ def _join(keys: int, values: int, fits: Flags, ends: Places) -> Any:
 
 
 def join_rows(keys: list[bytes], values: list[bytes]) -> list[bytes]:
-    """The rows of keys' columns and values; an empty text where a value does not fit."""
+    """Joins the columns of each key and its value to a row; empty where a value does not fit."""
     fits = np.empty(len(values), np.uint8)
     ends = np.empty(len(values) + 1, np.int64)
     _check_fits(id(keys), id(values), fits)
@@ -184,13 +184,13 @@ def join_rows(keys: list[bytes], values: list[bytes]) -> list[bytes]:
 @object_kernel
 def _are_rows(texts: int) -> bool:
     spans = np.empty((_longest(texts) // MEMBER_BYTES_MIN + 1, SPAN_FIELDS), np.int64)
-    place = address_of(spans)
+    first_span = address_of(spans)
     for index in range(list_size(texts)):
         text = list_item(texts, index)
         address, size = bytes_address(text), bytes_size(text)
         if not is_object(address, size):
             return False
-        if find_spans(address + 1, address + size - 1, place) < 0:
+        if find_spans(address + 1, address + size - 1, first_span) < 0:
             return False
     keep_alive(spans)
     return True
@@ -202,21 +202,21 @@ def are_rows(texts: list[bytes]) -> bool:
 
 
 @inlined
-def _may_be_same(place: int, count: int, others: int) -> bool:
+def _may_be_same(first_span: int, count: int, others: int) -> bool:
     for index in range(count):
         other = index
-        if not is_same_name(place, index, others, index):
+        if not is_same_name(first_span, index, others, index):
             if count > _COMPARED_MAX:
                 return True
-            other = find_name(place, index, others, count, index)
-        if other < 0 or not is_same_value(place, index, others, other):
+            other = find_name(first_span, index, others, count, index)
+        if other < 0 or not is_same_value(first_span, index, others, other):
             return False
     return True
 
 
 @inlined
 def _has_same_sum(left: int, right: int, size: int) -> bool:
-    """Whether the bytes of two texts add up to the same, as they do in whatever order."""
+    """Whether the bytes of two texts have the same sum, which does not depend on their order."""
     difference = 0
     for at in range(size):
         difference += load_u8_at(left + at) - load_u8_at(right + at)
@@ -233,18 +233,22 @@ def _find_reordered(changes: int, none: int) -> bool:
     rows = longest // MEMBER_BYTES_MIN + 1
     spans = np.empty((rows, SPAN_FIELDS), np.int64)
     other_spans = np.empty((rows, SPAN_FIELDS), np.int64)
-    place, others = address_of(spans), address_of(other_spans)
+    first_span, others = address_of(spans), address_of(other_spans)
     for index in range(list_size(changes)):
         change = list_item(changes, index)
-        text, before = tuple_item(change, 2), tuple_item(change, 3)
-        if text == none or before == none or bytes_size(text) != bytes_size(before):
+        text, previous_text = tuple_item(change, 2), tuple_item(change, 3)
+        if text == none or previous_text == none or bytes_size(text) != bytes_size(previous_text):
             continue
-        size, address, other_address = bytes_size(text), bytes_address(text), bytes_address(before)
+        size, address, other_address = (
+            bytes_size(text),
+            bytes_address(text),
+            bytes_address(previous_text),
+        )
         if not _has_same_sum(address, other_address, size):
             continue
-        count = find_spans(address + 1, address + size - 1, place)
+        count = find_spans(address + 1, address + size - 1, first_span)
         other_count = find_spans(other_address + 1, other_address + size - 1, others)
-        if count == other_count and _may_be_same(place, count, others):
+        if count == other_count and _may_be_same(first_span, count, others):
             return True
     keep_alive(spans)
     keep_alive(other_spans)
@@ -252,9 +256,10 @@ def _find_reordered(changes: int, none: int) -> bool:
 
 
 def has_reordered(changes: list[Any]) -> bool:
-    """Whether a row and the one before it may have the same columns and values.
+    """Whether some row may equal its previous row except for the order of columns.
 
-    A change is a tuple with them, texts or None, as the third and the fourth. False is certain.
+    A change is a tuple whose third and fourth items are the row and the previous row, as bytes or
+    None. False is certain, True is not.
     """
     return bool(_find_reordered(id(changes), id(None)))
 
@@ -262,27 +267,27 @@ def has_reordered(changes: list[Any]) -> bool:
 @object_kernel
 def _find_values(texts: int, names: int, places: Places) -> None:
     spans = np.empty((_longest(texts) // MEMBER_BYTES_MIN + 1, SPAN_FIELDS), np.int64)
-    place, name_count = address_of(spans), list_size(names)
+    first_span, name_count = address_of(spans), list_size(names)
     places[:] = -1
     for index in range(list_size(texts)):
         text = list_item(texts, index)
         address = bytes_address(text)
-        count = find_spans(address + 1, address + bytes_size(text) - 1, place)
+        count = find_spans(address + 1, address + bytes_size(text) - 1, first_span)
         for number in range(name_count):
             name = list_item(names, number)
             name_address, name_size = bytes_address(name), bytes_size(name)
             for member in range(count):
-                start = span(place, member, 0)
-                colon = span(place, member, 1)
+                start = span(first_span, member, 0)
+                colon = span(first_span, member, 1)
                 if colon + 1 - start == name_size and is_same(start, name_address, name_size):
                     places[number, 0, index] = colon + 1 - address
-                    places[number, 1, index] = span(place, member, 2) - address
+                    places[number, 1, index] = span(first_span, member, 2) - address
                     break
     keep_alive(spans)
 
 
 def find_values(texts: list[bytes], names: list[bytes]) -> list[tuple[bytes | None, ...]]:
-    """Of each row the texts of some columns, None for what it lacks; names are `"name":`."""
+    """The texts of some columns of each row, None where it lacks one; names are `"name":`."""
     places = np.empty((len(names), 2, len(texts)), np.int64)
     _find_values(id(texts), id(names), places)
     columns = [

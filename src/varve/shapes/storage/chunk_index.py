@@ -1,10 +1,10 @@
-"""The chunks of a log: from which entry and byte to which; the newest ones also in memory.
+"""The chunk index of a shape's log: the first and last entry of each chunk, and their positions.
 
 Layout     edges of 36 bytes: tx (8), op (8), log position (8), zero (8), CRC-32C (4) of those;
            the even edge opens a chunk, the next closes it. docs/formats/shape-log.md
 Invariant  the index is written before the log bytes that it covers, so it never lags behind them.
-           A torn edge at the end does not count. A cache answers for every offset from `lower` on;
-           it is replaced, never changed.
+           A torn edge at the end is ignored. A `ChunkCache` has the chunks of every offset from
+           `lower` on; it is immutable.
 """
 
 import struct
@@ -44,7 +44,7 @@ class LogChunk(NamedTuple):
         return self.last is None
 
     def reaches_beyond(self, offset: ShapeOffset) -> bool:
-        """Whether entries above the offset are in it, or may come."""
+        """Whether it has entries above the offset, or may get some."""
         return self.last is None or self.last > offset
 
 
@@ -78,7 +78,7 @@ class ChunkIndexFile:
     """Reads the chunks of an index file."""
 
     def __init__(self, file: File, edge_count: int | None = None) -> None:
-        """Of a known count of edges, or of all whole ones that the file has."""
+        """Reads the first `edge_count` edges, by default all whole edges of the file."""
         self._file = file
         self._edge_count = file.size() // EDGE_BYTES if edge_count is None else edge_count
 
@@ -92,7 +92,7 @@ class ChunkIndexFile:
         return self._edge_count // 2
 
     def get(self, number: int) -> LogChunk:
-        """One chunk, complete or open; raises Corrupt when its edges are not sound."""
+        """The chunk of a number, complete or open; raises Corrupt when its edges are damaged."""
         position = number * CHUNK_BYTES
         data = self._file.read_at(position, CHUNK_BYTES)
         opening = find_edge(data)
@@ -135,6 +135,7 @@ class ChunkIndexFile:
 
 
 CACHED_COUNT: Final = 3
+"""Chunks in memory: clients that follow a log read the open chunk or the one or two before it."""
 
 
 class ChunkCache(NamedTuple):
@@ -145,7 +146,7 @@ class ChunkCache(NamedTuple):
 
     @classmethod
     def of(cls, chunks: list[LogChunk], boundary: ShapeOffset) -> "ChunkCache":
-        """The cache of a log's newest chunks: one more than it holds, or all there are."""
+        """The cache of a log's newest chunks; pass one more than it holds, or all."""
         lower = max(boundary, SNAPSHOT_END)
         if len(chunks) > CACHED_COUNT:
             lower = chunks[-CACHED_COUNT - 1].last or lower

@@ -1,7 +1,7 @@
 """Replaces the start of a live log by a compacted log, and copies the remaining entries.
 
-Invariant  it ends where a chunk of the live log ends. What follows is copied to new files; no file
-           that readers may hold is changed.
+Invariant  a compacted log ends where a chunk of the live log ends. The entries after it are copied
+           to new files; no file that readers may have open is changed.
 """
 
 from collections.abc import Iterator
@@ -18,8 +18,8 @@ _COPY_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class CompactedLog:
-    """It holds all entries up to `boundary`: the compacted log before, and the live one's bytes
-    up to `position`. Its files are in the log directory under `suffix`, durable.
+    """A compacted log of all entries up to `boundary`: those of the previous compacted log, and of
+    the live log up to `position`. Its files, named by `suffix`, are durable.
     """
 
     boundary: ShapeOffset
@@ -63,7 +63,7 @@ class RestCopy:
             target.sync()
 
     def write_index(self, edge_count: int) -> int:
-        """Writes the chunks behind the boundary, synced; returns how many edges. Raises OSError."""
+        """Writes and syncs the chunks after the boundary; returns their edges. Raises OSError."""
         with self._fs.open(index_path(self._directory, self._old.latest)) as source:
             chunks = [
                 shift_chunk(chunk, self._position)

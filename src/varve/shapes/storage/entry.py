@@ -1,6 +1,6 @@
-"""One entry of a shape's log, as it is handed to the kernels that encode it.
+"""One entry of a shape's log, as the kernels that encode it take it.
 
-Layout     a tuple of four, in this order: `kernels.log_entries` takes it apart.
+Layout     a tuple of four fields, in the order that `kernels.log_entries` expects.
            docs/formats/shape-log.md
 """
 

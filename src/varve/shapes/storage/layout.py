@@ -3,7 +3,7 @@
 Layout     <root>/<h1h2>/<h3h4>/<handle>/log/ with log.<suffix>.jsonfile.bin and
            log.<suffix>.chunk.bin, and the snapshot's own files; beside log/ the folder metadata/
            with manifest.json and pointer.bin. <root>/.tmp is scratch space of compactions,
-           <root>/.trash/<handle> holds dropped shapes, with a number if that name is taken.
+           <root>/.trash/<handle> holds dropped shapes, with a number if that name exists.
            manifest.json: {"version": 2, "latest": suffix, "boundary": offset or null,
            "compacted": suffix or null}. pointer.bin: two slots in sectors of their own, each
            sequence (8), tx (8), op (8), CRC-32C (4); the valid slot of the higher sequence counts.
@@ -15,8 +15,8 @@ Crash      the manifest is written last when a shape is created: a directory wit
            shape. The pointer is created with both slots; later a write goes to the slot that does
            not count, so a torn write leaves the other one. With one invalid slot the log may hold
            more than the pointer says, and is searched. A shape without the pointer is damaged. A
-           dropped directory is in its place or in the trash, and may be back in its place until
-           its parent is synced.
+           dropped directory is at its path or in the trash, and until its parent is synced a crash
+           may move it back.
 """
 
 import posixpath
@@ -84,9 +84,10 @@ def find_suffix(name: str) -> str | None:
 
 
 def new_suffix(fs: FileSystem, directory: str, kind: str, now_ms: int) -> str:
-    """The time, or a number above those in use: one that no log ever had, if the clock goes back.
+    """A suffix that no log ever had: the time, or a number above those in use.
 
-    The newest log of each kind is there until another one takes its place.
+    The newest log of each kind exists until another one replaces it, so the number is new even if
+    the clock was set back.
     """
     suffixes = map(find_suffix, fs.names(log_directory(directory)))
     numbers = [
@@ -109,11 +110,11 @@ def _folders(fs: FileSystem, path: str, length: int) -> list[str]:
 
 
 _MANIFEST: Final = JsonDocument(version=2, version_name="version", indent=None)
-"""The reference's layout is version 1; ours has checksums."""
+"""Version 1 is the layout of the reference implementation, which has no checksums."""
 
 
 class ShapeManifest(NamedTuple):
-    """The live log, and the compacted one that lies before it."""
+    """The live log, and the compacted log before it."""
 
     latest: str = FIRST_SUFFIX
     boundary: ShapeOffset = BEFORE_ALL
@@ -129,13 +130,13 @@ def manifest_path(directory: str) -> str:
 
 
 def write_manifest(fs: FileSystem, directory: str, manifest: ShapeManifest) -> None:
-    """Replaces it; durable on return."""
+    """Replaces the manifest; durable on return."""
     boundary = None if manifest.compacted is None else str(manifest.boundary)
     _MANIFEST.write(fs, manifest_path(directory), manifest._asdict() | {"boundary": boundary})
 
 
 def read_manifest(fs: FileSystem, directory: str) -> ShapeManifest:
-    """Raises NotFound where no shape is, UnsupportedFormat for a later version, and Corrupt."""
+    """Raises NotFound without a manifest, UnsupportedFormat for a later version, and Corrupt."""
     path = manifest_path(directory)
     document = _MANIFEST.read(fs, path)
     if document is None:
@@ -155,7 +156,7 @@ def read_manifest(fs: FileSystem, directory: str) -> ShapeManifest:
 
 
 SLOT_DISTANCE: Final = 512
-"""No write of one slot tears the other."""
+"""Bytes between the slots, one sector: a torn write of one slot leaves the other intact."""
 _SLOT_FIELDS: Final = struct.Struct(">QQQ")
 _SLOT_CRC: Final = struct.Struct(">I")
 _SLOT_BYTES: Final = _SLOT_FIELDS.size + _SLOT_CRC.size
@@ -184,7 +185,7 @@ def find_slot(data: bytes) -> tuple[int, ShapeOffset] | None:
 
 
 def create_pointer(fs: FileSystem, directory: str) -> None:
-    """Writes the pointer of a shape without a log; synced, but for its name. Raises OSError."""
+    """Writes and syncs the pointer of a new shape; its directory is not synced. Raises OSError."""
     with fs.open_writable(pointer_path(directory)) as file:
         for sequence in (0, 1):
             file.write_at(sequence * SLOT_DISTANCE, encode_slot(sequence, SNAPSHOT_END))
@@ -199,10 +200,10 @@ def read_pointer(fs: FileSystem, directory: str) -> "Pointer":
     except FileNotFoundError:
         raise Corrupt(f"{path} is missing: how far the log goes is not known") from None
     slots = [find_slot(data[start : start + _SLOT_BYTES]) for start in (0, SLOT_DISTANCE)]
-    sound = [slot for slot in slots if slot is not None]
-    if not sound:
-        raise Corrupt(f"{path}: neither slot matches its CRC-32C")
-    return Pointer(fs, path, *max(sound), is_certain=len(sound) == len(slots))
+    valid = [slot for slot in slots if slot is not None]
+    if not valid:
+        raise Corrupt(f"{path}: neither slot matches its CRC-32C: drop the shape")
+    return Pointer(fs, path, *max(valid), is_certain=len(valid) == len(slots))
 
 
 class Pointer:
@@ -219,15 +220,15 @@ class Pointer:
     ) -> None:
         self.offset = offset
         self.is_certain = is_certain
-        """Whether no later offset can have been lost."""
+        """Whether both slots are valid, so that no later offset was lost."""
         self._fs = fs
         self._path = path
         self._sequence = sequence
 
     def write(self, offset: ShapeOffset) -> File:
-        """Writes another offset; if that or the sync fails, nothing may be written any more.
+        """Writes another offset; if that or the sync fails, nothing more may be written.
 
-        Returns the file that is to be synced and closed. Raises OSError.
+        Returns the file, which the caller syncs and closes. Raises OSError.
         """
         sequence = self._sequence + 1
         file = self._fs.open_writable(self._path)
@@ -257,7 +258,7 @@ def discard_scratch(fs: FileSystem, root: str) -> bool:
 def _rename_to_trash(fs: FileSystem, root: str, source: str, name: str) -> bool:
     trash = trash_directory(root)
     fs.make_directory(trash)
-    # Not by a list of what is there: thousands may be dropped at once.
+    # Probes names instead of listing the trash: thousands of shapes may be dropped at once.
     path, number = posixpath.join(trash, name), 0
     while fs.exists(path):
         number += 1

@@ -1,7 +1,7 @@
-"""Reads messages of a log: from its files, from the tail, or from both without a seam.
+"""Reads the messages of a shape's log from its files and from the tail in memory.
 
-Invariant  a stream gives entries above one offset and up to another, each once, in order; it stops
-           for good at the first entry above its limit. No byte after `log_end` is read.
+Invariant  a stream yields the entries above one offset and up to another, each once, in order; it
+           ends at the first entry above its limit. No byte after `log_end` is read.
 Threads    a stream belongs to one thread at a time; many may read one log.
 """
 
@@ -28,7 +28,7 @@ _FAULTS = {
 
 
 class LogRange(NamedTuple):
-    """Bytes of an open log file in which whole entries lie."""
+    """A range of an open log file that holds whole entries."""
 
     file: File
     start: int
@@ -75,7 +75,7 @@ class LogView:
         return self._fs.open(log_path(self._directory, suffix))
 
     def _live_start(self, after: ShapeOffset) -> int:
-        """A byte before which no entry above the offset begins."""
+        """A position in the live log at or before the first entry above the offset."""
         mark = self._state.find_mark(after)
         if mark is not None:
             return mark.position
@@ -101,9 +101,9 @@ def open_stream(
     until: ShapeOffset,
     read_bytes: int,
 ) -> Iterator[bytes]:
-    """Messages in (after, until] as far as they are there, in pieces joined by commas.
+    """The existing messages in (after, until], in pieces; messages are joined by commas.
 
-    Files are opened and the tail is taken at the call; raises OSError there, Corrupt also later.
+    Files are opened at the call, which also fixes the tail; raises OSError then, Corrupt any time.
     """
     until = min(until, state.latest)
     if until <= after:
@@ -159,7 +159,7 @@ def read_range(
 def _read_block(
     part: LogRange, position: int, size: int, limits: tuple[int, int, int, int]
 ) -> _Block:
-    """Keeps no buffer: a slow reader holds its messages only."""
+    """Reads one block; no buffer is kept, so that a slow reader holds only its messages."""
     data = part.file.read_at(position, size)
     if len(data) < size:
         raise _corrupt(part, position + len(data), f"the file ends, and not at {part.end}")

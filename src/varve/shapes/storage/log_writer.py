@@ -3,9 +3,9 @@
 Invariant  persisted <= written <= latest in a `ShapeLogState`; the first and the last are ends of
            transactions. Everything up to `written` is in the log files, below `log_end`; the
            entries after it are the first `tail_count` of the tail. Lists only grow, and the writer
-           starts new ones instead of clearing them, so a state stays true while a reader holds it.
-           The edges of the chunk index reach their file before the entries they cover; a chunk
-           that is pushed out of the cache is in the file.
+           starts new ones instead of clearing them, so a state stays valid while a reader uses it.
+           The edges of the chunk index are written before the entries they cover; a chunk that is
+           evicted from the cache is in the file.
 Crash      nothing is durable before a flush; recovery cuts both files to the last persisted
            transaction.
 Threads    all calls of the writer under the storage's lock; states are read by any thread.
@@ -87,7 +87,7 @@ def _join(messages: list[bytes], size_max: int) -> Iterator[bytes]:
 
 
 MARKS_MAX = 512
-"""Marks that are kept; each stands for `buffer_bytes` of the log at least."""
+"""Marks kept in memory; they are at least `buffer_bytes` of the log apart."""
 
 _FAULTS = {
     EntryStatus.BAD_FIELD: (
@@ -99,7 +99,7 @@ _FAULTS = {
 
 
 class LogEnd(NamedTuple):
-    """Where a log and its index end: behind `last`. An odd count of edges has an open chunk."""
+    """Where a log and its index end: after `last`. With an odd `edge_count` a chunk is open."""
 
     last: ShapeOffset
     position: int = 0
@@ -110,7 +110,7 @@ class LogEnd(NamedTuple):
 
 
 class LogWriter:
-    """The end of a live log."""
+    """Appends entries to a live log."""
 
     def __init__(
         self,
@@ -151,12 +151,12 @@ class LogWriter:
         return not self._buffers and self._log_file is None and self._index_file is None
 
     def append(self, entries: list[ShapeEntry], start: int) -> None:
-        """Takes entries from an index on. Raises OSError."""
+        """Appends entries from an index on. Raises OSError."""
         while start < len(entries):
             status, count, data, json_bytes = encode_entries(
                 entries,
                 start=start,
-                # A chunk may be overfull when it was begun under another setting.
+                # A chunk that was started under another setting may exceed the limit.
                 json_room=max(1, self._settings.chunk_bytes - self._chunk_json_bytes),
                 byte_room=self._settings.buffer_bytes - self._buffered_bytes,
                 last=kernel_offset(self.latest),
@@ -185,7 +185,7 @@ class LogWriter:
             self.write_out()
 
     def write_out(self) -> None:
-        """Hands the buffer to the files; a new tail begins. Raises OSError."""
+        """Writes the buffer to the files and starts a new tail. Raises OSError."""
         if self._edges:
             index = self._index_file or self._open(index_path)
             self._index_file = index
@@ -204,7 +204,10 @@ class LogWriter:
         self._add_mark()
 
     def take_unsynced(self) -> tuple[list[File], str | None]:
-        """Writes the buffer out; hands over the files to sync, and the directory of new names."""
+        """Writes the buffer; returns the files to sync, and the directory if they are new.
+
+        The caller syncs and closes them.
+        """
         self.write_out()
         files = [file for file in (self._index_file, self._log_file) if file is not None]
         directory = log_directory(self._directory) if files and not self._is_named else None
@@ -215,7 +218,7 @@ class LogWriter:
     def move(self, manifest: ShapeManifest, position: int, edge_count: int) -> None:
         """Continues in the live log of a new manifest, which begins this many bytes later.
 
-        The buffer is written out, and the new files are synced and named.
+        The caller has written the buffer, and synced the new files and their directory.
         """
         self._manifest = manifest
         self.log_end -= position
@@ -273,7 +276,7 @@ class LogFlush:
         pointer: Pointer,
         offset: ShapeOffset,
     ) -> None:
-        """`directory` has names that are not durable yet."""
+        """`directory` is to be synced because files in it are new."""
         self.offset = offset
         self.files = files
         """To be synced before the next step."""
@@ -298,7 +301,7 @@ class LogFlush:
 
 
 def run_flushes(fs: FileSystem, flushes: Sequence[LogFlush]) -> None:
-    """Completes flushes; each is done then, or has an error."""
+    """Runs flushes; on return each is done or has an error."""
     _sync(fs, flushes)
     for flush in flushes:
         if flush.error is None:

@@ -1,9 +1,10 @@
 """Finds the end of a log and its chunk index, and cuts both to the last persisted transaction.
 
 Invariant  afterwards the last entry is the durable one, or the log is empty and the durable offset
-           is virtual or the boundary of the compacted log; a log that ends before it lost data:
-           Corrupt. So did a compacted log whose files do not end together, at the boundary.
-Crash      cutting twice is cutting once.
+           is virtual or the boundary of the compacted log. A log that ends before the durable
+           offset has lost data, as has a compacted log whose files do not end at the boundary:
+           Corrupt.
+Crash      recovery can be repeated.
 """
 
 import numpy as np
@@ -30,13 +31,14 @@ from varve.shapes.storage.layout import (
 from varve.shapes.storage.log_writer import LogEnd
 
 _BLOCK_BYTES = 256 << 10
+"""Bytes of one read of the log."""
 
 
 def _find_index_end(file: File, durable: ShapeOffset) -> tuple[int, int]:
-    """How many edges are valid, and a byte at or before the log's end. Raises Corrupt.
+    """The number of valid edges, and a position at or before the log's end. Raises Corrupt.
 
-    Leaves out torn edges and those above the durable offset: a closing edge alone, so that its
-    chunk is open again.
+    Leaves out torn edges and those above the durable offset. Without its closing edge a chunk is
+    open again.
     """
     count = file.size() // EDGE_BYTES
     while count:
@@ -61,7 +63,7 @@ def _find_index_end(file: File, durable: ShapeOffset) -> tuple[int, int]:
 def locate_end(
     fs: FileSystem, directory: str, manifest: ShapeManifest, durable: ShapeOffset
 ) -> LogEnd:
-    """Where the live log ends with its durable entry; nothing is changed. Raises OSError, Corrupt.
+    """The end of the live log after its durable entry; read-only. Raises OSError, Corrupt.
 
     `recover` truncates the files there.
     """
@@ -86,7 +88,7 @@ def locate_end(
 def recover(
     fs: FileSystem, directory: str, manifest: ShapeManifest, durable: ShapeOffset
 ) -> LogEnd:
-    """Cuts both files and removes those that no manifest names. Raises OSError, Corrupt."""
+    """Truncates both files and removes those that no manifest names. Raises OSError, Corrupt."""
     _remove_unnamed(fs, directory, manifest)
     end = locate_end(fs, directory, manifest, durable)
     _truncate(fs, index_path(directory, manifest.latest), end.edge_count * EDGE_BYTES)
@@ -95,9 +97,9 @@ def recover(
 
 
 def find_last_end(fs: FileSystem, directory: str, manifest: ShapeManifest) -> ShapeOffset:
-    """The last transaction end of the live log that is whole and in a chunk; else its beginning.
+    """The end of the last whole transaction in a chunk of the live log; else the log's start.
 
-    For a shape whose pointer may say too little. Raises OSError.
+    For a shape whose pointer may be older than the log. Raises OSError.
     """
     begin = _log_begin(manifest)
     paths = (index_path(directory, manifest.latest), log_path(directory, manifest.latest))
@@ -134,7 +136,7 @@ def check_compacted_end(fs: FileSystem, directory: str, manifest: ShapeManifest)
         end = (chunk and chunk.last, chunk and chunk.end)
         if index.edge_count % 2 or end != (manifest.boundary, log.size()):
             raise Corrupt(
-                f"{file.path} ends at {end[0]}, byte {end[1]}, and must at "
+                f"{file.path} ends at {end[0]}, byte {end[1]}, and should end at "
                 f"{manifest.boundary}, byte {log.size()}: drop the shape"
             )
 
@@ -151,7 +153,7 @@ def _check_exists(fs: FileSystem, path: str) -> None:
 def find_log_end(
     log: File, start: int, before: ShapeOffset, durable: ShapeOffset
 ) -> tuple[ShapeOffset, int, int]:
-    """The last entry up to the durable offset, the byte after it, the JSON bytes before that."""
+    """The last entry up to the durable offset, the position after it, and the JSON bytes before."""
     position, json_bytes, needed = start, 0, 0
     tx, op = kernel_offset(before)
     end = log.size()

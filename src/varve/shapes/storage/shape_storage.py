@@ -2,15 +2,15 @@
 
 Invariant  the last persisted transaction advances after the bytes it covers are synced, and a flush
            is done once the pointer is synced too; a flush that fails delays no other. Readers take
-           the published state once and need no lock; a new state is published after the bytes are
-           where it says. A compacted log changes no file: new ones are written, the manifest names
-           them in one step, and the old ones are removed. A reader that opens a removed file reads
-           the state again; one that has it open reads on.
-Crash      until the first write after opening, readers get what is durable; recovery runs before
-           that write. When a directory is created the manifest comes last: without it the directory
-           is wiped before use. A failed write or sync ends all writing: the files may hold a part
-           of it, and the shape is to be dropped. Files that no manifest names are removed by
-           recovery. docs/formats/shape-log.md
+           the published state once and need no lock; a new state is published after its bytes are
+           written. A compaction changes no file: it writes new ones, the manifest names them in one
+           step, and the old ones are removed. A reader that does not find a removed file takes the
+           state again; one that has it open continues.
+Crash      until the first write after opening, readers get the durable entries; recovery runs
+           before that write. The manifest is written last when a directory is created: a directory
+           without it is wiped before use. A failed write or sync ends all writing: the files may
+           hold a part of it, and the shape must be dropped. Recovery removes files that no manifest
+           names. docs/formats/shape-log.md
 Threads    any. Lock order: _flush_lock, then _lock; no sync is made under _lock except that of a
            replacement, so appends do not wait for the disk.
 """
@@ -78,7 +78,7 @@ class ShapeStorage:
         self.settings = settings
         self.snapshot = snapshot
         self.failure: StoreError | None = None  # set under _lock, read without
-        """Why it takes no more writes."""
+        """Why it accepts no more writes."""
         self._state = state  # replaced under _lock, read without
         self._clock = clock
         self._flush_lock = threading.RLock()
@@ -164,16 +164,16 @@ class ShapeStorage:
     # Appending
 
     def append(self, entries: Sequence[ShapeEntry]) -> None:
-        """Takes the entries of whole transactions, which are seen together; skips stored ones.
+        """Appends the entries of whole transactions, visible all at once; skips stored entries.
 
-        Raises InvalidRequest when offsets do not ascend; a failing disk ends all writing.
+        Raises InvalidRequest when offsets do not ascend; an I/O error ends all writing.
         """
-        listed = entries if isinstance(entries, list) else list(entries)
+        entry_list = entries if isinstance(entries, list) else list(entries)
         with self._lock:
             writer = self._get_writer_locked()
             latest = self._state.latest
             try:
-                writer.append(listed, _count_stored(listed, latest))
+                writer.append(entry_list, _count_stored(entry_list, latest))
             except OSError as error:
                 raise self._fail_locked(error) from error
             except InvalidRequest as error:
@@ -215,13 +215,13 @@ class ShapeStorage:
     # Flushing
 
     def flush(self) -> None:
-        """Syncs what was appended; appends continue meanwhile. A failure ends all writing."""
+        """Syncs the appended entries; appends continue meanwhile. A failure ends all writing."""
         failed = flush_storages([self])
         if failed:
             raise failed[self]
 
     def begin_flush(self) -> LogFlush | None:
-        """Starts a flush; None where there is nothing to do. No other runs before `end_flush`."""
+        """Starts a flush; None when there is nothing to sync. No other runs before `end_flush`."""
         self._flush_lock.acquire()
         flush = None
         try:
@@ -246,7 +246,7 @@ class ShapeStorage:
         """Publishes the result of a flush; returns what failed."""
         try:
             if flush.error is None and not flush.is_done:
-                # The writer has given its files away, so no later flush would sync them.
+                # The flush took the writer's files, so no later flush would sync them.
                 flush.error = OSError(errno.EIO, "the flush was broken off")
             with self._lock:
                 if flush.error is not None:
@@ -272,7 +272,7 @@ class ShapeStorage:
         return None if chunk is None else chunk.last
 
     def find_cached_chunk_end(self, offset: ShapeOffset) -> ChunkEnd | None:
-        """The same without reading a file; None if only a file knows it."""
+        """As `chunk_end` without reading a file; None if that takes a file."""
         if offset == BEFORE_ALL:
             return ChunkEnd(FIRST_CHUNK)
         if offset < SNAPSHOT_END:
@@ -291,11 +291,11 @@ class ShapeStorage:
         return start >= SNAPSHOT_END and self._state.written <= start
 
     def read(self, start: ShapeOffset, end: ShapeOffset) -> Iterator[bytes]:
-        """Messages in (start, end], in pieces of whole messages that commas are to join.
+        """The messages in (start, end], in pieces of whole messages; join the pieces by commas.
 
-        Of the snapshot one chunk at most, where `chunk_end` says; waits for one that is being
-        written. What can fail fails at the call: NotFound when the shape was dropped, Corrupt; a
-        stream continues when the shape is dropped later.
+        Reads at most one chunk of the snapshot, up to `chunk_end`; waits for a chunk that is being
+        written. Raises NotFound when the shape was dropped, and Corrupt, at the call where
+        possible; a stream continues when the shape is dropped later.
         """
         number = 0 if start < FIRST_CHUNK else start.op + 1
         if start < SNAPSHOT_END and ShapeOffset(0, number) <= end:
@@ -314,7 +314,7 @@ class ShapeStorage:
         )
 
     def _read_files(self, read: Callable[[ShapeLogState], T]) -> T:
-        """Reads files of the published state, again if a compaction replaced them meanwhile."""
+        """Reads files of the published state; repeats if a compaction replaced them meanwhile."""
         while True:
             self._check_not_dropped()
             state = self._state
@@ -341,10 +341,10 @@ class ShapeStorage:
             self.flush()
 
     def compaction_target(self, keep_chunks: int) -> tuple[ShapeOffset, int] | None:
-        """Last offset and end byte of what may be compacted in the live log; None: nothing.
+        """Last offset and end byte of the part of the live log that may be compacted, or None.
 
-        Leaves out the newest complete chunks, the open one and all that is not durable. Files of a
-        compacted log may be written afterwards only, since this recovers a log just opened.
+        Leaves out the newest complete chunks, the open one and all that is not durable. Call it
+        before writing files of a compacted log, because it recovers a log that was just opened.
         """
         with self._lock:
             self._get_writer_locked()
@@ -362,9 +362,9 @@ class ShapeStorage:
         return self._read_files(find)
 
     def install(self, compacted: CompactedLog) -> None:
-        """Replaces the entries that a compacted log, whose files are durable, was made from.
+        """Replaces entries by the log that was compacted from them; its files are durable.
 
-        Raises InvalidRequest when it does not fit the live log, and then nothing has changed.
+        Raises InvalidRequest, without changes, when it does not fit the live log.
         """
         with self._flush_lock:
             self.flush()
@@ -374,7 +374,7 @@ class ShapeStorage:
             manifest = ShapeManifest(latest, compacted.boundary, compacted.suffix)
             copy = RestCopy(self.fs, self.directory, old.manifest, manifest, compacted.position)
             try:
-                # The bulk is copied beside appends; only what came meanwhile is copied under lock.
+                # Most is copied while appends continue; only the rest is copied under the lock.
                 copy.copy_to(old.log_end)
             except (OSError, Corrupt) as error:
                 with self._lock:
@@ -394,7 +394,7 @@ class ShapeStorage:
         for path_of in (layout.log_path, layout.index_path):
             path = path_of(self.directory, compacted.suffix)
             if not self.fs.exists(path):
-                raise InvalidRequest(f"{path} is not there")
+                raise InvalidRequest(f"{path} does not exist: write it before it is installed")
         with self._open_index(self._state) as file:
             check_compacted(ChunkIndexFile(file, self._state.edge_count), compacted, self.directory)
 
@@ -433,7 +433,7 @@ class ShapeStorage:
                 self._release_locked()
 
     def drop(self) -> bool:
-        """Renames the directory into the trash; False when it was gone. Raises OSError."""
+        """Renames the directory into the trash; False when it does not exist. Raises OSError."""
         with self._flush_lock, self._lock:
             self._is_dropped = True
             self._release_locked()
@@ -471,7 +471,7 @@ class ShapeStorage:
 
 
 def flush_storages(storages: Sequence[ShapeStorage]) -> dict[ShapeStorage, StoreError]:
-    """Makes durable what was appended to many shapes, with few syncs; returns those that failed."""
+    """Makes the appended entries of many shapes durable, with few syncs; returns the failures."""
     failed: dict[ShapeStorage, StoreError] = {}
     flushes: dict[ShapeStorage, LogFlush] = {}
     try:
@@ -502,7 +502,7 @@ def _count_stored(entries: list[ShapeEntry], latest: ShapeOffset) -> int:
 
 
 def _to_store_error(error: OSError, directory: str) -> StoreError:
-    """The error to raise instead: the shape takes no more writes and is to be dropped."""
+    """The error to raise instead: the shape accepts no more writes and must be dropped."""
     reason = f"{error.strerror or error} ({error.filename or directory})"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DiskFull(f"shape in {directory}: {reason}; free some space and drop the shape")

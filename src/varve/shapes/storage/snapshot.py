@@ -49,7 +49,7 @@ def chunk_path(directory: str, number: int) -> str:
 
 
 def write_note(fs: FileSystem, directory: str, chunks: list[SnapshotChunk]) -> None:
-    """Says that the snapshot is complete; durable on return, with the names of the chunks."""
+    """Marks the snapshot as complete, with its chunks; durable on return."""
     fields = [{"bytes": chunk.size, "rows": chunk.rows, "crc32c": chunk.crc} for chunk in chunks]
     _NOTE.write(fs, f"{directory}/{NOTE}", {"chunks": fields})
 
@@ -68,7 +68,7 @@ def read_note(fs: FileSystem, directory: str) -> list[SnapshotChunk]:
     except (ValueError, KeyError, TypeError) as error:
         raise Corrupt(f"{path} does not describe a snapshot: {error!r:.200}") from None
     if not chunks:
-        raise Corrupt(f"{path} names no chunk: every snapshot has one")
+        raise Corrupt(f"{path} lists no chunk, and every snapshot has one: drop the shape")
     return chunks
 
 
@@ -105,12 +105,12 @@ def read_pieces(file: File, await_more: Await) -> Iterator[bytes]:
             end = rows.rfind(b"\n") + 1
             carry = rows[end:]
             piece = _without_comma(file, rows, end) if end else b""
-            # A client that does not read holds this generator: it keeps no more than the piece.
+            # A client that stops reading keeps this generator alive: hold only the piece meanwhile.
             block = rows = b""
             if piece:
                 yield piece
         if carry:
-            raise Corrupt(f"{file.path} has {len(carry)} bytes behind its last row")
+            raise Corrupt(f"{file.path} has {len(carry)} bytes after its last row")
 
 
 def _checked(file: File, rows: bytes, crc: int, chunk: SnapshotChunk) -> bytes:
@@ -128,13 +128,13 @@ def _without_comma(file: File, rows: bytes, end: int) -> bytes:
 
 
 CHUNK_WAIT_MS = 60_000
-"""How long a reader waits for a chunk that is not begun yet."""
+"""How long a reader waits for a chunk to be started."""
 ROWS_WAIT_MS = 90_000
 """How long a reader waits for more rows of a chunk."""
 
 
 class ShapeSnapshot:
-    """What readers and the writer know of a snapshot."""
+    """The state of a snapshot, shared by its readers and its writer."""
 
     def __init__(self, fs: FileSystem, directory: str, chunk_bytes: int) -> None:
         self.fs = fs
@@ -156,7 +156,7 @@ class ShapeSnapshot:
 
     @property
     def is_started(self) -> bool:
-        """Whether a reader finds rows, or knows that there are none."""
+        """Whether a reader gets rows, or learns that there are none."""
         return self._is_complete or bool(self._chunks) or self._open_size is not None
 
     @property
@@ -173,8 +173,8 @@ class ShapeSnapshot:
     def read_chunk(self, number: int, *, wait_ms: int = CHUNK_WAIT_MS) -> Iterator[bytes] | None:
         """The rows of a chunk in pieces; None when the snapshot ended before it.
 
-        Waits for a chunk that is not begun. Raises at the call what can be known by then, and while
-        it gives pieces Corrupt, or Unavailable when the writer gave up or does not continue.
+        Waits for a chunk that is not started. Raises at the call where possible, and between pieces
+        Corrupt, or Unavailable when the writer failed or does not continue.
         """
         if not self._await_chunk(number, wait_ms):
             return None
@@ -205,7 +205,7 @@ class ShapeSnapshot:
             return list(self._chunks)
 
     def fail(self, error: StoreError) -> None:
-        """The writer gave up: readers get the error."""
+        """Ends the snapshot with an error, which readers get."""
         with self._changed:
             if not self._is_complete:
                 self._failure = error
@@ -215,14 +215,14 @@ class ShapeSnapshot:
 
     def _await_chunk(self, number: int, wait_ms: int) -> bool:
         with self._changed:
-            is_known = self._changed.wait_for(
+            is_decided = self._changed.wait_for(
                 lambda: self._is_begun_locked(number) or self._is_complete or self._failure,
                 wait_ms / 1000,
             )
             if self._is_begun_locked(number):
                 return True
             self._check_locked()
-            if not is_known:
+            if not is_decided:
                 raise Unavailable(
                     f"{chunk_path(self.directory, number)} was not begun within {wait_ms} ms: "
                     "the snapshot is being written, try again"
@@ -230,7 +230,7 @@ class ShapeSnapshot:
             return False
 
     def _await_rows(self, number: int, position: int) -> tuple[int, SnapshotChunk | None]:
-        """How much of a chunk may be read, more than `position`; the chunk if it is finished."""
+        """The readable bytes of a chunk, more than `position`; and the chunk if it is finished."""
         with self._changed:
             self._changed.wait_for(
                 lambda: self._visible_locked(number) > position or self._failure,
@@ -248,8 +248,8 @@ class ShapeSnapshot:
             )
 
     def _is_begun_locked(self, number: int) -> bool:
-        begun = len(self._chunks) + (self._open_size is not None)
-        return number < begun
+        started_count = len(self._chunks) + (self._open_size is not None)
+        return number < started_count
 
     def _visible_locked(self, number: int) -> int:
         if number < len(self._chunks):
@@ -265,7 +265,7 @@ BUFFER_BYTES: Final = 64 << 10
 
 
 class SnapshotWriter:
-    """Takes the rows in order; ends with `finish`, or with `abandon` when the rows did not come."""
+    """Writes the rows in order; ends with `finish`, or with `abandon` after a failure."""
 
     def __init__(self, snapshot: ShapeSnapshot) -> None:
         if snapshot.is_started:
@@ -303,7 +303,7 @@ class SnapshotWriter:
             self._write()
 
     def flush(self) -> None:
-        """Shows readers what was added so far."""
+        """Makes the rows added so far visible to readers."""
         if self._buffer:
             self._write()
 
@@ -317,7 +317,7 @@ class SnapshotWriter:
         self._snapshot.complete()
 
     def abandon(self) -> None:
-        """Gives up: readers get an error. Harmless after `finish`, and twice."""
+        """Ends the snapshot with an error for readers. Harmless after `finish`, and twice."""
         self._is_ended = True
         self._buffer.clear()
         if self._file is not None:
@@ -353,6 +353,8 @@ class SnapshotWriter:
     def _create(self) -> File:
         path = chunk_path(self._snapshot.directory, self._number)
         if self._fs.exists(path):
-            raise Corrupt(f"{path} is there before it was written: the directory is in use")
+            raise Corrupt(
+                f"{path} exists before it was written: another process uses the directory"
+            )
         self._file = self._fs.open_writable(path)
         return self._file

@@ -223,7 +223,7 @@ def test_h15_what_is_not_durable_is_not_compacted() -> None:
     with pytest.raises(InvalidRequest, match="no chunk"):
         storage.install(elsewhere)
     nowhere = CompactedLog(compacted.boundary, compacted.position, "compacted.99")
-    with pytest.raises(InvalidRequest, match="not there"):
+    with pytest.raises(InvalidRequest, match="does not exist"):
         storage.install(nowhere)
     storage.install(compacted)
     assert len(read_messages(storage)) == 70
