@@ -108,17 +108,17 @@ class HeldLocks:
 class MemoryLock(Closing):
     """One held lock file."""
 
-    __slots__ = ("_held", "_node", "path")
+    __slots__ = ("_locks", "_node", "path")
 
-    def __init__(self, path: str, node: FileNode, held: HeldLocks) -> None:
+    def __init__(self, path: str, node: FileNode, locks: HeldLocks) -> None:
         self.path = path
         self._node: FileNode | None = node
-        self._held = held
+        self._locks = locks
 
     def release(self) -> None:
         node, self._node = self._node, None
         if node is not None:
-            self._held.release(node)
+            self._locks.release(node)
 
     def close(self) -> None:
         self.release()
@@ -135,7 +135,7 @@ class MemoryFileSystem:
         self._clock = clock
         self._lock = threading.RLock()
         self._tree = Tree(self._new_directory())  # guarded by _lock
-        self._held = HeldLocks()  # guarded by _lock
+        self._locks = HeldLocks()  # guarded by _lock
 
     def open(self, path: str) -> MemoryFile:
         with self._checked(path):
@@ -207,7 +207,7 @@ class MemoryFileSystem:
 
     def lock(self, path: str) -> MemoryLock:
         with self._checked(path):
-            return self._held.acquire(path, self._find_or_create_locked(path))
+            return self._locks.acquire(path, self._find_or_create_locked(path))
 
     @contextlib.contextmanager
     def _checked(self, path: str) -> Iterator[None]:

@@ -46,7 +46,7 @@ Change = tuple[Assignment, ...]
 
 
 class Tree:
-    """Names and nodes; every path is taken from the root."""
+    """A tree of directories and files; every path starts at the root."""
 
     def __init__(self, root: DirectoryNode) -> None:
         self.root = root

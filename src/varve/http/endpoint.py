@@ -58,11 +58,11 @@ class HttpApi(ABC):
 
     @abstractmethod
     def begin_stop(self) -> None:
-        """The server stops: waiting requests are to be answered."""
+        """Called when the server stops: answer waiting requests."""
 
     @abstractmethod
     def close(self) -> None:
-        """No request is in progress any more."""
+        """Called after the last request has ended."""
 
 
 class HttpEndpoint:
@@ -124,7 +124,7 @@ class HttpEndpoint:
         return await handler(exchange)
 
     def _complete(self, response: Response, exchange: HttpExchange) -> None:
-        """Adds headers for browsers, and keeps caches from storing what is not for them."""
+        """Adds headers for browsers, and for caches that must not store the response."""
         fields = response.headers
         if response.status >= 400:
             names = {name for name, _ in fields}

@@ -302,7 +302,7 @@ class HttpExchange:
         return size
 
     async def _send_piece(self, piece: bytes, idle_ms: int) -> None:
-        """Sends it in parts: what is sent is copied, and a slow client holds the copy as well."""
+        """Sends a piece in parts, because uvicorn copies each part until the client has read it."""
         whole = memoryview(piece)
         for start in range(0, len(piece), _PART_BYTES):
             body = piece if len(piece) <= _PART_BYTES else whole[start : start + _PART_BYTES]
@@ -312,7 +312,7 @@ class HttpExchange:
                 raise ClientDisconnected
 
     async def _send_within(self, idle_ms: int, *messages: Message) -> None:
-        """Waits for the client to read what was sent before; raises TimeoutError."""
+        """Sends messages once the client has read earlier ones; raises TimeoutError."""
         async with asyncio.timeout(idle_ms / 1000):
             for message in messages:
                 await self._send(message)

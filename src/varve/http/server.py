@@ -26,7 +26,7 @@ from varve.http.headers import NO_STORE, cross_origin
 _WRITE_BUFFER_BYTES: Final = 64 << 10
 """Unsent bytes of a connection above which its response pauses."""
 _JOINED_BYTES_MAX: Final = 64 << 10
-"""Pieces up to this size are copied behind the head; larger ones are written separately."""
+"""Pieces up to this size are joined with the head; larger ones are written separately."""
 _CONTINUE: Final = b"HTTP/1.1 100 "
 _NOT_A_REQUEST: Final = (
     b"this is not an HTTP/1.1 request, or its address holds characters to be written as %XX"

@@ -85,7 +85,7 @@ class KafkaClient:
     def __init__(
         self, address: ClusterAddress, wait: Callable[[float], object] | None = None
     ) -> None:
-        """`wait` sleeps for the seconds it is given; it may return early, to end a close sooner."""
+        """`wait` sleeps for a number of seconds; it may return early when the client is closed."""
         self.address = address
         self._wait = wait or threading.Event().wait
         self._lock = threading.Lock()
@@ -131,7 +131,7 @@ class KafkaClient:
         settings: Mapping[str, str] | None = None,
         exist_ok: bool = False,
     ) -> TopicMetadata:
-        """Creates a topic; with `exist_ok` one that exists is returned as it is."""
+        """Creates a topic; with `exist_ok` an existing topic is returned unchanged."""
         if exist_ok:
             try:
                 return self.topic(name)
@@ -218,7 +218,7 @@ class KafkaClient:
     def find_offset(
         self, topic: str, partition: int, timestamp: int, *, is_committed: bool
     ) -> int | None:
-        """The first offset at or after a timestamp, or what a special timestamp stands for."""
+        """The first offset at or after a timestamp; special timestamps as in ListOffsets."""
         return self.retry(self._find_offset, topic, partition, timestamp, is_committed)
 
     def _find_offset(

@@ -1,3 +1,1 @@
-"""Kernels: numba-compiled loops over byte buffers that scan, parse, build, filter, hash and check
-record batches. They do no I/O.
-"""
+"""numba loops over byte buffers: scan, parse, build, filter, hash, checksum. No I/O."""

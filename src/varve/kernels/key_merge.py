@@ -64,7 +64,7 @@ def _set_bit(bits: Bits, number: int) -> None:
 
 @kernel
 def _find_end(entries: Entries, start: int, end: int, limit: Any) -> int:
-    """The first entry in [start, end) with a high word of at least `limit`; gallops from `start`."""
+    """The first entry in [start, end) with a high word of at least `limit`, by galloping."""
     step = 8
     while start + step < end and entries[start + step, 0] < limit:
         start += step

@@ -88,8 +88,10 @@ class HttpStoreSettings:
         check_settings(self)
 
     def __repr__(self) -> str:
-        given = [field.name for field in fields(self) if getattr(self, field.name) != field.default]
-        return f"{type(self).__name__}({', '.join(f'{name}=...' for name in given)})"
+        changed = [
+            field.name for field in fields(self) if getattr(self, field.name) != field.default
+        ]
+        return f"{type(self).__name__}({', '.join(f'{name}=...' for name in changed)})"
 
     def client_options(self) -> "ClientConfig":
         options: ClientConfig = {
@@ -126,7 +128,7 @@ class HttpStoreSettings:
         if not endpoint:
             return
         if _ENDPOINT.fullmatch(endpoint) is None:
-            # It is not shown: what is wrong in it may be a secret.
+            # It is not shown, because it may contain a secret.
             raise InvalidSetting(
                 f"{name} of {where} must be a URL such as https://host:port, without user, "
                 "password and query: credentials and options have settings of their own"

@@ -1,7 +1,7 @@
 """Objects as files of a directory: the embedded default, and safe between processes.
 
 Layout     the key is the path below the root; `.varve-writing` holds files being written. It is
-           made with the root; a root that must exist gets it by the first write.
+           created with the root, or by the first write if the root must exist.
 Invariant  a file has its final name only when its bytes are complete and synced: put renames it
            there, create links it there, which fails if the name exists. A root that is missing, or
            empty as a mount point without its disk, is unavailable, not a store without objects.
@@ -117,23 +117,23 @@ class DirectoryObjectStore:
         return self._write("create", key, (data,))
 
     def _write(self, operation: str, key: str, parts: Iterable[Buffer]) -> ObjectInfo:
-        aside = f"{self._writing}/{secrets.token_hex(16)}"
+        temporary = f"{self._writing}/{secrets.token_hex(16)}"
         try:
-            status = self._write_aside(operation, key, aside, parts)
+            status = self._write_temporary(operation, key, temporary, parts)
             with self._translated(operation, key):
-                self._publish(operation, key, aside)
+                self._publish(operation, key, temporary)
                 self._sync_upwards(os.path.dirname(self._path(key)))
         finally:
             # A file that cannot be deleted is a leftover; the first error is the one to raise.
             with suppress(OSError):
-                os.unlink(aside)
+                os.unlink(temporary)
         return _info(key, status)
 
-    def _write_aside(
-        self, operation: str, key: str, aside: str, parts: Iterable[Buffer]
+    def _write_temporary(
+        self, operation: str, key: str, temporary: str, parts: Iterable[Buffer]
     ) -> os.stat_result:
         with self._translated(operation, key):
-            descriptor = self._open_aside(operation, key, aside)
+            descriptor = self._open_temporary(operation, key, temporary)
         try:
             for part in parts:
                 with self._translated(operation, key):
@@ -145,13 +145,13 @@ class DirectoryObjectStore:
             with self._translated(operation, key):
                 os.close(descriptor)
 
-    def _open_aside(self, operation: str, key: str, aside: str) -> int:
+    def _open_temporary(self, operation: str, key: str, temporary: str) -> int:
         """A new temporary file; creates its directory if the root exists without it."""
         try:
-            return _open_new(aside)
+            return _open_new(temporary)
         except FileNotFoundError:
             self._make_writing(operation, key)
-            return _open_new(aside)
+            return _open_new(temporary)
 
     def _make_writing(self, operation: str, key: str) -> None:
         """Create the directory of temporary files; raises StoreUnavailable without the root."""
@@ -162,16 +162,16 @@ class DirectoryObjectStore:
             return
         _sync_directory(self._root)
 
-    def _publish(self, operation: str, key: str, aside: str) -> None:
+    def _publish(self, operation: str, key: str, temporary: str) -> None:
         """Rename or link to the path of the key; retry while a delete removes its directory."""
         path = self._path(key)
         for attempt in range(_ATTEMPTS_MAX):
             try:
                 _make_directory(os.path.dirname(path))
                 if operation == "create":
-                    os.link(aside, path)
+                    os.link(temporary, path)
                 else:
-                    os.replace(aside, path)
+                    os.replace(temporary, path)
                 return
             except FileExistsError as error:
                 if os.path.isdir(path):

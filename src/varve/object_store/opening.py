@@ -87,7 +87,7 @@ def split_bucket(url: str) -> tuple[str, str]:
     fault = find_key_fault(prefix) if prefix else None
     if not parts.netloc or fault is not None:
         raise InvalidRequest(
-            f"{hide_secrets(url)} names no place in an object store: write "
+            f"{hide_secrets(url)} names no bucket of an object store: write "
             f"{parts.scheme}://bucket/prefix" + (f"; its prefix {fault}" if fault else "")
         )
     return parts.netloc, prefix

@@ -16,7 +16,7 @@ class ObjectStoreWrapper:
         self._store = store
 
     def _request(self, operation: str, key: str, call: Callable[[ObjectStore], T]) -> T:
-        """Carry out one operation: `call` sends it to the store that it is given."""
+        """Carries out one operation: `call` sends it to a store."""
         return call(self._store)
 
     def put(self, key: str, data: Buffer) -> ObjectInfo:

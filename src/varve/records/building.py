@@ -53,7 +53,7 @@ _CRC = struct.Struct(">I")
 _CRC_POSITION = 17
 
 _PROBLEMS = {
-    BuildStatus.BAD_COLUMN: "stands in columns of different lengths",
+    BuildStatus.BAD_COLUMN: "is in columns of different lengths",
     BuildStatus.BAD_CELL: "has a key, value or header outside its column, or larger than 2 GiB",
     BuildStatus.BAD_TIMESTAMP: "has a timestamp below -1, which means none",
     BuildStatus.BAD_OFFSET_DELTA: "has an offset delta that is negative, above INT_MAX or no larger"

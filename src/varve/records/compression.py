@@ -205,7 +205,7 @@ def _check_level(codec: Codec, level: int | None) -> None:
     if level is None or (codec is Codec.GZIP and level == GZIP_LEVEL_DEFAULT):
         return
     if codec not in _LEVELS:
-        raise InvalidRequest(f"codec {codec.name.lower()} has no levels, {level} was asked for")
+        raise InvalidRequest(f"codec {codec.name.lower()} has no levels, but {level} was requested")
     lowest, highest = _LEVELS[codec]
     if not lowest <= level <= highest:
         raise InvalidRequest(
@@ -306,7 +306,7 @@ def _unzstd(data: Buffer, where: str, limit_bytes: int) -> Bytes:
         )
     _check_size(content_size, where, limit_bytes)
     try:
-        # Of no bytes at all the library would think that no size was given.
+        # The library takes a size of 0 for an unknown size.
         room = max(min(bound, limit_bytes), 1)
         content = _ZSTD.decompressor.decompress(data, max_output_size=room)
     except zstandard.ZstdError as error:

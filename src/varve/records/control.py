@@ -46,8 +46,8 @@ def decode_control_record(key: bytes | None, value: bytes | None) -> ControlReco
     version, number = _KEY.unpack_from(key)
     if version < 0:
         raise Corrupt(f"control record with key version {version}, the least is 0")
-    known = ControlType.ABORT <= number <= ControlType.KRAFT_VOTERS
-    kind = ControlType(number) if known else ControlType.UNKNOWN
+    is_known = ControlType.ABORT <= number <= ControlType.KRAFT_VOTERS
+    kind = ControlType(number) if is_known else ControlType.UNKNOWN
     if kind not in (ControlType.ABORT, ControlType.COMMIT):
         return ControlRecord(kind, version)
     return ControlRecord(kind, version, _decode_coordinator_epoch(kind, value))

@@ -156,15 +156,16 @@ class _PartitionCheck:
             newest = self._manifests.load()
             if newest.version == 0:
                 raise Corrupt(
-                    f"{self._objects.name}: {self._path.manifest_folder} holds no version, so what "
-                    "the partition's objects are for is unknown: put the newest version back, "
-                    "or remove the objects if the topic is gone"
+                    f"{self._objects.name}: {self._path.manifest_folder} holds no version, so it "
+                    "is unknown which of the partition's objects are needed: put the newest "
+                    "version back, or remove the objects if the topic was deleted"
                 )
             if hinted > newest.version:
                 raise Corrupt(
-                    f"{self._objects.name}: {self._path.hint_key} says that version {hinted} was "
-                    f"there, and {newest.version} is the newest: what the lost ones name is not "
-                    "known, and nothing is swept. Put them back, or remove the hint if it is wrong"
+                    f"{self._objects.name}: {self._path.hint_key} says that version {hinted} "
+                    f"existed, and {newest.version} is the newest: the objects of lost versions "
+                    "are unknown, and nothing is swept. Put the versions back, or remove the hint "
+                    "if it is wrong"
                 )
             self.result.manifest_version = newest.version
             return collect_named(self._objects, self._path, newest)

@@ -129,8 +129,8 @@ class TieredPartition:
         raise Corrupt(
             f"{self.log.topic_partition}: the log starts at offset {start} and its local part at "
             f"{local_start}, but {where}: the bucket may be unmounted, emptied or another one; "
-            f"{checks}, and put back what was there. Only what is gone for good is given up, with "
-            f"`varve log delete-records --before {local_start}` (of a compacted topic by "
+            f"{checks}, and restore the objects. Give up records only if they are lost, with "
+            f"`varve log delete-records --before {local_start}` (for a compacted topic with "
             "remote.storage.enable=false)"
         )
 
@@ -432,7 +432,7 @@ def get_remote_path(
     if topic_id is None or cluster is None:
         missing = "topic id" if topic_id is None else "cluster id"
         raise InvalidRequest(
-            f"{partition}: its {missing} is not known, and names its objects in the store: "
-            "open the directory with the process that made it, or create the topic again"
+            f"{partition}: its {missing} is not known, and is part of the keys of its objects: "
+            "open the directory with the process that created it, or create the topic again"
         )
     return RemotePath(cluster, partition.topic, encode_topic_id(topic_id), partition.partition)

@@ -78,7 +78,7 @@ Advance = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class WantedFile:
+class RestoredFile:
     """A file to be fetched from an object."""
 
     name: str
@@ -99,14 +99,14 @@ class Fetcher:
         self._advance = advance
         self._is_stopped = threading.Event()
 
-    def fetch_all(self, directory: str, files: Sequence[WantedFile]) -> tuple[int, int]:
+    def fetch_all(self, directory: str, files: Sequence[RestoredFile]) -> tuple[int, int]:
         """The bytes fetched, and those of files that were there already.
 
         Every file is synced; their names are not. Raises Corrupt when an object is missing or not
         what the manifest says.
         """
 
-        def reuse_or_fetch(file: WantedFile) -> tuple[int, int]:
+        def reuse_or_fetch(file: RestoredFile) -> tuple[int, int]:
             if self._is_complete(directory, file):
                 self._advance(file.size)
                 return 0, file.size
@@ -125,38 +125,40 @@ class Fetcher:
                     raise
         return sum(count for count, _ in counts), sum(count for _, count in counts)
 
-    def _is_complete(self, directory: str, wanted: WantedFile) -> bool:
-        path = f"{directory}/{wanted.name}"
-        if not self._fs.exists(path) or self._fs.info(path).size != wanted.size:
+    def _is_complete(self, directory: str, restored: RestoredFile) -> bool:
+        path = f"{directory}/{restored.name}"
+        if not self._fs.exists(path) or self._fs.info(path).size != restored.size:
             return False
         with self._fs.open(path) as file:
-            if crc32c_of_file(file, wanted.size) != wanted.crc32c:
+            if crc32c_of_file(file, restored.size) != restored.crc32c:
                 return False
             # A run that was interrupted before its sync may have written it.
             file.sync()
         return True
 
-    def _fetch(self, directory: str, wanted: WantedFile) -> None:
-        with self._fs.open_writable(f"{directory}/{wanted.name}") as file:
+    def _fetch(self, directory: str, restored: RestoredFile) -> None:
+        with self._fs.open_writable(f"{directory}/{restored.name}") as file:
             if file.size():
                 file.truncate(0)
             try:
-                size, crc = self._copy(wanted, file)
+                size, crc = self._copy(restored, file)
             except ObjectNotFound as error:
-                raise self._corrupt(wanted, "is not there") from error
-            if size != wanted.size:
-                more = "more" if size > wanted.size else f"{size}"
-                raise self._corrupt(wanted, f"has {more} bytes instead of {wanted.size}")
-            if crc != wanted.crc32c:
-                raise self._corrupt(wanted, f"has CRC-32C {crc:08x} instead of {wanted.crc32c:08x}")
+                raise self._corrupt(restored, "does not exist") from error
+            if size != restored.size:
+                more = "more" if size > restored.size else f"{size}"
+                raise self._corrupt(restored, f"has {more} bytes instead of {restored.size}")
+            if crc != restored.crc32c:
+                raise self._corrupt(
+                    restored, f"has CRC-32C {crc:08x} instead of {restored.crc32c:08x}"
+                )
             file.sync()
 
-    def _copy(self, wanted: WantedFile, file: File) -> tuple[int, int]:
+    def _copy(self, restored: RestoredFile, file: File) -> tuple[int, int]:
         position = crc = 0
         # Request one extra byte to detect an object that is too long.
-        while position <= wanted.size and not self._is_stopped.is_set():
-            end = min(position + CHUNK_BYTES, wanted.size + 1)
-            chunk = self._objects.get_range(wanted.key, position, end)
+        while position <= restored.size and not self._is_stopped.is_set():
+            end = min(position + CHUNK_BYTES, restored.size + 1)
+            chunk = self._objects.get_range(restored.key, position, end)
             if not chunk:
                 break
             file.write_at(position, chunk)
@@ -165,11 +167,11 @@ class Fetcher:
             self._advance(len(chunk))
         return position, crc
 
-    def _corrupt(self, wanted: WantedFile, fault: str) -> Corrupt:
+    def _corrupt(self, restored: RestoredFile, fault: str) -> Corrupt:
         return Corrupt(
-            f"{self._objects.name}: {wanted.key} {fault}, as the manifest says: `varve tier fsck` "
-            "shows what else is damaged; put the object back, or restore up to the segment before "
-            "it with --until-offset"
+            f"{self._objects.name}: {restored.key} {fault}, by its manifest: `varve tier fsck` "
+            "shows other damage; put the object back, or restore up to the segment before it with "
+            "--until-offset"
         )
 
 
@@ -337,7 +339,7 @@ class _Restore:
 
     def run(self, fetcher: Fetcher) -> RestoreReport:
         topic_id = decode_topic_id(self._plan.path.topic_id, f"{self._plan.path}")
-        files = wanted_files(self._plan)
+        files = list_files(self._plan)
         if self._is_done():
             # The run that restored it may have ended before it synced the rename.
             self._fs.sync_directory(self._log_directory)
@@ -377,10 +379,10 @@ class _Restore:
         offsets = decode_offsets(self._fs.read(path), where=path) if self._fs.exists(path) else {}
         return offsets.get(self._partition, self._plan.end_offset)
 
-    def _remove_others(self, wanted: set[str]) -> None:
+    def _remove_others(self, restored: set[str]) -> None:
         """Removes leftovers of an earlier run that are not part of this plan."""
         for name in self._fs.names(self._aside):
-            if name not in wanted:
+            if name not in restored:
                 self._fs.remove(f"{self._aside}/{name}")
 
     def _write(self, name: str, data: bytes) -> None:
@@ -459,7 +461,7 @@ class _Restore:
         )
 
 
-def wanted_files(plan: RestorePlan) -> list[WantedFile]:
+def list_files(plan: RestorePlan) -> list[RestoredFile]:
     """The files to fetch; of the leader epoch histories only the newest."""
     files = []
     for segment in plan.segments:
@@ -469,7 +471,7 @@ def wanted_files(plan: RestorePlan) -> list[WantedFile]:
             name = _file_name(segment, part.name, is_last=is_last)
             if name is not None:
                 key = plan.path.part_key(segment, part.name)
-                files.append(WantedFile(name, key, part.size, part.crc32c))
+                files.append(RestoredFile(name, key, part.size, part.crc32c))
     return files
 
 

@@ -18,7 +18,7 @@ class TierSettings:
         "",
         "The object store of the cold tier: file:/path, s3://bucket/prefix, gs://... or az://...; "
         "empty means the one used before, at first a directory beside the first log directory, "
-        "with .cold behind its name.",
+        "with .cold after its name.",
     )
     varve_tier_mirror_url: str = setting(
         "",
@@ -69,27 +69,27 @@ class TierSettings:
     )
     varve_tier_cache_bytes: int = setting(
         128 << 20,
-        "Most bytes of memory for what was read from object storage, or is read ahead.",
+        "Most bytes of memory for data that was read from object storage, or is read ahead.",
         at_least=1 << 20,
         long=True,
     )
     varve_tier_read_ahead_max_bytes: int = setting(
         16 << 20,
-        "Most bytes that are read ahead of one reader that goes on through object storage; it "
-        "begins with little and grows while the reader has to wait.",
+        "Most bytes that are read ahead for one sequential reader of object storage; read-ahead "
+        "starts small and grows while the reader has to wait.",
         at_least=0,
         long=True,
     )
     varve_tier_manifest_retention_ms: int = setting(
         7 * DAY_MS,
-        "How long a version of a manifest stays after the next one was made.",
+        "How long a version of a manifest stays after the next one was committed.",
         at_least=0,
         long=True,
     )
     varve_tier_grace_ms: int = setting(
         DAY_MS,
-        "How long the objects of a segment stay after another one has taken its place or it has "
-        "expired; they also stay for varve.tier.manifest.retention.ms.",
+        "How long the objects of a segment stay after it was replaced or has expired; they also "
+        "stay for varve.tier.manifest.retention.ms.",
         at_least=0,
         long=True,
     )
@@ -109,15 +109,15 @@ class MetadataSettings:
 
     remote_log_metadata_topic_num_partitions: int = setting(
         50,
-        "Partitions of the topic __remote_log_metadata when it is made; afterwards it must agree, "
-        "for it decides in which of them the events of a partition stand.",
+        "Partitions of the topic __remote_log_metadata when it is created; it must not change "
+        "afterwards, because it determines which of them has the events of a partition.",
         at_least=1,
     )
     remote_log_metadata_topic_retention_ms: int = setting(
         -1,
-        "How long events stay in the topic __remote_log_metadata when it is made; -1 means for "
-        "ever. Anything else must be longer than the segments of all topics live: a segment whose "
-        "events are gone is lost.",
+        "How long events stay in the topic __remote_log_metadata when it is created; -1 means "
+        "without limit. Any other value must exceed the retention of all topics: a segment whose "
+        "events were deleted is lost.",
         at_least=1,
         also=(-1,),
         long=True,

@@ -50,7 +50,7 @@ def decode_exactly(kind: type[M], version: int, data: Buffer, start: int = 0) ->
     message, end = _decode(kind, version, data, start, ELEMENT_COUNT_MAX)
     if end != len(data):
         raise MalformedMessage(
-            f"{kind.__name__} version {version}: {len(data) - end} bytes behind the end"
+            f"{kind.__name__} version {version}: {len(data) - end} bytes after the end"
         )
     return message
 

@@ -200,7 +200,7 @@ def code_for(error: Exception) -> ErrorCode:
 
 
 class RetriableError(errors.Unavailable):
-    """An error that a retry may not get; `refresh_metadata` if another broker must be found."""
+    """An error after which a retry may succeed; with `refresh_metadata` on another broker."""
 
     def __init__(self, message: str, *, refresh_metadata: bool = False) -> None:
         super().__init__(message)
@@ -264,7 +264,7 @@ _ERRORS: Final[dict[int, type[errors.StoreError]]] = {
 
 
 def raise_for_code(code: int, where: str, detail: str | None = None) -> None:
-    """Raises the error that a response's code stands for; RetriableError for one to send again."""
+    """Raises the error of a response's code; RetriableError if the request may be sent again."""
     if code == ErrorCode.NONE:
         return
     name = ErrorCode(code).name if code in _ERROR_CODES else f"error {code}"

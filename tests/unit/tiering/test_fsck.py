@@ -229,7 +229,7 @@ def test_a_version_that_the_hint_knows_and_that_is_gone_is_damage_and_stops_the_
     before = keys(objects)
     report = run(objects, sweep=True)
     (damage,) = report.damage
-    assert f"version {newest} was there, and {newest - 1} is the newest" in damage.message
+    assert f"version {newest} existed, and {newest - 1} is the newest" in damage.message
     assert not report.is_clean
     assert keys(objects) == before
 

@@ -1,7 +1,7 @@
 """Authorizes requests, and resolves them to shapes.
 
-Invariant  without tokens every client may; with an allow-list no client gets another shape. A
-           client that follows another shape than its definition denotes, or one that was dropped,
+Invariant  without tokens every client has access; with an allow-list no client gets another shape.
+           A client that follows another shape than its definition denotes, or one that was dropped,
            gets 409 with the handle to follow, never data.
 Threads    the event loop only; filters are parsed and shapes are created in pools, and creating
            one, which may wait for a broker, delays no request for a shape that exists.
@@ -72,7 +72,7 @@ class Access:
 
     def check_definition(self, definition: Definition) -> None:
         if self.shapes is not None and definition not in self._allowed:
-            raise forbidden("this shape is not among those that may be asked for")
+            raise forbidden("this shape is not in the allow-list of the server")
 
 
 def _check(exchange: HttpExchange, query: Mapping[str, str], *tokens: str | None) -> None:
@@ -145,8 +145,9 @@ def _named_definition(path: Path, name: str, fields: Any) -> Definition:
 def _check_fields(where: str, fields: Mapping[str, Any]) -> None:
     unknown = sorted(set(fields) - set(_FIELDS))
     if unknown:
-        known = ", ".join(_FIELDS)
-        raise InvalidSetting(f"{where} has unknown {', '.join(unknown)}: known are {known}")
+        raise InvalidSetting(
+            f"{where} has unknown {', '.join(unknown)}: known are {', '.join(_FIELDS)}"
+        )
     for name in _TEXTS:
         if not isinstance(fields.get(name), str | None):
             raise InvalidSetting(f"{where}: {name} is not a text")
@@ -220,7 +221,7 @@ class ShapeResolver:
     async def refetch(self, shape: Shape) -> HttpError:
         """The response for a client of a dropped shape: 409 with the handle to follow.
 
-        503 if no other shape can be created now, 400 if the topic has been gone for a while.
+        503 if no other shape can be created now, 400 if the topic has been missing for a while.
         """
         try:
             other = await self._find_or_create(shape.definition)

@@ -41,7 +41,7 @@ _NOT_ALLOWED: Final = (*headers.NO_STORE, (b"allow", b"GET, POST, HEAD, OPTIONS"
 
 
 class ShapeApi(HttpApi):
-    """The shapes of an engine over HTTP; for the loop that it is made in."""
+    """The shapes of an engine over HTTP; created in the event loop that uses it."""
 
     exposed_headers = electric.EXPOSED
     unavailable_headers = ((electric.KNOWN_ERROR, b"true"),)
@@ -97,7 +97,7 @@ class ShapeApi(HttpApi):
         return HttpEndpoint(name, self, handlers)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # Nearly all requests are of this path, and finding a route takes a tenth of a response.
+        # Nearly all requests have this path, and routing takes a tenth of the time of a response.
         endpoint = self._shape if scope.get("path") == SHAPE_PATH else self._router
         await endpoint(scope, receive, send)
 
@@ -236,7 +236,7 @@ class ShapeAdmin:
 
 
 def describe(shape: Shape) -> dict[str, Any]:
-    """A shape as far as it is known without its files."""
+    """Describes a shape without reading its files."""
     definition = shape.definition
     return {
         "handle": shape.handle,
@@ -251,7 +251,7 @@ def describe(shape: Shape) -> dict[str, Any]:
 
 
 def describe_fully(shape: Shape) -> dict[str, Any]:
-    """A shape with its latest offset, for which it is opened."""
+    """Describes a shape with its latest offset, which opens its files."""
     return {**describe(shape), "latest": str(shape.latest)}
 
 

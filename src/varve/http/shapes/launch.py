@@ -280,6 +280,7 @@ def _warn_if_open_to_all(config: ShapeServerConfig) -> None:
         is_local = config.host == "localhost"
     if not is_local and config.access.token is None:
         logger.warning(
-            "everybody who reaches this address may read every topic: give --token, --shapes-file",
+            "every client that reaches this address may read every topic: give --token or "
+            "--shapes-file",
             extra={"listen": config.host},
         )

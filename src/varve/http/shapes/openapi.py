@@ -24,7 +24,7 @@ _HANDLE_IN_PATH: Final = {"name": "handle", "in": "path", "required": True, "sch
 _ERRORS: Final = {
     "400": ("A parameter cannot be used.", "Invalid"),
     "401": ("The token is missing or wrong.", "Message"),
-    "403": ("The shape is not among those that may be asked for.", "Message"),
+    "403": ("The shape is not in the allow-list of the server.", "Message"),
     "404": ("There is no such shape.", "Message"),
     "405": ("Shapes may not be deleted here.", "Message"),
     "408": ("The body did not arrive.", "Message"),
@@ -154,7 +154,7 @@ def _delete_shape() -> Document:
         "deleteShape",
         "Drops a shape, by definition, by handle, or by both; its clients refetch.",
         {
-            "202": {"description": "The shape is gone."},
+            "202": {"description": "The shape is dropped."},
             "400": _content("Nothing is named, or handle and definition differ.", "Invalid"),
         },
         errors=("403", "404", "405"),

@@ -86,7 +86,7 @@ class NumberedParameter(QueryParameter):
 
 @dataclass(frozen=True, slots=True)
 class SubsetParameter(QueryParameter):
-    """A field of a subset request: in the query behind `subset__`, in the body by its name."""
+    """A field of a subset request: in the query prefixed by `subset__`, in the body by its name."""
 
     @property
     def field(self) -> str:

@@ -254,7 +254,7 @@ class ShapeReads:
         return fields
 
     async def _hold(self, exchange: HttpExchange, request: ShapeRequest, shape: Shape) -> bool:
-        """Waits for more than the client has; False when the time is over."""
+        """Waits for entries that the client does not have; False after the long-poll time."""
         return await self._wait(
             exchange,
             shape,
@@ -265,9 +265,10 @@ class ShapeReads:
     async def _wait_for_offset(
         self, exchange: HttpExchange, request: ShapeRequest, shape: Shape
     ) -> None:
-        """After a crash a client may be ahead of the shape until the topic was read again.
+        """Waits until the shape has the offset of the request.
 
-        A change of an uncertain row may not be repeated: the client has it already.
+        After a crash a client may be ahead of the shape until the topic is read again. A change of
+        an uncertain row may not be repeated, because the client has it already.
         """
         has_offset = await self._wait(
             exchange,
@@ -308,7 +309,7 @@ class ShapeReads:
             raise unavailable("the snapshot of the shape has not begun: try again later")
 
     async def wait_until_read_again(self, exchange: HttpExchange, shape: Shape) -> None:
-        """Returns when rows are not behind what clients got before a restart; raises 503."""
+        """Returns when rows include all that clients got before a restart; raises 503."""
         engine, topic = self._api.engine, shape.definition.topic
         remaining_ms = self._api.settings.long_poll_ms // 2
         while not engine.is_read_again(topic):

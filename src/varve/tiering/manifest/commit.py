@@ -293,7 +293,7 @@ class Committer:
         The cached manifest may be old: it is used only if the change applies, and the newest one
         decides whether there is nothing to change or the change is refused.
         """
-        cached = self._newest.find_kept() if may_use_cached else None
+        cached = self._newest.find_cached() if may_use_cached else None
         if cached is not None:
             try:
                 changed = self._apply(commit, cached)
@@ -379,7 +379,7 @@ class Committer:
                 self._versions.remove([manifest.version])
                 self._drop_pending(commit, writer)
                 return None
-        self._newest.keep(manifest)
+        self._newest.cache(manifest)
         self._versions.write_hint(manifest.version)
         return manifest
 

@@ -317,7 +317,7 @@ class ObjectManifestStore(ManifestStore):
         return self._newest.load()
 
     def find_known(self) -> Manifest | None:
-        return self._newest.find_kept()
+        return self._newest.find_cached()
 
     def find_hinted(self) -> int:
         """The version in the hint; 0 without a hint."""

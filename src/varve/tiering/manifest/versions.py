@@ -130,22 +130,22 @@ class NewestManifest:
     def __init__(self, versions: ManifestVersions) -> None:
         self._versions = versions
         self._lock = threading.Lock()
-        self._kept: Manifest | None = None  # guarded by _lock
+        self._cached: Manifest | None = None  # guarded by _lock
 
-    def find_kept(self) -> Manifest | None:
+    def find_cached(self) -> Manifest | None:
         """The newest version seen so far, without a request."""
         with self._lock:
-            return self._kept
+            return self._cached
 
-    def keep(self, manifest: Manifest) -> None:
+    def cache(self, manifest: Manifest) -> None:
         with self._lock:
-            if self._kept is None or manifest.version > self._kept.version:
-                self._kept = manifest
+            if self._cached is None or manifest.version > self._cached.version:
+                self._cached = manifest
 
     def load(self) -> Manifest:
         """The newest version; an empty manifest of version 0 when there is none."""
         for _ in range(_LOAD_ATTEMPTS_MAX):
-            cached = self.find_kept()
+            cached = self.find_cached()
             version = self._versions.find_newest(known=cached.version if cached else None)
             if cached is not None and version <= cached.version:
                 self._check_not_lost(cached, version)
@@ -154,7 +154,7 @@ class NewestManifest:
                 return Manifest(path=self._versions.path)
             manifest = self._versions.find(version)
             if manifest is not None:
-                self.keep(manifest)
+                self.cache(manifest)
                 return manifest
         raise Unavailable(
             f"{self._versions.path}: {_LOAD_ATTEMPTS_MAX} times the newest manifest version was "

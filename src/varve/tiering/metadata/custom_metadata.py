@@ -191,7 +191,7 @@ class CustomMetadata:
             **optional,
         )
         if self._position != len(self._data):
-            raise self._corrupt(f"{len(self._data) - self._position} bytes behind the end")
+            raise self._corrupt(f"{len(self._data) - self._position} bytes after the end")
         return segment
 
     def _read_parts(self, log_size: int) -> tuple[ObjectPart, ...]:

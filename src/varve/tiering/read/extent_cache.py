@@ -336,8 +336,8 @@ class ExtentSource:
         self.is_slow = min(self._recent_ms) >= LONG_WAIT_MS
         if len(data) != end - start:
             raise Corrupt(
-                f"{self.name}: {key!r} ends at {start + len(data)}, the manifest says it goes on "
-                f"to {end} at least: put the whole object back, `varve tier fsck` finds such ones"
+                f"{self.name}: {key!r} ends at {start + len(data)}, by the manifest at {end} or "
+                "later: restore the whole object, `varve tier fsck` lists such objects"
             )
         self._meter.record_fetch(len(data))
         return data

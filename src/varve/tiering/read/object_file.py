@@ -158,7 +158,7 @@ class LogObjectFile(ObjectFile):
                 f"object's end at {segment.size}; {_REMEDY}"
             )
         if not segment.base_offset <= base_offset <= batch.last_offset <= segment.end_offset:
-            raise self._out_of_place(position, base_offset, batch.last_offset)
+            raise self._not_in_order(position, base_offset, batch.last_offset)
         return batch
 
     def find_batch(self, offset: int, *, position: int) -> int:
@@ -180,7 +180,7 @@ class LogObjectFile(ObjectFile):
         first = int.from_bytes(data[:8], "big", signed=True)
         is_onward = start_offset < next_offset <= self.segment.end_offset + 1
         if first < self.segment.base_offset or not is_onward:
-            raise self._out_of_place(position, first, next_offset - 1)
+            raise self._not_in_order(position, first, next_offset - 1)
 
     def not_a_batch(self, position: int) -> Corrupt:
         """The error for a position where no batch of message format 2 begins."""
@@ -195,11 +195,11 @@ class LogObjectFile(ObjectFile):
             f"{where}: no batch of message format 2 begins here ({head.hex()}); {_REMEDY}"
         )
 
-    def _out_of_place(self, position: int, first_offset: int, last_offset: int) -> Corrupt:
+    def _not_in_order(self, position: int, first_offset: int, last_offset: int) -> Corrupt:
         segment = self.segment
         return Corrupt(
-            f"{self._where(position)}: batches of offsets {first_offset} to {last_offset} are out "
-            f"of place, the segment holds {segment.base_offset} to {segment.end_offset}; {_REMEDY}"
+            f"{self._where(position)}: batches of offsets {first_offset} to {last_offset} are not "
+            f"in order, the segment holds {segment.base_offset} to {segment.end_offset}; {_REMEDY}"
         )
 
     def _where(self, position: int) -> str:

@@ -258,9 +258,9 @@ class RemoteLog:
         raise Corrupt(
             f"{self._path}: offsets {offset} to {end - 1} are in no segment of the remote tier, "
             f"and before those on the local disk: the bucket of {self._store_name} may be "
-            "unmounted, emptied or another one, so put back what was there; an older manifest may "
-            f"name their objects, as `varve tier fsck` shows. Read on from {end}; only what is "
-            f"gone for good is given up, with `varve log delete-records --before {end}`"
+            "unmounted, emptied or another one, so restore its objects; an older manifest may "
+            f"name them, as `varve tier fsck` shows. Continue reading from {end}; give up records "
+            f"only if they are lost, with `varve log delete-records --before {end}`"
         )
 
     def _find_segment(self, offset: int) -> RemoteSegment | None:

@@ -81,7 +81,7 @@ def test_a_cut_event_is_corrupt(event: Event, text: str) -> None:
     for size in range(len(data)):
         with pytest.raises(Corrupt, match="topic at 5"):
             decode_event(data[:size], "topic at 5")
-    with pytest.raises(Corrupt, match="1 bytes behind the end"):
+    with pytest.raises(Corrupt, match="1 bytes after the end"):
         decode_event(data + b"\0", "event")
 
 
@@ -197,7 +197,7 @@ def test_damaged_custom_metadata_is_corrupt_and_a_later_format_is_named() -> Non
     for size in range(1, len(custom)):
         with pytest.raises(Corrupt):
             read_back(custom[:size], segment, segment.at_ms)
-    with pytest.raises(Corrupt, match="behind the end"):
+    with pytest.raises(Corrupt, match="after the end"):
         read_back(custom + b"\0", segment, segment.at_ms)
     with pytest.raises(UnsupportedFormat, match="format 2"):
         read_back(custom[:1] + b"\2" + custom[2:], segment, segment.at_ms)
