@@ -5,6 +5,7 @@ from typing import Final
 
 from varve.foundation.errors import InvalidSetting
 from varve.foundation.settings import INT_MAX, LONG_MAX, check_settings, setting
+from varve.records.batch_format import Codec
 
 __all__ = ["INT_MAX", "LONG_MAX", "LogSettings", "StoreSettings"]
 
@@ -14,6 +15,8 @@ TIME_BOUNDED = "bounded"
 TIME_EVENT = "event"
 TIME_APPEND = "append"
 
+_CODEC_NAMES: Final = tuple(codec.name.lower() for codec in reversed(Codec) if codec)
+"""In Kafka's order."""
 AS_TOTAL: Final = -2
 """Kafka's value for a local limit that equals the limit of the whole log."""
 SPAN_MS_MAX: Final = 400 * 24 * 3_600_000
@@ -144,7 +147,7 @@ class LogSettings:
         "producer",
         "The codec batches are stored with; producer keeps what the producer chose.",
         broker_name="compression.type",
-        choices=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
+        choices=("uncompressed", *_CODEC_NAMES, "producer"),
     )
     compression_gzip_level: int = setting(
         -1,

@@ -26,7 +26,7 @@ from varve.embedded.topic_table import (
 )
 from varve.foundation.clock import Clock
 from varve.foundation.errors import InvalidRequest, Locked, NotFound
-from varve.foundation.settings import parse_settings
+from varve.foundation.settings import declared, parse_settings
 from varve.jobs.sink.batch_builder import SinkTarget
 from varve.jobs.sink.commit import DirectoryCommit, topic_id_of
 from varve.jobs.sink.options import SinkOptions
@@ -37,10 +37,11 @@ _TARGET_SETTINGS: Final = (
     "cleanup.policy",
     "max.message.bytes",
     "segment.bytes",
-    "compression.type",
-    "compression.gzip.level",
-    "compression.lz4.level",
-    "compression.zstd.level",
+    *(
+        declaration.kafka_name
+        for declaration in declared(LogSettings)
+        if declaration.kafka_name.startswith("compression.")
+    ),
 )
 """The settings of a topic that decide how its batches are built, as a server returns them."""
 _LOCK_RETRY_MS: Final = 100
