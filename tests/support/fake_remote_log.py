@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from tests.support.log_bench import split_batches
 from varve.commit_log import Isolation, Log, TimestampOffset
-from varve.commit_log.log_reader import RemoteRead
+from varve.commit_log.log_reader import RemoteRead, RemoteReadRequest
 from varve.commit_log.transaction_index import AbortedTransaction
 from varve.foundation.errors import StoreError
 from varve.records import Batch
@@ -49,15 +49,8 @@ class FakeRemoteLog:
         if self.failure is not None:
             raise self.failure
 
-    def read(
-        self,
-        *,
-        start_offset: int,
-        limit_offset: int,
-        max_bytes: int,
-        min_one: bool,
-        with_aborted: bool,
-    ) -> RemoteRead | None:
+    def read(self, request: RemoteReadRequest) -> RemoteRead | None:
+        start_offset, limit_offset, max_bytes, min_one, with_aborted = request
         self._begin(start_offset, limit_offset)
         data, next_offset = b"", start_offset
         for batch in self.batches:

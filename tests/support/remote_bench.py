@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from tests.support.copied_log import HOME, SMALL, make_parts
 from tests.support.log_bench import NOW_MS, offsets_in
-from varve.commit_log.log_reader import RemoteRead
+from varve.commit_log.log_reader import RemoteRead, RemoteReadRequest
 from varve.commit_log.sparse_index import OffsetIndex, TimeIndex
 from varve.commit_log.transaction_index import AbortedTransaction, TransactionIndex
 from varve.disk.memory import MemoryFileSystem
@@ -264,13 +264,9 @@ class RemoteBench:
         min_one: bool = True,
         with_aborted: bool = False,
     ) -> RemoteRead | None:
-        return self.reader.read(
-            start_offset=start_offset,
-            limit_offset=self.end_offset if limit_offset is None else limit_offset,
-            max_bytes=max_bytes,
-            min_one=min_one,
-            with_aborted=with_aborted,
-        )
+        limit = self.end_offset if limit_offset is None else limit_offset
+        request = RemoteReadRequest(start_offset, limit, max_bytes, min_one, with_aborted)
+        return self.reader.read(request)
 
     def read_on(self, start_offset: int, max_bytes: int = 1_000) -> list[int]:
         """The offsets of all records that a reader sees who goes on to the end."""

@@ -9,6 +9,7 @@ from typing import Final
 
 from varve.cli.tier_access import open_manifests, open_tier
 from varve.commit_log.directory_files import decode_partition_metadata
+from varve.commit_log.log_reader import RemoteReadRequest
 from varve.commit_log.names import PARTITION_METADATA_FILE, TopicPartition
 from varve.disk import FileSystem
 from varve.embedded.partition import columns_within, stored_records
@@ -57,13 +58,7 @@ class RemotePart:
         """The records in [start, end), without control records."""
         offset = start
         while offset < end:
-            run = self._reader.read(
-                start_offset=offset,
-                limit_offset=end,
-                max_bytes=_READ_BYTES,
-                min_one=True,
-                with_aborted=False,
-            )
+            run = self._reader.read(RemoteReadRequest(offset, end, _READ_BYTES))
             if run is None:
                 raise Corrupt(
                     f"{self._partition}: offsets {offset} to {end - 1} are neither on the local "

@@ -14,6 +14,7 @@ from varve.commit_log.log_reader import (
     RemoteLogReader,
     RemoteLogReaders,
     RemoteRead,
+    RemoteReadRequest,
 )
 from varve.commit_log.names import TopicPartition
 from varve.commit_log.producer_state import AppendOrigin, LastRecord
@@ -39,6 +40,7 @@ __all__ = [
     "RemoteLogReader",
     "RemoteLogReaders",
     "RemoteRead",
+    "RemoteReadRequest",
     "Segment",
     "SegmentFiles",
     "StoreSettings",

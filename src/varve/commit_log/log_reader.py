@@ -71,6 +71,17 @@ class RemoteRead(NamedTuple):
     is_complete: bool = True
 
 
+class RemoteReadRequest(NamedTuple):
+    """A read below `limit_offset`; with `min_one` the first batch may exceed `max_bytes`."""
+
+    start_offset: int
+    limit_offset: int
+    max_bytes: int
+    min_one: bool = True
+    with_aborted: bool = False
+    """Whether the aborted transactions of the range are needed."""
+
+
 class RemoteLogReader(Protocol):
     """Reads the segments of one partition that have left the local disk for object storage.
 
@@ -78,16 +89,8 @@ class RemoteLogReader(Protocol):
     read; it is never called under a log's lock.
     """
 
-    def read(
-        self,
-        *,
-        start_offset: int,
-        limit_offset: int,
-        max_bytes: int,
-        min_one: bool,
-        with_aborted: bool,
-    ) -> RemoteRead | None:
-        """Whole batches from the first that ends at or after `start_offset`, none at the limit.
+    def read(self, request: RemoteReadRequest) -> RemoteRead | None:
+        """Whole batches from the first that ends at or after the start, none at the limit.
 
         Segments that compaction emptied are skipped; None when no batch is left below the limit.
         Raises Unavailable, which is worth a retry, when the object store does not answer, and
@@ -171,14 +174,11 @@ class LogReader:
         high_watermark, stable = log.high_watermark, log.last_stable_offset
         remote_end = log.view.first_base_offset
         is_committed = isolation is Isolation.READ_COMMITTED
+        request = RemoteReadRequest(
+            start_offset, min(limit, remote_end), max_bytes, min_one, with_aborted=is_committed
+        )
         try:
-            run = self._get_remote(start_offset).read(
-                start_offset=start_offset,
-                limit_offset=min(limit, remote_end),
-                max_bytes=max_bytes,
-                min_one=min_one,
-                with_aborted=is_committed,
-            )
+            run = self._get_remote(start_offset).read(request)
         except StoreError:
             # The objects of records that were deleted meanwhile may no longer exist.
             self._check_range(start_offset, log.end_offset)

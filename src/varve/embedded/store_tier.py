@@ -18,6 +18,7 @@ from varve.commit_log import (
     Log,
     RemoteLogReader,
     RemoteRead,
+    RemoteReadRequest,
     TimestampOffset,
     TopicPartition,
 )
@@ -58,22 +59,8 @@ class TierRemoteReader:
         self._tier = tier
         self._partition = partition
 
-    def read(
-        self,
-        *,
-        start_offset: int,
-        limit_offset: int,
-        max_bytes: int,
-        min_one: bool,
-        with_aborted: bool,
-    ) -> RemoteRead | None:
-        return self._tier.get_remote_reader(self._partition).read(
-            start_offset=start_offset,
-            limit_offset=limit_offset,
-            max_bytes=max_bytes,
-            min_one=min_one,
-            with_aborted=with_aborted,
-        )
+    def read(self, request: RemoteReadRequest) -> RemoteRead | None:
+        return self._tier.get_remote_reader(self._partition).read(request)
 
     def find_offset_by_time(
         self, timestamp: int, *, start_offset: int, end_offset: int

@@ -18,7 +18,14 @@ from tests.support.log_bench import (
     offsets_in,
     read_all,
 )
-from varve.commit_log import AbortedRange, Isolation, Log, LogSettings
+from varve.commit_log import (
+    AbortedRange,
+    Isolation,
+    Log,
+    LogSettings,
+    RemoteRead,
+    RemoteReadRequest,
+)
 from varve.foundation.errors import (
     Corrupt,
     DirectoryOffline,
@@ -220,8 +227,8 @@ def test_a_marker_that_leaves_the_local_disk_during_the_read_is_not_missed(
     aborting.log.drop_local_segments_before(2, now_ms=NOW_MS)
     answer = remote.read
 
-    def copy_and_drop_behind(**asked: Any) -> Any:
-        run = answer(**asked)
+    def copy_and_drop_behind(request: RemoteReadRequest) -> RemoteRead | None:
+        run = answer(request)
         if aborting.log.local_start_offset == 2:
             aborted = aborting.log.aborted_transactions()
             aborting.log.drop_local_segments_before(4, now_ms=NOW_MS)

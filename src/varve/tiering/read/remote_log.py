@@ -15,13 +15,13 @@ Threads    any number of readers; no lock is held during a request. One loads th
 
 from collections.abc import Callable
 from itertools import chain
-from typing import Final, NamedTuple, NoReturn, TypeVar
+from typing import Final, NoReturn, TypeVar
 
 import numpy as np
 
 from varve.cleaning.key_index.key_index import KeyEntry
 from varve.commit_log import Log
-from varve.commit_log.log_reader import RemoteRead
+from varve.commit_log.log_reader import RemoteRead, RemoteReadRequest
 from varve.commit_log.segment_reader import TimestampOffset, find_offset_by_time
 from varve.commit_log.transaction_index import AbortedTransaction
 from varve.foundation.errors import (
@@ -58,15 +58,6 @@ _TIME_STEP_BYTES: Final = 256 << 10
 _ESTIMATE_ERROR_SHARE: Final = 1024
 _ESTIMATE_STEP_BYTES_MAX: Final = 1 << 20
 _INDEX_ENTRY_BYTES: Final = 8
-
-
-class _Request(NamedTuple):
-    """The arguments of a read."""
-
-    start_offset: int
-    limit_offset: int
-    max_bytes: int
-    min_one: bool
 
 
 class RemoteLog:
@@ -108,19 +99,12 @@ class RemoteLog:
         """Loads the newest manifest."""
         return self._recent.refresh()
 
-    def read(
-        self,
-        *,
-        start_offset: int,
-        limit_offset: int,
-        max_bytes: int,
-        min_one: bool,
-        with_aborted: bool,
-    ) -> RemoteRead | None:
-        if max_bytes < 0:
-            raise InvalidRequest(f"{self._path}: max_bytes is {max_bytes}; ask for 0 or more")
-        request = _Request(start_offset, limit_offset, max_bytes, min_one)
-        return self._read_consistently(start_offset, lambda: self._read(request, with_aborted))
+    def read(self, request: RemoteReadRequest) -> RemoteRead | None:
+        if request.max_bytes < 0:
+            raise InvalidRequest(
+                f"{self._path}: max_bytes is {request.max_bytes}; ask for 0 or more"
+            )
+        return self._read_consistently(request.start_offset, lambda: self._read(request))
 
     def find_offset_by_time(
         self, timestamp: int, *, start_offset: int, end_offset: int
@@ -170,17 +154,17 @@ class RemoteLog:
 
     # By offset
 
-    def _read(self, request: _Request, with_aborted: bool) -> RemoteRead | None:
+    def _read(self, request: RemoteReadRequest) -> RemoteRead | None:
         start = self._positions.find(request.start_offset)
         start = start or self._locate(request.start_offset, request)
         while start is not None:
             segment = start.file.segment
             if start.position < segment.size:
-                return self._read_at(start, request, with_aborted)
+                return self._read_at(start, request)
             start = self._locate(segment.end_offset + 1, request, start.ahead)
         return None
 
-    def _read_at(self, start: ReadPosition, request: _Request, with_aborted: bool) -> RemoteRead:
+    def _read_at(self, start: ReadPosition, request: RemoteReadRequest) -> RemoteRead:
         file, position, ahead = start
         data, next_offset = self._cut_batches(start, request)
         if next_offset < 0:
@@ -190,14 +174,14 @@ class RemoteLog:
             ReadPosition(file, position + len(data), ahead),
             now_ms=self._clock.now_ms(),
         )
-        if with_aborted:
+        if request.with_aborted:
             aborted, is_complete = self._collect_aborted(
                 file.segment, request.start_offset, next_offset
             )
             return RemoteRead(data, next_offset, aborted, is_complete)
         return RemoteRead(data, next_offset)
 
-    def _cut_batches(self, at: ReadPosition, request: _Request) -> tuple[memoryview, int]:
+    def _cut_batches(self, at: ReadPosition, request: RemoteReadRequest) -> tuple[memoryview, int]:
         """Whole batches from a position on, and the offset after them; -1 when there are none."""
         file, position, ahead = at
         extent = file.reserve(position, ahead.fetch_bytes(request.max_bytes))
@@ -226,7 +210,7 @@ class RemoteLog:
             file.check_offsets(position, piece, request.start_offset, next_offset)
         return piece[:end], next_offset
 
-    def _wait(self, ahead: ReadAhead, request: _Request, load: Callable[[], T]) -> T:
+    def _wait(self, ahead: ReadAhead, request: RemoteReadRequest, load: Callable[[], T]) -> T:
         """The loaded bytes; records the time of the wait for the read-ahead."""
         begin_ms = self._clock.now_ms()
         loaded = load()
@@ -234,7 +218,7 @@ class RemoteLog:
         return loaded
 
     def _locate(
-        self, offset: int, request: _Request, ahead: ReadAhead | None = None
+        self, offset: int, request: RemoteReadRequest, ahead: ReadAhead | None = None
     ) -> ReadPosition | None:
         """The position of the first batch to read, in the segment that holds an offset."""
         if offset >= request.limit_offset:
@@ -249,7 +233,7 @@ class RemoteLog:
         return ReadPosition(file, position, ahead or self._read_ahead())
 
     def _raise_gap(
-        self, offset: int, next_segment: RemoteSegment | None, request: _Request
+        self, offset: int, next_segment: RemoteSegment | None, request: RemoteReadRequest
     ) -> NoReturn:
         """A segment covers all its offsets, even those compacted away: a gap is a loss."""
         end = request.limit_offset
@@ -274,7 +258,7 @@ class RemoteLog:
                 break
         return segment
 
-    def _find_position(self, file: LogObjectFile, request: _Request) -> int:
+    def _find_position(self, file: LogObjectFile, request: RemoteReadRequest) -> int:
         """The position of the first batch that ends at or after the start; else the file's end."""
         self._prefetch_estimate(file, request)
         index = self._indexes.offset_index(self._path, file.segment)
@@ -283,7 +267,7 @@ class RemoteLog:
             file.reserve(position, self._sizes.first(request.max_bytes) + self._sizes.index_slack)
         return file.find_batch(request.start_offset, position=position)
 
-    def _prefetch_estimate(self, file: LogObjectFile, request: _Request) -> None:
+    def _prefetch_estimate(self, file: LogObjectFile, request: RemoteReadRequest) -> None:
         """Fetches the estimated position in parallel with the offset index.
 
         The estimate assumes records of equal size. If it is right, a first read takes as long as
