@@ -200,7 +200,7 @@ def _is_installed(name: str) -> bool:
 
 
 _WORK_NAME: Final = re.compile(r"varve[^:]*: (.+)", re.DOTALL)
-"""The description of a Spark job by `named_work`, such as `varve compact orders: keys`."""
+"""The description of a Spark job by `named_work`, such as `varve verify orders: keys`."""
 REMOTE_SCHEME: Final = "sc://"
 WORK_TAG: Final = "varve"
 _DESCRIPTION: Final = "spark.job.description"

@@ -1,4 +1,4 @@
-"""docs/dedup.md, what a duplicate is: a test for each sentence."""
+"""docs/dedup.md, duplicates: a test for each sentence."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""docs/dedup.md, what an id is: a test for each sentence."""
+"""docs/dedup.md, ids: a test for each sentence."""
 
 import json
 from typing import Any

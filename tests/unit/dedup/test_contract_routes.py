@@ -1,4 +1,4 @@
-"""docs/dedup.md, where records go: a test for each sentence."""
+"""docs/dedup.md, verdicts and destinations: a test for each sentence."""
 
 import random
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""docs/dedup.md, what time is: a test for each sentence."""
+"""docs/dedup.md, time: a test for each sentence."""
 
 import pytest
 
