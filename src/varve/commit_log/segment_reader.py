@@ -395,8 +395,15 @@ def _first_record_at_or_after(
 
 
 def find_newest_entry(segment: ReadableSegment, *, size: int) -> tuple[int, int]:
-    """The largest timestamp in the time index, and the last offset of its batch."""
-    return _find_time_entry(segment, INT64_MAX, size=size)
+    """The largest timestamp in the time index, and the last offset of its batch.
+
+    An entry whose batch is damaged is believed: one such batch must not stop the retention of the
+    log, nor a search for a time in later segments.
+    """
+    try:
+        return _find_time_entry(segment, INT64_MAX, size=size)
+    except Corrupt:
+        return segment.time_index().last
 
 
 def find_max_timestamp(segment: ReadableSegment, *, size: int) -> TimestampOffset | None:

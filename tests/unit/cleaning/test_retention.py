@@ -109,6 +109,20 @@ def test_each_reason_is_counted_by_itself(bench: Bench) -> None:
     assert entry.removal.records == {Reason.BELOW_LOG_START: 3, Reason.EXPIRED_TIME: 6}
 
 
+@pytest.mark.parametrize("batch", [0, 1, 2])
+def test_a_damaged_batch_does_not_stop_retention(bench: Bench, batch: int) -> None:
+    bench.set(index_interval_bytes=1).open()
+    bench.fill(3, 2)
+    size = len(bench.read_file(0)) // 3
+    with bench.fs.open_writable(bench.path(0, ".log")) as file:
+        file.write_at(batch * size, bytes(size))
+    bench.reopen()
+    assert bench.log.find_offset_by_time(NOW_MS + DAY) is None
+    assert expire_at(bench, 6) == []
+    assert expire_at(bench, 2) == [0, 3]
+    assert bench.log.log_start_offset == 5
+
+
 def test_a_damaged_segment_goes_and_is_counted_as_far_as_it_can_be_read(bench: Bench) -> None:
     bench.open()
     bench.fill(3, 1)

@@ -328,3 +328,12 @@ def test_append_times_that_vanish_before_the_sync_are_written_again(bench: Bench
     bench.fs.remove(path)
     bench.log.flush()
     assert bench.fs.exists(path)
+
+
+@pytest.mark.parametrize("batch", [0, COUNT // 2, COUNT - 2, COUNT - 1])
+def test_a_damaged_batch_hides_no_time_in_later_segments(closed: Bench, batch: int) -> None:
+    data = bytearray(closed.read_file(0))
+    data[batch * SIZE : (batch + 1) * SIZE] = bytes(SIZE)
+    closed.write(0, ".log", bytes(data))
+    assert closed.log.find_offset_by_time(NOW_MS + COUNT) == TimestampOffset(NOW_MS + COUNT, COUNT)
+    assert closed.log.find_max_timestamp() == TimestampOffset(NOW_MS + COUNT, COUNT)
