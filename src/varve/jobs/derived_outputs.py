@@ -362,3 +362,19 @@ class ErasedOutput(JsonFields):
     out_of_reach: tuple[str, ...]
     is_there: bool = field(default=True, metadata={JSON_NAME: None})
     versions: tuple[Mapping[str, object], ...] = ()
+
+    @classmethod
+    def join(cls, parts: Sequence["ErasedOutput"]) -> "ErasedOutput":
+        """Joins the erasures of the same output, one after another."""
+        return cls(
+            output_id=parts[0].output_id,
+            rows=sum(part.rows for part in parts),
+            files_before=tuple(file for part in parts for file in part.files_before),
+            files_after=tuple(file for part in parts for file in part.files_after),
+            removed=tuple(path for part in parts for path in part.removed),
+            out_of_reach=tuple(
+                dict.fromkeys(sentence for part in parts for sentence in part.out_of_reach)
+            ),
+            is_there=all(part.is_there for part in parts),
+            versions=tuple(version for part in parts for version in part.versions),
+        )

@@ -139,6 +139,21 @@ def test_records_of_a_key_do_not_pass_through_the_driver(
     assert max(runner.sent) < 20_000
 
 
+@pytest.mark.parametrize("field", [None, FieldMatch.of("email", ["ann@x"], ValueFormat.JSON)])
+def test_what_tasks_return_does_not_grow_with_matches(field: FieldMatch | None) -> None:
+    largest = []
+    for count in (100, 10_000):
+        bench = ErasureBench()
+        bench.put(*["ann"] * count, "bob", value='{"email": "ann@x"}')
+        bench.roll()
+        bench.copy()
+        bench.runner = runner = MeasuringRunner()
+        keys = [] if field is not None else ["ann"]
+        assert bench.erase(*keys, field=field, hot=False).records >= count
+        largest.append(max(runner.sent))
+    assert largest[1] < largest[0] + 100
+
+
 def test_aborted_records_go_too() -> None:
     made = ErasureBench()
     made.put("ann", "bob", producer_id=7)

@@ -8,6 +8,7 @@ import pytest
 import varve
 from varve.foundation.errors import Corrupt
 from varve.foundation.settings import GivenValue
+from varve.jobs.erase import erasure
 from varve.jobs.erase.erasure import erase
 from varve.jobs.erase.request import ErasureRequest, FieldMatch, ValueFormat
 from varve.jobs.erase.result import ErasureResult
@@ -166,3 +167,16 @@ def test_a_log_without_damage_is_erased_with_its_outputs(
     assert done.records == (4 if target == "both" else 2)
     left = [name for name, data in kit.files().items() if b"ann@x" in data]
     assert all(target == "bucket" and name.startswith("data/") for name in left)
+
+
+@TARGETS
+def test_topics_are_erased_one_by_one_if_the_hashes_of_their_keys_are_too_many(
+    tmp_path: Path, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(erasure, "_HASHES_BYTES", 0)
+    kit = Kit(tmp_path, target)
+    kit.add_topic("orders")
+    done = kit.erase("people", "orders", **BY_KEY)
+    assert done.receipt is not None
+    assert done.records == (8 if target == "both" else 4)
+    assert kit.erase("people", "orders", is_dry_run=True, **BY_KEY).records == 0

@@ -10,6 +10,8 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]  # ships no types
 import pytest
 
 import varve
+from varve.jobs.derived_outputs import ErasedRows
+from varve.jobs.erase import result
 from varve.jobs.erase.erasure import erase
 from varve.jobs.erase.request import ErasureRequest, FieldMatch, ValueFormat
 from varve.jobs.erase.result import ErasureResult
@@ -59,7 +61,7 @@ class Kit:
 
     def erase(self, runner: TaskRunner | None = None, **asked: object) -> ErasureResult:
         return erase(
-            ErasureRequest(topics=("people",), id="one", **asked),  # type: ignore[arg-type]
+            ErasureRequest(topics=("people",), **{"id": "one", **asked}),  # type: ignore[arg-type]
             directories=[self.data],
             runner=runner or LocalRunner(),
         )
@@ -147,3 +149,50 @@ def test_a_file_of_a_table_without_such_rows_is_not_rewritten(kit: Kit) -> None:
     kit.erase(runner, keys=frozenset({b"nobody"}))
     assert runner.tasks["erase from tables: count rows"]
     assert not runner.tasks["erase from tables: rewrite files"]
+
+
+class SharedRowsRunner(LocalRunner):
+    """Counts the offsets and keys that the tasks of each stage share, and the bytes of tasks."""
+
+    def __init__(self) -> None:
+        self.offsets: list[int] = []
+        self.task_bytes = 0
+
+    def try_run(
+        self, stage: str, tasks: Sequence[Task[T]], shared: object = None
+    ) -> Iterator[T | TaskError]:
+        if isinstance(shared, ErasedRows):
+            self.offsets.append(sum(len(part) for part in shared.offsets.values()))
+        self.task_bytes = max([self.task_bytes, *(len(pickle.dumps(task)) for task in tasks)])
+        return super().try_run(stage, tasks, shared)
+
+
+def test_offsets_of_a_field_reach_outputs_in_windows(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(result, "OFFSETS_MAX", 8)
+    monkeypatch.setattr(result, "_SPOOL_BYTES", 64)
+    for number in range(30):
+        kit.put(**{f"n{number}": "eve@x"})
+    kit.sync()
+    kit.take()
+    runner = SharedRowsRunner()
+    done = kit.erase(runner, field=FieldMatch.of("email", ["eve@x"], ValueFormat.JSON))
+    assert done.receipt is not None
+    assert done.records == 30
+    assert max(runner.offsets) == 8
+    assert kit.table() == kit.snapshot() == {"k1": "ann@x", "k2": "bob@x"}
+    outputs = done.receipt["topics"][0]["outputs"]
+    assert [output["rows"] for output in outputs] == [30, 30]
+
+
+def test_tasks_do_not_grow_with_the_keys_of_the_request(kit: Kit) -> None:
+    kit.sync()
+    kit.take()
+    sizes = []
+    for count in (10, 10_000):
+        runner = SharedRowsRunner()
+        keys = frozenset(f"nobody-{number}".encode() for number in range(count))
+        kit.erase(runner, keys=keys, id=f"of-{count}")
+        sizes.append(runner.task_bytes)
+    assert sizes[1] <= sizes[0] + 16

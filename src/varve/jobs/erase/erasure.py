@@ -16,8 +16,8 @@ Crash      a killed erasure is completed by another run under its id; until then
 
 import os
 import random
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, suppress
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from typing import Any, Final
@@ -43,8 +43,8 @@ from varve.jobs.erase.receipt import (
 )
 from varve.jobs.erase.remote import RemoteErasure, RemoteFindings, estimate_cost
 from varve.jobs.erase.request import ErasureRequest
-from varve.jobs.erase.result import ErasureCost, ErasureFigures, ErasureResult
-from varve.jobs.erase.scan import Matcher
+from varve.jobs.erase.result import ErasureCost, ErasureFigures, ErasureResult, OffsetSpool
+from varve.jobs.erase.scan import HASH_BYTES, Matcher
 from varve.jobs.erase.targets import (
     BucketTarget,
     DirectoryTarget,
@@ -54,7 +54,7 @@ from varve.jobs.erase.targets import (
 )
 from varve.jobs.erase.tasks import NotErased, Rescan, rescan_local, rescan_remote
 from varve.jobs.object_versions import ErasedVersions, erase_remote_versions
-from varve.jobs.tasks import TaskRunner, run_together
+from varve.jobs.tasks import TaskRunner, pack_by_size, run_together
 from varve.jobs.tier.bucket import Bucket, find_cluster, find_topic
 from varve.jobs.tier.remote_files import sweep_scratch
 from varve.object_store.prices import default_prices
@@ -63,6 +63,8 @@ from varve.tiering.manifest.pages import new_id
 PASSES_MAX: Final = 4
 """Passes over the logs; a later pass erases the matches of the re-scan before it."""
 _SALT_BYTES: Final = 16
+_HASHES_BYTES: Final = 64 << 20
+"""Hashes of keys in memory, for several topics or for one topic with more: 4 million keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +91,7 @@ class Erasure:
         self._began_ms = self.clock.now_ms()
         self._topics = self.targets.find_all(self.request.topics)
         self._documents = ErasureDocuments(self.targets, self._topics, self.request)
-        self._matchers = {
-            topic.name: Matcher.of(topic.topic_id, self.request.keys, self.request.field)
-            for topic in self._topics
-        }
+        self._matchers: dict[str, Matcher] = {}
         self._figures = ErasureFigures()
         self._local_changes: dict[str, list[dict[str, Any]]] = {}
         self._removed_keys: set[str] = set()
@@ -107,9 +106,12 @@ class Erasure:
         self._documents.check()
         if is_finish and not is_dry_run:
             self._check_begun()
-        matches = self._search(waits_for_grace=is_finish and not is_dry_run)
-        if is_dry_run:
-            return self._preview(matches)
+        with closing(OffsetSpool()) as self._offsets:
+            matches = self._search(waits_for_grace=is_finish and not is_dry_run)
+            return self._preview(matches) if is_dry_run else self._erase(matches)
+
+    def _erase(self, matches: _Matches) -> ErasureResult:
+        """Records the request first; removes it again if nothing was changed."""
         self._documents.put_request(self.random.randbytes(_SALT_BYTES))
         try:
             return self._run(matches)
@@ -168,40 +170,66 @@ class Erasure:
         Adds the figures, and the offsets of records that a field matches, if outputs need them.
         """
         names: set[str] = set()
-        for topic in self._topics:
-            for local in self._local_erasures(topic):
-                directory = f"{local.log.directory}/"
-                if only is None or any(name.startswith(directory) for name in only):
-                    found = local.search(with_offsets=self._needs_offsets(topic))
-                    self._figures.add(found.figures, found.offsets)
-                    names.update(found.matched)
-        searches = [
-            erasure.search(
-                only, waits_for_grace=waits_for_grace, with_offsets=self._needs_offsets(topic)
-            )
-            for topic in self._topics
-            for erasure in self._remote_erasures(topic)
-        ]
-        remote = run_together(searches, self.runner)
+        remote: list[RemoteFindings] = []
+        for topics in self._groups():
+            for topic in topics:
+                names.update(self._search_local(topic, only))
+            searches = [
+                erasure.search(
+                    only, waits_for_grace=waits_for_grace, offsets=self._find_spool(topic)
+                )
+                for topic in topics
+                for erasure in self._remote_erasures(topic)
+            ]
+            remote += run_together(searches, self.runner)
         for findings in remote:
-            self._figures.add(findings.figures, findings.offsets)
+            self._figures.add(findings.figures)
             names.update(findings.matched)
         return _Matches(names, remote)
 
-    def _needs_offsets(self, topic: TopicTarget) -> bool:
-        return self.request.field is not None and bool(topic.outputs.copies)
+    def _search_local(self, topic: TopicTarget, only: Collection[str] | None) -> Iterator[str]:
+        for local in self._local_erasures(topic):
+            directory = f"{local.log.directory}/"
+            if only is None or any(name.startswith(directory) for name in only):
+                findings = local.search(self._find_spool(topic))
+                self._figures.add(findings.figures)
+                yield from findings.matched
+
+    def _groups(self) -> Iterator[list[TopicTarget]]:
+        """Yields topics that run together: as many as _HASHES_BYTES allow, whose keys are hashed.
+
+        The hashes of a key differ from topic to topic.
+        """
+        keys, field = self.request.keys, self.request.field
+        for topics in pack_by_size(
+            self._topics, lambda _: HASH_BYTES * len(keys), target_bytes=_HASHES_BYTES
+        ):
+            if self._matchers.keys() != {topic.name for topic in topics}:
+                self._matchers.clear()
+                for topic in topics:
+                    self._matchers[topic.name] = Matcher.of(topic.topic_id, keys, field)
+            yield topics
+
+    def _find_spool(self, topic: TopicTarget) -> OffsetSpool | None:
+        """The spool of matched offsets; None if no output is erased by them."""
+        needs_offsets = self.request.field is not None and topic.outputs.copies
+        return self._offsets if needs_offsets else None
 
     def _rewrite(self, names: Collection[str]) -> bool:
         """Rewrites the named segments; True if replaced objects wait for their grace time."""
-        for topic in self._topics:
+        is_waiting = False
+        for topics in self._groups():
+            is_waiting |= self._rewrite_group(topics, names)
+        return is_waiting
+
+    def _rewrite_group(self, topics: Sequence[TopicTarget], names: Collection[str]) -> bool:
+        for topic in topics:
             for local in self._local_erasures(topic):
                 self._local_changes.setdefault(local.log.directory, []).extend(
                     change.to_json() for change in local.rewrite(names)
                 )
         runs = [
-            erasure.rewrite(names)
-            for topic in self._topics
-            for erasure in self._remote_erasures(topic)
+            erasure.rewrite(names) for topic in topics for erasure in self._remote_erasures(topic)
         ]
         remote = run_together(runs, self.runner)
         for changes in remote:
@@ -255,10 +283,7 @@ class Erasure:
         if not any(topic.outputs.copies for topic in self._topics):
             return {}
         return {
-            topic.name: [
-                self._output_erasure(topic, output).erase(self._rows(topic))
-                for output in topic.outputs.copies
-            ]
+            topic.name: [self._erase_output(topic, output) for output in topic.outputs.copies]
             for topic in self._topics
         }
 
@@ -274,11 +299,10 @@ class Erasure:
             for output in topic.outputs.copies:
                 if output.id in missing:
                     continue
-                erasure = self._output_erasure(topic, output)
-                if erasure.count(self._rows(topic)):
-                    done = erasure.erase(self._rows(topic))
+                if self._count_rows(topic, output):
+                    done = self._erase_output(topic, output)
                     erased.setdefault(topic.name, []).append(done)
-                    if row_count := erasure.count(self._rows(topic)):
+                    if row_count := self._count_rows(topic, output):
                         reasons = "; ".join(done.out_of_reach)
                         raise NotErased(
                             f"{row_count} rows that were to be erased are still in {output.kind} "
@@ -291,29 +315,45 @@ class Erasure:
         settings, others = self.targets.output_settings, topic.outputs.copies
         return OutputErasure(output, settings, self.runner, others)
 
-    def _rows(self, topic: TopicTarget) -> ErasedRows:
-        return ErasedRows(self.request.keys, self._figures.offsets(topic.name))
+    def _erase_output(self, topic: TopicTarget, output: DerivedOutput) -> ErasedOutput:
+        erasure = self._output_erasure(topic, output)
+        return ErasedOutput.join([erasure.erase(rows) for rows in self._rows(topic)])
+
+    def _count_rows(self, topic: TopicTarget, output: DerivedOutput) -> int:
+        erasure = self._output_erasure(topic, output)
+        return sum(erasure.count(rows) for rows in self._rows(topic))
+
+    def _rows(self, topic: TopicTarget) -> Iterator[ErasedRows]:
+        """Yields the rows to erase: keys first, and offsets of a field window by window."""
+        keys = self.request.keys
+        for offsets in self._offsets.windows(topic.name):
+            yield ErasedRows(keys, offsets)
+            keys = frozenset()
 
     # Re-scan and receipt
 
     def _rescan(self) -> Rescan:
         rescan = Rescan()
-        for topic in self._topics:
-            matcher = self._matchers[topic.name]
-            if self.targets.tier is not None and topic.partitions:
-                rescan_remote(
-                    rescan,
-                    self.targets.tier.bucket,
-                    topic.partitions,
-                    matcher,
-                    mode=self.request.rescan,
-                    runner=self.runner,
-                )
-            for log in topic.logs:
-                assert self.targets.hot is not None
-                log.flush()
-                rescan_local(rescan, self.targets.hot.fs, log.directory, matcher)
+        for topics in self._groups():
+            for topic in topics:
+                self._rescan_topic(rescan, topic)
         return rescan
+
+    def _rescan_topic(self, rescan: Rescan, topic: TopicTarget) -> None:
+        matcher = self._matchers[topic.name]
+        if self.targets.tier is not None and topic.partitions:
+            rescan_remote(
+                rescan,
+                self.targets.tier.bucket,
+                topic.partitions,
+                matcher,
+                mode=self.request.rescan,
+                runner=self.runner,
+            )
+        for log in topic.logs:
+            assert self.targets.hot is not None
+            log.flush()
+            rescan_local(rescan, self.targets.hot.fs, log.directory, matcher)
 
     def _read_done(self, topic: TopicTarget) -> list[PartitionErased]:
         done: list[PartitionErased] = []

@@ -31,8 +31,8 @@ from varve.foundation.errors import Corrupt, Unavailable
 from varve.foundation.settings import LONG_MAX
 from varve.jobs.erase.receipt import ObjectChange, StoredObject
 from varve.jobs.erase.request import ErasureRequest
-from varve.jobs.erase.result import PartitionErasure
-from varve.jobs.erase.scan import Integers, Matcher, locate_records, scan_log
+from varve.jobs.erase.result import OffsetSpool, PartitionErasure
+from varve.jobs.erase.scan import Matcher, locate_records, scan_log
 from varve.jobs.erase.tasks import plan_rewrite
 from varve.jobs.source.local_log import FileSource
 from varve.jobs.tier.remote_files import FileInput, scratch
@@ -44,11 +44,10 @@ _CHUNK_BYTES: Final = 4 << 20
 
 @dataclass(slots=True)
 class LocalFindings:
-    """The figures of a search, the paths of segments with a match, and the offsets of matches."""
+    """The figures of a search, and the paths of segments with a match."""
 
     figures: PartitionErasure
     matched: list[str] = field(default_factory=list)
-    offsets: list[Integers] = field(default_factory=list)
 
 
 @dataclass
@@ -67,8 +66,11 @@ class LocalErasure:
         self._topic_id = decode_topic_id(self.matcher.topic_id).bytes
         self._evidence = RemovalLog(self.fs, self.log.directory)
 
-    def search(self, *, with_offsets: bool = False) -> LocalFindings:
-        """Reads every segment; raises Corrupt. A key index rules out no data: damage shows here."""
+    def search(self, offsets: OffsetSpool | None = None) -> LocalFindings:
+        """Reads every segment; raises Corrupt. A key index rules out no data: damage shows here.
+
+        Adds the offsets of matches to `offsets`.
+        """
         self.log.flush()
         owner = self.log.topic_partition
         findings = LocalFindings(
@@ -78,11 +80,12 @@ class LocalErasure:
             if not segment.size:
                 continue
             source = FileSource(segment.file())
-            scan = scan_log(source, segment.size, self.matcher, with_offsets=with_offsets)
+            scan = scan_log(source, segment.size, self.matcher, with_offsets=offsets is not None)
             findings.figures.add_scan(segment.size, scan)
             if scan.is_matched:
                 findings.matched.append(segment.path(LOG))
-                findings.offsets.append(scan.offsets)
+                if offsets is not None:
+                    offsets.add(owner.topic, owner.partition, scan.offsets)
         return findings
 
     def rewrite(self, matched: Collection[str]) -> list[ObjectChange]:

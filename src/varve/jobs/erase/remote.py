@@ -17,7 +17,7 @@ Threads    one on the driver; the runner decides where tasks run.
 
 import json
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Final
 
@@ -28,11 +28,11 @@ from varve.jobs.compact.cleanable import find_chain, find_leftovers, read_aborte
 from varve.jobs.compact.commit import CompactCommit, DoneGroup
 from varve.jobs.erase.receipt import ObjectChange, StoredObject
 from varve.jobs.erase.request import ErasureRequest
-from varve.jobs.erase.result import ErasureCost, PartitionErasure
-from varve.jobs.erase.scan import Integers, Matcher, Scan
+from varve.jobs.erase.result import ErasureCost, OffsetSpool, PartitionErasure
+from varve.jobs.erase.scan import Matcher, Scan
 from varve.jobs.erase.tasks import WRITER, EraseTask, LogObject, make_scan_tasks
 from varve.jobs.source.record_blocks import CHUNK_BYTES, aborted_within
-from varve.jobs.tasks import Stage, Stages, run_stage
+from varve.jobs.tasks import Stage, Stages, TaskError, run_stage
 from varve.jobs.tier.bucket import BucketAccess
 from varve.jobs.tier.remote_files import open_files
 from varve.object_store import ObjectStore
@@ -60,7 +60,6 @@ class RemoteFindings:
 
     figures: PartitionErasure
     matched: list[str] = field(default_factory=list)
-    offsets: list[Integers] = field(default_factory=list)
     log_bytes: int = 0
     log_requests: int = 0
 
@@ -114,37 +113,29 @@ class RemoteErasure:
         only: Collection[str] | None = None,
         *,
         waits_for_grace: bool = False,
-        with_offsets: bool = False,
+        offsets: OffsetSpool | None = None,
     ) -> Stages[RemoteFindings]:
         """Searches the segments that a rewrite keeps; changes nothing.
 
         `only` restricts the search to the segments with these log objects, and scans their data
         instead of their key indexes. With `waits_for_grace` it raises Unavailable while readers may
-        still use replaced objects.
+        still use replaced objects. Adds the offsets of matches to `offsets`.
         """
-        findings = RemoteFindings(self._new_figures())
         chosen = self._choose(only)
         logs = [
             LogObject(self._log_key(segment), segment.size, segment if only is None else None)
             for segment in chosen
         ]
-        tasks = make_scan_tasks(self.bucket, self.partition, logs, with_offsets=with_offsets)
-        parts = yield from run_stage(Stage("find", tasks, self.matcher))
-        replaced = []
-        for segment, scan in zip(chosen, [scan for part in parts for scan in part], strict=True):
-            if scan is None and segment.is_readable:
-                raise ObjectNotFound(f"{self._log_key(segment)}, which the manifest names")
-            scan = scan or Scan()
-            findings.log_bytes += segment.size
-            findings.log_requests += -(-segment.size // CHUNK_BYTES)
-            findings.figures.add_scan(segment.size, scan, is_live=segment.is_readable)
-            if scan.is_matched:
-                findings.matched.append(self._log_key(segment))
-                findings.offsets.append(scan.offsets)
-                replaced += [] if segment.is_readable else [segment]
+        tasks = make_scan_tasks(self.bucket, self.partition, logs, with_offsets=offsets is not None)
+        fold = _SearchFold(
+            self.partition, iter(chosen), RemoteFindings(self._new_figures()), offsets
+        )
+        yield from run_stage(Stage("find", tasks, self.matcher, fold))
+        if fold.error is not None:
+            raise fold.error
         if waits_for_grace:
-            self._check_grace(replaced)
-        return findings
+            self._check_grace(fold.replaced)
+        return fold.findings
 
     def _choose(self, only: Collection[str] | None) -> list[RemoteSegment]:
         """Lists the segments to search: not leftovers, which the rewrite deletes first."""
@@ -298,6 +289,42 @@ class RemoteErasure:
             self._changes.is_waiting = True
         else:
             self._remove(replaced)
+
+
+@dataclass
+class _SearchFold:
+    """Adds up the scans of a partition as they arrive; `segments` are in the order of the tasks."""
+
+    partition: RemotePath
+    segments: Iterator[RemoteSegment]
+    findings: RemoteFindings
+    offsets: OffsetSpool | None
+    replaced: list[RemoteSegment] = field(default_factory=list)
+    error: StoreError | None = None
+
+    def add(self, outcome: list[Scan | None] | TaskError) -> None:
+        if isinstance(outcome, TaskError):
+            self.error = self.error or outcome.error
+        elif self.error is None:
+            for scan in outcome:
+                self._add_scan(next(self.segments), scan)
+
+    def _add_scan(self, segment: RemoteSegment, scan: Scan | None) -> None:
+        key = self.partition.part_key(segment, LOG_PART)
+        if scan is None and segment.is_readable:
+            raise ObjectNotFound(f"{key}, which the manifest names")
+        scan = scan or Scan()
+        findings = self.findings
+        findings.log_bytes += segment.size
+        findings.log_requests += -(-segment.size // CHUNK_BYTES)
+        findings.figures.add_scan(segment.size, scan, is_live=segment.is_readable)
+        if not scan.is_matched:
+            return
+        findings.matched.append(key)
+        if not segment.is_readable:
+            self.replaced.append(segment)
+        if self.offsets is not None:
+            self.offsets.add(self.partition.topic, self.partition.partition, scan.offsets)
 
 
 def estimate_cost(findings: Sequence[RemoteFindings], prices: PriceTable) -> ErasureCost:

@@ -1,13 +1,20 @@
 """Results of an erasure by partition and tier, and the estimated cost of a dry run."""
 
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
+from varve.disk import to_store_error
 from varve.jobs.erase.scan import Integers, Scan
 from varve.jobs.results import JSON_NAME, JobResult, JsonFields
+
+OFFSETS_MAX: Final = 8 << 20
+"""Offsets of matches that outputs are erased by at a time: 64 MiB."""
+_SPOOL_BYTES: Final = 16 << 20
+_OFFSET_BYTES: Final = 8
 
 
 @dataclass(slots=True, kw_only=True)
@@ -89,12 +96,62 @@ class ErasureResult(JobResult):
         return sum(partition.records for partition in self.partitions)
 
 
+class OffsetSpool:
+    """The offsets of records that a field matches, by topic and partition, in a temporary file.
+
+    Up to _SPOOL_BYTES stay in memory. They are read in windows of at most OFFSETS_MAX, so that
+    neither the driver nor a task holds more at a time.
+    """
+
+    def __init__(self) -> None:
+        self._file = tempfile.SpooledTemporaryFile(_SPOOL_BYTES)  # noqa: SIM115  `close` closes it
+        self._chunks: list[tuple[str, int, int]] = []
+
+    def add(self, topic: str, partition: int, offsets: Integers) -> None:
+        for start in range(0, offsets.size, OFFSETS_MAX):
+            chunk = np.ascontiguousarray(offsets[start : start + OFFSETS_MAX], np.int64)
+            try:
+                self._file.write(chunk.data)
+            except OSError as error:
+                raise to_store_error(
+                    error, "offsets of matches are kept here", path=tempfile.gettempdir()
+                ) from error
+            self._chunks.append((topic, partition, chunk.size))
+
+    def close(self) -> None:
+        self._file.close()
+
+    def windows(self, topic: str) -> Iterator[dict[int, Integers]]:
+        """Yields the sorted offsets of a topic by partition; one empty window if it has none."""
+        window: dict[int, list[Integers]] = {}
+        window_size = position = 0
+        for owner, partition, count in self._chunks:
+            if owner == topic:
+                if window_size + count > OFFSETS_MAX:
+                    yield _sort_offsets(window)
+                    window, window_size = {}, 0
+                window.setdefault(partition, []).append(self._read(position, count))
+                window_size += count
+            position += count
+        yield _sort_offsets(window)
+
+    def _read(self, position: int, count: int) -> Integers:
+        end = self._file.tell()
+        self._file.seek(position * _OFFSET_BYTES)
+        data = self._file.read(count * _OFFSET_BYTES)
+        self._file.seek(end)
+        return np.frombuffer(data, np.int64)
+
+
+def _sort_offsets(window: Mapping[int, Sequence[Integers]]) -> dict[int, Integers]:
+    return {partition: np.unique(np.concatenate(parts)) for partition, parts in window.items()}
+
+
 class ErasureFigures:
-    """Sums the figures of all passes, and collects the offsets of records matched by a field."""
+    """Sums the figures of all passes."""
 
     def __init__(self) -> None:
         self._figures: dict[tuple[str, int, str], PartitionErasure] = {}
-        self._offsets: dict[str, dict[int, Integers]] = {}
 
     @property
     def partitions(self) -> tuple[PartitionErasure, ...]:
@@ -105,14 +162,7 @@ class ErasureFigures:
         """Values that could not be read as JSON, on all tiers."""
         return sum(figures.unread_values for figures in self._figures.values())
 
-    def offsets(self, topic: str) -> Mapping[int, Integers]:
-        """Returns the sorted offsets of records matched by a field, by partition."""
-        return self._offsets.get(topic, {})
-
-    def add(self, figures: PartitionErasure, offsets: Sequence[Integers] = ()) -> None:
-        by_partition = self._offsets.setdefault(figures.topic, {})
-        before = by_partition.get(figures.partition, np.empty(0, np.int64))
-        by_partition[figures.partition] = np.unique(np.concatenate([before, *offsets]))
+    def add(self, figures: PartitionErasure) -> None:
         tier = (figures.topic, figures.partition, figures.tier)
         if tier in self._figures:
             self._figures[tier].add_pass(figures)

@@ -35,6 +35,8 @@ _CHUNK_ENTRIES: Final = 64 << 10
 """Entries of a key index in memory at a time."""
 _KEYS_PER_CALL: Final = 1 << 18
 """Keys that one call of the kernel hashes: bounds the memory of its input table."""
+HASH_BYTES: Final = 16
+"""The hash of a key, in the memory of the driver and of executors."""
 Integers = npt.NDArray[np.int64]
 
 _EMPTY: Final = np.empty(0, np.int64)
