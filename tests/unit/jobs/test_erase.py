@@ -1,7 +1,6 @@
 """Records are erased from all tiers, nothing else goes, and a receipt says so."""
 
 import json
-import pickle
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TypeVar
@@ -10,6 +9,7 @@ from uuid import uuid4
 import pytest
 
 from tests.support.erasure_bench import ErasureBench
+from tests.support.measuring_runner import MeasuringRunner
 from tests.support.tiered_topic import TieredTopic
 from varve.cleaning.removals.removal_log import RemovalLog
 from varve.commit_log.directory_files import encode_topic_id
@@ -106,20 +106,6 @@ def test_finding_by_key_reads_the_data_of_matching_segments_alone() -> None:
     sizes = [one.size for one in made.topic.remote()]
     assert remote.segments == 6
     assert remote.bytes_read == sizes[3]
-
-
-class MeasuringRunner(LocalRunner):
-    """Notes how large what a task sends back is."""
-
-    def __init__(self) -> None:
-        self.sent: list[int] = []
-
-    def try_run(
-        self, stage: str, tasks: Sequence[Task[T]], shared: object = None
-    ) -> Iterator[T | TaskError]:
-        for outcome in super().try_run(stage, tasks, shared):
-            self.sent.append(len(pickle.dumps(outcome)))
-            yield outcome
 
 
 @pytest.mark.parametrize("make_bench", [compacted, ErasureBench])

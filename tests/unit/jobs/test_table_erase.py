@@ -2,9 +2,11 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from pyiceberg.manifest import ManifestEntry, ManifestFile
 
 from tests.support.table_bench import TABLE, TableBench
 from tests.unit.jobs.test_table import JSON, UPSERT, Interfering, fail, put
@@ -13,7 +15,7 @@ from varve.jobs.derived_outputs import DerivedOutput, ErasedRows
 from varve.jobs.table.definition import TableSettings
 from varve.jobs.table.erase import count_in_table, erase_from_table
 from varve.jobs.table.rewrite import expire_snapshots
-from varve.jobs.table.table_state import referenced_paths
+from varve.jobs.table.table_state import referenced_paths, stream_data_files
 
 KEY = ErasedRows(frozenset({b"k3"}), {})
 
@@ -188,3 +190,25 @@ def test_a_table_that_is_moved_away_is_an_error_and_nothing_is_made(
     assert not (bench.root / moved).exists()
     away.rename(bench.root / moved)
     assert erase_from_table(noted, {}, KEY).rows == 1
+
+
+def test_data_files_are_listed_manifest_by_manifest(
+    bench: TableBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.sync(JSON)
+    for number in range(3):
+        put(bench, number, number + 1)
+        bench.sync(JSON)
+    read: list[str] = []
+    fetch = ManifestFile.fetch_manifest_entry
+
+    def count(manifest: ManifestFile, *args: Any, **options: Any) -> list[ManifestEntry]:
+        read.append(manifest.manifest_path)
+        return fetch(manifest, *args, **options)
+
+    monkeypatch.setattr(ManifestFile, "fetch_manifest_entry", count)
+    files = stream_data_files(bench.table())
+    next(files)
+    assert len(read) == 1
+    assert len(list(files)) == 3
+    assert len(read) == 4

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.support.cleaning_bench import PARTITION, TOPIC_ID
+from tests.support.measuring_runner import MeasuringRunner
 from tests.support.remote_compaction import RemoteCompaction
 from tests.support.store_access import StoreAccess
 from tests.support.tier_bench import TierBench, tiered
@@ -20,6 +21,7 @@ from varve.disk import RealFileSystem
 from varve.jobs.derived_outputs import DerivedOutput, OutputKind, RemoteOutputRegistry
 from varve.jobs.tasks import LocalRunner
 from varve.jobs.tier.remote_files import RemoteInput, checksum, open_files, scratch
+from varve.jobs.verify import manifests
 from varve.jobs.verify.result import VerifyFinding
 from varve.jobs.verify.verification import verify_documents, verify_partitions
 from varve.tiering.manifest.manifest import Manifest
@@ -311,6 +313,38 @@ def test_orphans_foreign_objects_and_what_is_retained_are_told_apart() -> None:
         "foreign": Severity.NOTE,
     }
     assert len(found) == 3
+
+
+def test_many_unnamed_objects_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manifests, "UNNAMED_MAX", 3)
+    remote = make()
+    for number in range(10):
+        remote.bench.bucket.put(f"{remote.bench.home.prefix}notes-{number}.txt", b"x")
+    found = verify_bench(remote.bench).findings
+    assert [one.rule for one in found] == ["foreign"] * 4
+    assert [one.message for one in found if one.where == remote.bench.home.prefix] == [
+        "7 more such objects: `varve tier fsck` lists all"
+    ]
+
+
+@pytest.mark.parametrize("part", [None, "log", "index", "keys"])
+def test_what_tasks_return_does_not_grow_with_records(part: str | None) -> None:
+    """Neither for a segment without damage nor for one of which much is wrong."""
+    largest = []
+    for count in (100, 3000):
+        remote = RemoteCompaction(TierBench(tiered(segment_bytes=1 << 20, index_interval_bytes=1)))
+        remote.bench.fill(count, count)
+        remote.copy()
+        remote.compact()
+        if part is not None:
+            key = key_of(remote, -1, part)
+            data = bytes(remote.bench.bucket.get(key))
+            remote.bench.bucket.put(key, data[: len(data) // 2].ljust(len(data), b"\x01"))
+        runner = MeasuringRunner()
+        found = verify_bench(remote.bench, runner=runner).findings
+        assert bool(found) == (part is not None)
+        largest.append(max(runner.sent))
+    assert largest[1] < largest[0] + 2000
 
 
 def test_an_announced_copy_that_nobody_finishes_is_worth_a_note() -> None:

@@ -38,7 +38,7 @@ from varve.jobs.table.catalog import (
 )
 from varve.jobs.table.definition import BAD, find_with_rejected, read_definition
 from varve.jobs.table.types import KEY, OFFSET, PARTITION
-from varve.jobs.tasks import LocalRunner, TaskRunner, pack_by_size
+from varve.jobs.tasks import LocalRunner, TaskRunner, get_result, pack_by_size
 
 _METADATA_SUFFIX: Final = ".metadata.json"
 _S3_SCHEMES: Final = ("s3a://", "s3n://")
@@ -390,10 +390,10 @@ def count_in_table(
 
 def _count_rows(
     runner: TaskRunner, files: Sequence[FileSet], erased: ErasedRows, *, describes: bool = False
-) -> list[FileCount]:
+) -> Iterator[FileCount]:
     tasks = [CountTask(part, describes) for whole in files for part in whole.split()]
-    counts = runner.run("erase from tables: count rows", tasks, erased)
-    return [count for part in counts for count in part]
+    for outcome in runner.try_run("erase from tables: count rows", tasks, erased):
+        yield from get_result(outcome)
 
 
 @dataclass
@@ -464,7 +464,7 @@ class _TableErasure:
 
     def erase_orphaned(self, orphan: OrphanedTable) -> None:
         """Deletes all files if one has matching rows: the manifests contain bounds of keys."""
-        counts = _count_rows(self.runner, [orphan.files], self.erased, describes=True)
+        counts = list(_count_rows(self.runner, [orphan.files], self.erased, describes=True))
         self.before += [count.file for count in counts if count.file is not None]
         if all(count.rows == 0 for count in counts):
             return
@@ -476,7 +476,7 @@ class _TableErasure:
         for attempts_left in reversed(range(_COMMIT_ATTEMPTS_MAX)):
             affected = [
                 file
-                for file in table_state.data_files(table)
+                for file in table_state.stream_data_files(table)
                 if file.file_path not in self._unaffected
             ]
             changes = rewrite.rewrite_files(

@@ -6,7 +6,7 @@ Invariant  the offsets of the table are in the commit that adds the rows, so tha
 Crash      a run may be killed at any point and started again. docs/jobs/table.md
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
@@ -55,11 +55,12 @@ from varve.jobs.table.table_state import (
     begin_run,
     check_not_fenced,
     commit,
-    data_files,
     fence_other_runs,
+    find_data_files,
     new_run_id,
     read_sync_state,
     snapshot_id,
+    stream_data_files,
     sweep,
 )
 from varve.jobs.table.tasks import AppendTask, MergeTask, StageTask, TableRead
@@ -330,7 +331,7 @@ class TableSync:
     def _rewrite(self, table: Table, bounds: OffsetBounds) -> FileChanges:
         return rewrite_files(
             table,
-            data_files(table, bounds.row_filter()),
+            find_data_files(table, bounds.row_filter()),
             bounds,
             stage="table: remove rows",
             run_id=self.run_id,
@@ -397,14 +398,21 @@ class TableSync:
         """
         buckets = tables.definition.buckets
         staged = self._run("read", [StageTask(read, buckets) for read in reads], decoder)
-        current = data_files(tables.table)
-        keeps_expired = plan.is_rebuild and self.settings.is_keeping_expired
-        existing = {} if plan.is_rebuild and not keeps_expired else _by_bucket(current)
         pieces: dict[int, list[tuple[str, int]]] = {}
         for rows in staged:
             for group, bucket in rows.groups:
                 assert rows.path is not None
                 pieces.setdefault(bucket, []).append((rows.path, group))
+        keeps_expired = plan.is_rebuild and self.settings.is_keeping_expired
+        current = stream_data_files(tables.table)
+        replaced: tuple[DataFile, ...] = ()
+        existing: Mapping[int, list[DataFile]] = {}
+        if plan.is_rebuild and not keeps_expired:
+            replaced = tuple(current)
+        else:
+            existing = _by_bucket(
+                file for file in current if keeps_expired or file.partition[0] in pieces
+            )
         files = TableFiles.of(tables.table)
         tasks = [
             MergeTask(
@@ -419,9 +427,8 @@ class TableSync:
             for bucket in sorted(pieces.keys() | (existing.keys() if keeps_expired else ()))
         ]
         merged = self._run("merge", tasks)
-        is_replaced = plan.is_rebuild and not keeps_expired
-        replaced = FileChanges(removed=tuple(current)) if is_replaced else FileChanges()
-        return join_changes([*(rows.written for rows in staged), *merged, replaced])
+        written = [rows.written for rows in staged]
+        return join_changes([*written, *merged, FileChanges(removed=replaced)])
 
     def _commit_bad(
         self, tables: "_Tables", added: Sequence[DataFile], table_state: SyncState, after: SyncState
@@ -477,7 +484,7 @@ class _Tables:
             self.bad = get_table(self.catalog, f"{name}{BAD}")
 
 
-def _by_bucket(files: Sequence[DataFile]) -> Mapping[int, list[DataFile]]:
+def _by_bucket(files: Iterable[DataFile]) -> Mapping[int, list[DataFile]]:
     buckets: dict[int, list[DataFile]] = {}
     for file in files:
         buckets.setdefault(file.partition[0], []).append(file)

@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from pyiceberg.exceptions import CommitFailedException, ValidationException
-from pyiceberg.expressions import AlwaysTrue, BooleanExpression
-from pyiceberg.manifest import DataFile
+from pyiceberg.expressions import BooleanExpression
+from pyiceberg.manifest import DataFile, ManifestContent
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot, ancestors_of
 
@@ -258,13 +258,25 @@ def snapshot_id(table: Table) -> int | None:
     return None if snapshot is None else snapshot.snapshot_id
 
 
-def data_files(
-    table: Table,
-    row_filter: BooleanExpression = AlwaysTrue(),  # noqa: B008  a value
-) -> list[DataFile]:
+def find_data_files(table: Table, row_filter: BooleanExpression) -> list[DataFile]:
     """Returns the files of the current snapshot whose bounds may match the filter."""
     with translate_catalog_errors(table):
         return [task.file for task in table.scan(row_filter).plan_files()]
+
+
+def stream_data_files(table: Table) -> Iterator[DataFile]:
+    """Yields the files of the current snapshot, manifest by manifest.
+
+    A file's statistics take kilobytes: keep only the files that a task needs.
+    """
+    snapshot = table.current_snapshot()
+    if snapshot is None:
+        return
+    with translate_catalog_errors(table):
+        for manifest in snapshot.manifests(table.io):
+            if manifest.content is ManifestContent.DATA:
+                for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
+                    yield entry.data_file
 
 
 def list_manifests(table: Table, snapshots: Iterable[Snapshot]) -> Iterator[tuple[str, list[str]]]:

@@ -4,9 +4,10 @@ Invariant  reads only. Objects are listed before the manifests are read, as fsck
            segments that a running store copies or removes are not reported as damage.
 """
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 from varve.commit_log.transaction_index import AbortedTransaction, TransactionIndex
 from varve.foundation.errors import Corrupt, ObjectNotFound
@@ -24,6 +25,9 @@ from varve.tiering.manifest.segment import ANNOUNCEMENT_TIMEOUT_MS, RemoteSegmen
 from varve.tiering.manifest.store import ObjectManifestStore
 
 _TXN_INDEX = "txnindex"
+
+UNNAMED_MAX: Final = 1000
+"""Findings about objects of one partition that no manifest names, for each rule."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +66,10 @@ class ManifestTask:
         account = fsck_partition(manifests, now_ms=self.now_ms, deep=False)
         if not account.account.objects:
             return PartitionView(partition=self.partition, manifest_version=0)
-        findings = [*map(_find_damage, account.damage), *map(_find_unnamed, account.listed)]
+        findings = [
+            *map(_find_damage, account.damage),
+            *_list_unnamed(account.listed, self.partition),
+        ]
         view = PartitionView(
             partition=self.partition,
             manifest_version=account.manifest_version,
@@ -233,9 +240,18 @@ def _base_of(key: str) -> int | None:
     return int(digits) if digits.isdigit() else None
 
 
-def _find_unnamed(listed: Listed) -> VerifyFinding:
-    rule = "orphan" if listed.kind is ObjectClass.ORPHAN else "foreign"
-    return VerifyFinding.of(rule, listed.key, f"{listed.reason}, {listed.size} bytes")
+def _list_unnamed(unnamed: Iterable[Listed], partition: RemotePath) -> Iterator[VerifyFinding]:
+    """Yields the first UNNAMED_MAX findings of each rule, and one that counts the others."""
+    counts: Counter[str] = Counter()
+    for listed in unnamed:
+        rule = "orphan" if listed.kind is ObjectClass.ORPHAN else "foreign"
+        counts[rule] += 1
+        if counts[rule] <= UNNAMED_MAX:
+            yield VerifyFinding.of(rule, listed.key, f"{listed.reason}, {listed.size} bytes")
+    for rule, count in counts.items():
+        if count > UNNAMED_MAX:
+            message = f"{count - UNNAMED_MAX} more such objects: `varve tier fsck` lists all"
+            yield VerifyFinding.of(rule, partition.prefix, message)
 
 
 def _check_evidence(
