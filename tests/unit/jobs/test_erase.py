@@ -3,11 +3,13 @@
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TypeVar
 from uuid import uuid4
 
 import pytest
 
+import varve
 from tests.support.erasure_bench import ErasureBench
 from tests.support.measuring_runner import MeasuringRunner
 from tests.support.tiered_topic import TieredTopic
@@ -23,8 +25,9 @@ from varve.jobs.derived_outputs import (
     OutputKind,
     RemoteOutputRegistry,
 )
+from varve.jobs.erase.erasure import erase, new_erasure_id
 from varve.jobs.erase.outputs import OutputErasure
-from varve.jobs.erase.request import FieldMatch, RescanMode, ValueFormat
+from varve.jobs.erase.request import ErasureRequest, FieldMatch, RescanMode, ValueFormat
 from varve.jobs.erase.targets import forget_output, list_outputs
 from varve.jobs.erase.tasks import NotErased
 from varve.jobs.tasks import LocalRunner, Task, TaskError
@@ -489,6 +492,23 @@ def test_files_and_topics_elsewhere_are_named_as_out_of_reach(bench: ErasureBenc
     assert "topic copy at /other was made of orders: erase it there" in receipt["out_of_reach"]
     assert any("files at /exports" in one for one in receipt["out_of_reach"])
     assert any("checkpoint at /checkpoint" in one for one in receipt["out_of_reach"])
+
+
+def test_a_staging_folder_is_out_of_reach_only_while_it_holds_files(tmp_path: Path) -> None:
+    directory, staging = tmp_path / "data", tmp_path / "data.staging"
+    with varve.open(directory, maintain=False) as store:
+        store.create_topic("orders").append(key="ann", value="1")
+    (staging / ".varve-writing").mkdir(parents=True)
+
+    def out_of_reach() -> str:
+        request = ErasureRequest(topics=("orders",), id=new_erasure_id(), keys=frozenset([b"ann"]))
+        return "\n".join(
+            erase(request, directories=[str(directory)], runner=LocalRunner()).out_of_reach
+        )
+
+    assert str(staging) not in out_of_reach()
+    (staging / ".varve-writing" / "batches").write_bytes(b"ann")
+    assert f"{staging}: " in out_of_reach()
 
 
 def test_rows_that_an_output_keeps_are_told_with_their_reason(

@@ -242,9 +242,16 @@ def _list_leftovers(hot: DirectoryTarget) -> list[str]:
             )
         leftovers = (f"{os.path.dirname(directory)}/varve-quarantine", f"{directory}.staging")
         for path in leftovers:
-            if hot.fs.exists(path):
+            if hot.fs.exists(path) and _holds_files(hot.fs, path):
                 sentences.append(f"{path}: what a repair or a write that was cut has left aside.")
     return sentences
+
+
+def _holds_files(fs: FileSystem, directory: str) -> bool:
+    return any(
+        not entry.is_directory or _holds_files(fs, f"{directory}/{entry.name}")
+        for entry in fs.scan(directory)
+    )
 
 
 def _is_inactive(name: str) -> bool:
