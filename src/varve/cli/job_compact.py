@@ -25,7 +25,7 @@ from varve.disk import FileSystem, RealFileSystem
 from varve.embedded.topic_table import TOPICS_FILE, decode_topics
 from varve.foundation.errors import InvalidRequest, NotFound
 from varve.foundation.settings import GivenValue, parse_settings
-from varve.foundation.units import format_bytes
+from varve.foundation.units import format_bytes, format_count
 
 if TYPE_CHECKING:
     from varve.cli.job_run import Job
@@ -239,7 +239,8 @@ def _details(result: "PartitionResult") -> Iterator[tuple[str, Any]]:
     label = "removed" if result.estimate is None else "would go"
     for reason, count in result.records.items():
         if reason is not Reason.KEPT and count:
-            yield label, f"{count:,} records, {format_bytes(result.bytes.get(reason, 0))}: {reason}"
+            size = format_bytes(result.bytes.get(reason, 0))
+            yield label, f"{format_count(count, 'record')}, {size}: {reason}"
     if result.estimate is not None:
         yield from _foretell(result.estimate)
     if result.held:
@@ -259,8 +260,8 @@ def _foretell(estimate: "CompactEstimate") -> Iterator[tuple[str, str]]:
     read, written = format_bytes(estimate.read_bytes), format_bytes(estimate.written_bytes)
     yield (
         "rewrites",
-        f"{estimate.segments:,} segments as {estimate.groups:,}: at most {read} read, "
-        f"about {written} written",
+        f"{format_count(estimate.segments, 'segment')} as {estimate.groups:,}: "
+        f"at most {read} read, about {written} written",
     )
     yield (
         "cost",

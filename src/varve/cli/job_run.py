@@ -22,6 +22,7 @@ from varve.cli.interrupts import told_when_interrupted
 from varve.cli.job_options import SparkOptions
 from varve.cli.spark_log import SparkLog
 from varve.foundation.clock import SystemClock
+from varve.foundation.units import format_bytes, format_count, format_duration
 
 if TYPE_CHECKING:
     from varve.spark.session import Session
@@ -135,30 +136,24 @@ def write_report(report: "JobReport", path: str) -> None:
 
 def tell_report(report: "JobReport") -> None:
     """The report in a line, on standard error."""
-    from varve.foundation.units import format_bytes, format_duration
-
-    rows = "" if report.rows is None else f"{_count(report.rows, 'row')}, "
+    rows = "" if report.rows is None else f"{format_count(report.rows, 'row')}, "
     shuffled = f", {format_bytes(report.shuffled_bytes)} shuffled" if report.shuffled_bytes else ""
     fetched = f", {format_bytes(report.store.read_bytes)} fetched" if report.store.requests else ""
     failed = f", {report.failed_tasks} failed" if report.failed_tasks else ""
     if report.steps:
         work, tasks = (
-            _count(len(report.steps), "step"),
+            format_count(len(report.steps), "step"),
             sum(step_report.tasks for step_report in report.steps),
         )
     else:
         stages = report.stages or report.remote_stages
-        work, tasks = _count(len(stages), "stage"), report.tasks
+        work, tasks = format_count(len(stages), "stage"), report.tasks
     typer.secho(
-        f"{rows}{work}, {_count(tasks, 'task')}{failed}{fetched}{shuffled} in "
+        f"{rows}{work}, {format_count(tasks, 'task')}{failed}{fetched}{shuffled} in "
         f"{format_duration(report.duration_ms)}",
         dim=True,
         err=True,
     )
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 class _Running(Generic[T]):

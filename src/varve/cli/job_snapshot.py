@@ -25,7 +25,7 @@ from varve.cli.job_run import open_job, tell_report, write_report
 from varve.cli.store_access import AsJson, parse_setting
 from varve.cli.tier_access import Cluster, StoreSettings, TierUrl
 from varve.foundation.settings import GivenValue
-from varve.foundation.units import format_bytes
+from varve.foundation.units import format_bytes, format_count
 
 if TYPE_CHECKING:
     from varve.jobs.snapshot.document import SnapshotDocument
@@ -351,7 +351,8 @@ def _verify(place: "SnapshotStore", *, as_json: bool) -> None:
         for fault in faults:
             typer.echo(fault)
         state = f"{len(faults):,} are not as they were written" if faults else "all as written"
-        typer.echo(f"{len(documents):,} snapshots, {len(files):,} files: {state}")
+        snapshots = format_count(len(documents), "snapshot")
+        typer.echo(f"{snapshots}, {format_count(len(files), 'file')}: {state}")
     if faults:
         raise typer.Exit(1)
 

@@ -24,7 +24,7 @@ from varve.cli.job_run import open_job, tell_report, write_report
 from varve.cli.store_access import AsJson, parse_setting
 from varve.cli.tier_access import Cluster, StoreSettings, TierUrl
 from varve.foundation.errors import NotFound
-from varve.foundation.units import format_bytes
+from varve.foundation.units import format_bytes, format_count
 
 if TYPE_CHECKING:
     from varve.cli.job_options import SparkOptions
@@ -344,27 +344,26 @@ def _details(result: "TableResult", place: str) -> Iterator[tuple[str, Any]]:
         yield "inferred", "; ".join(result.inferred)
     if result.added_columns:
         yield "added", "; ".join(result.added_columns)
-    deleted = f", {_count(result.deleted, 'deletion')} among them" if result.deleted else ""
-    size = f"{_count(result.files, 'file')}, {format_bytes(result.bytes)}"
-    commits = _count(result.commits, "commit")
-    yield "read", f"{_count(result.records, 'record')}{deleted}; {commits}, {size}"
+    deleted = f", {format_count(result.deleted, 'deletion')} among them" if result.deleted else ""
+    size = f"{format_count(result.files, 'file')}, {format_bytes(result.bytes)}"
+    commits = format_count(result.commits, "commit")
+    yield "read", f"{format_count(result.records, 'record')}{deleted}; {commits}, {size}"
     if result.bad:
-        bad = _count(result.bad, "record")
+        bad = format_count(result.bad, "record")
         yield "bad", f"{bad} went to {result.table}__bad, with the reason"
     if result.expired_rows:
-        yield "expired", f"{_count(result.expired_rows, 'row')} of records that have left the log"
+        yield (
+            "expired",
+            f"{format_count(result.expired_rows, 'row')} of records that have left the log",
+        )
     if result.missed:
-        missed = _count(result.missed, "offset")
+        missed = format_count(result.missed, "offset")
         yield "missed", f"{missed} left the log before the table had them"
     if result.is_rebuilt:
         yield "rebuilt", "from the log: deletions may have left it unseen, or records were erased"
     if result.swept:
-        yield "swept", f"{_count(result.swept, 'file')} of a run that was killed"
+        yield "swept", f"{format_count(result.swept, 'file')} of a run that was killed"
     yield "offsets", _show_offsets(result.offsets)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _show_offsets(offsets: Mapping[int, int]) -> str:

@@ -39,7 +39,7 @@ from varve.embedded.topic_table import (
 from varve.foundation.clock import SystemClock
 from varve.foundation.errors import InconsistentTopicId
 from varve.foundation.settings import parse_settings
-from varve.foundation.units import format_bytes, format_time, parse_time
+from varve.foundation.units import format_bytes, format_count, format_time, parse_time
 from varve.object_store import ObjectStore
 from varve.tiering.manifest.paths import (
     RemotePath,
@@ -234,8 +234,8 @@ def _print(report: RestoreReport, *, as_json: bool) -> None:
     reused = f", {format_bytes(report.reused_bytes)} were there" if report.reused_bytes else ""
     sys.stdout.write(
         f"{report.path}: offsets {report.log_start_offset} to {report.end_offset - 1} in "
-        f"{report.segment_count} segments, {format_bytes(report.fetched_bytes)} fetched{reused}, "
-        f"from {state}\n"
+        f"{format_count(report.segment_count, 'segment')}, "
+        f"{format_bytes(report.fetched_bytes)} fetched{reused}, from {state}\n"
     )
 
 

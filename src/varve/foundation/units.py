@@ -86,3 +86,8 @@ def format_bytes(size: float) -> str:
         size /= 1024
         number += 1
     return f"{size:.0f} B" if number == 0 else f"{size:.1f} {_SIZE_UNITS[number]}"
+
+
+def format_count(count: int, noun: str) -> str:
+    """A number of things: `1 record`, `2,000 records`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

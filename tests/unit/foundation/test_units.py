@@ -5,6 +5,7 @@ import pytest
 from varve.foundation.errors import InvalidRequest
 from varve.foundation.units import (
     format_bytes,
+    format_count,
     format_duration,
     format_time,
     parse_duration,
@@ -84,3 +85,10 @@ def test_durations_are_shown_in_their_largest_units(milliseconds: int, text: str
 )
 def test_sizes_are_shown_in_their_largest_unit(size: int, text: str) -> None:
     assert format_bytes(size) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 records"), (1, "1 record"), (2_000, "2,000 records")]
+)
+def test_a_count_is_shown_with_its_noun(count: int, text: str) -> None:
+    assert format_count(count, "record") == text
