@@ -93,7 +93,12 @@ def find_url(url: str, directory: str | None) -> str:
     if url:
         return url
     if directory is not None:
-        place = read_location(RealFileSystem(), directory)
+        fs = RealFileSystem()
+        if not fs.exists(directory):
+            raise InvalidRequest(
+                f"log directory {directory} does not exist: correct the path, or give --store"
+            )
+        place = read_location(fs, directory)
         if place is not None:
             check_manifests_beside(place, directory)
             return place.url

@@ -46,7 +46,8 @@ def explain_failure(error: Exception) -> StoreError:
         return mismatch
     if "JAVA_GATEWAY_EXITED" in text or isinstance(error, Py4JNetworkError):
         return Unavailable(f"Spark's Java process ended: {_first_line(text)}")
-    if isinstance(error, (AnalysisException, ParseException)):
+    # A data source that fails while Spark plans is an AnalysisException with Python's traceback.
+    if isinstance(error, (AnalysisException, ParseException)) and "Traceback (" not in text:
         return InvalidRequest(_first_line(text))
     if isinstance(error, PySparkException):
         python = _PYTHON_ERROR.findall(text)

@@ -91,6 +91,13 @@ def test_a_topic_that_is_not_there_is_named(place: Path) -> None:
     assert "orders" in found.stderr
 
 
+@pytest.mark.parametrize("arguments", [["query", "orders", "--estimate"], ["compact"], ["verify"]])
+def test_a_directory_that_is_not_there_is_named(tmp_path: Path, arguments: list[str]) -> None:
+    outcome = run(*arguments, "--dir", str(tmp_path / "nope"))
+    assert outcome.exit_code == 1
+    assert f"log directory {tmp_path / 'nope'} does not exist" in outcome.stderr.replace("\n", " ")
+
+
 def test_without_java_a_query_is_one_line_and_leaves_no_log(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -65,6 +65,18 @@ def test_wrong_sql_is_a_wrong_request_without_codes_and_plans() -> None:
     assert type(explain_failure(ParseException("[PARSE] bad\n== SQL =="))) is InvalidRequest
 
 
+def test_an_error_while_spark_plans_is_the_last_line_of_its_traceback() -> None:
+    last = "FileNotFoundError: [Errno 2] No such file or directory: '/data'"
+    outcome = explain_failure(
+        AnalysisException(
+            "[PYTHON_DATA_SOURCE_ERROR] Failed to generate Python data source read partitions: "
+            f"{_TRACE.format(last=last)}\n SQLSTATE: 38000"
+        )
+    )
+    assert isinstance(outcome, JobFailed)
+    assert str(outcome) == last
+
+
 def test_an_error_of_ours_on_this_side_is_left_as_it_is() -> None:
     error = NotFound("nothing")
     assert explain_failure(error) is error

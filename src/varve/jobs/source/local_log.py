@@ -48,7 +48,7 @@ from varve.commit_log.segment_reader import (
 from varve.commit_log.sparse_index import OffsetIndex
 from varve.commit_log.transaction_index import AbortedTransaction, TransactionIndex
 from varve.disk import File, FileInfo, FileSystem, RealFileSystem
-from varve.foundation.errors import Corrupt, OffsetOutOfRange, Unavailable
+from varve.foundation.errors import Corrupt, NotFound, OffsetOutOfRange, Unavailable
 from varve.foundation.settings import LONG_MAX
 from varve.jobs.source.pieces import SLACK, LocalPiece, SegmentSize, cut_positions
 from varve.jobs.source.record_blocks import BatchRange, RecordFilter, aborted_within, read_blocks
@@ -129,10 +129,12 @@ class _LastSegmentWalk:
 def find_local_partitions(
     directories: Sequence[str], topic: str, fs: FileSystem | None = None
 ) -> dict[int, str]:
-    """The directories of the topic's active partitions, by partition number."""
+    """The directories of the topic's active partitions, by number; raises NotFound."""
     files = fs or RealFileSystem()
     partitions: dict[int, str] = {}
     for directory in directories:
+        if not files.exists(directory):
+            raise NotFound(f"log directory {directory} does not exist")
         for name in files.names(directory):
             if not name.startswith(f"{topic}-"):
                 continue
