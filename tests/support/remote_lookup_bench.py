@@ -7,6 +7,7 @@ from tests.support.evictions import evict_local_segments
 from tests.support.remote_bench import ListingMeter
 from tests.support.tier_bench import TierBench
 from varve.cleaning.key_index.key_index import KeyEntry
+from varve.cleaning.remote_tier import KeySearch
 from varve.commit_log import TopicPartition
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock
@@ -44,19 +45,9 @@ class RemoteLookupBench(TierBench):
         )
         self.hot.log.attach_remote(self.remote)
 
-    def find_key(
-        self,
-        partition: TopicPartition,
-        hash: tuple[int, int],
-        *,
-        topic_id: bytes,
-        start_offset: int,
-        end_offset: int,
-    ) -> KeyEntry | None:
+    def find_key(self, partition: TopicPartition, search: KeySearch) -> KeyEntry | None:
         assert partition == PARTITION
-        return self.remote.find_key(
-            hash, topic_id=topic_id, start_offset=start_offset, end_offset=end_offset
-        )
+        return self.remote.find_key(search)
 
     def move(self, before_offset: int) -> None:
         log = self.hot.log

@@ -9,7 +9,7 @@ import numpy as np
 from tests.support.cleaning_bench import PARTITION, TOPIC_ID, CleaningBench, compacted
 from varve.cleaning.compaction.log_cleaner import LogCleaner
 from varve.cleaning.key_index.key_index import KeyEntry
-from varve.cleaning.remote_tier import NoRemoteTier, RemoteBounds
+from varve.cleaning.remote_tier import KeySearch, NoRemoteTier, RemoteBounds
 from varve.commit_log import LogSettings, TopicPartition
 from varve.commit_log.directory_files import encode_topic_id
 from varve.commit_log.names import INDEX, KEYS, LOG, SNAPSHOT, TIME_INDEX, TXN_INDEX, log_name
@@ -84,22 +84,8 @@ class TierBench:
     def bounds(self, partition: TopicPartition) -> RemoteBounds | None:
         return self.partitions.bounds(partition)
 
-    def find_key(
-        self,
-        partition: TopicPartition,
-        hash: tuple[int, int],
-        *,
-        topic_id: bytes,
-        start_offset: int,
-        end_offset: int,
-    ) -> KeyEntry | None:
-        return NoRemoteTier().find_key(
-            partition,
-            hash,
-            topic_id=topic_id,
-            start_offset=start_offset,
-            end_offset=end_offset,
-        )
+    def find_key(self, partition: TopicPartition, search: KeySearch) -> KeyEntry | None:
+        return NoRemoteTier().find_key(partition, search)
 
     def reopen(self, **settings: Any) -> None:
         self.hot.reopen(**settings)

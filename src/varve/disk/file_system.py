@@ -10,7 +10,6 @@ Errors     the operating system's own `OSError` family, naming the path; `Locked
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Protocol, Self
 
 Buffer = bytes | bytearray | memoryview
@@ -58,12 +57,7 @@ class File(Protocol):
 
     def __enter__(self) -> Self: ...
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None: ...
+    def __exit__(self, *error: object) -> None: ...
 
 
 class Lock(Protocol):
@@ -76,12 +70,7 @@ class Lock(Protocol):
 
     def __enter__(self) -> Self: ...
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None: ...
+    def __exit__(self, *error: object) -> None: ...
 
 
 class FileSystem(Protocol):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from varve.cleaning.compaction.log_cleaner import LogCleaner
 from varve.cleaning.key_index.key_index import KeyEntry
-from varve.cleaning.remote_tier import RemoteBounds
+from varve.cleaning.remote_tier import KeySearch, RemoteBounds
 from varve.commit_log import (
     Log,
     RemoteLogReader,
@@ -141,20 +141,9 @@ class StoreTier:
             return None
         return self.get().partitions.bounds(partition)
 
-    def find_key(
-        self,
-        partition: TopicPartition,
-        hash: tuple[int, int],
-        *,
-        topic_id: bytes,
-        start_offset: int,
-        end_offset: int,
-    ) -> KeyEntry | None:
+    def find_key(self, partition: TopicPartition, search: KeySearch) -> KeyEntry | None:
         """See `varve.cleaning.remote_tier`."""
-        remote = self.get().remote_log(partition)
-        return remote.find_key(
-            hash, topic_id=topic_id, start_offset=start_offset, end_offset=end_offset
-        )
+        return self.get().remote_log(partition).find_key(search)
 
     def start(self) -> None:
         """Allows background copies and expiry; their threads start once a topic is tiered."""

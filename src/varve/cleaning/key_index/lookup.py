@@ -19,7 +19,7 @@ from varve.cleaning.key_index.segment_indexes import (
     hold_reason,
     is_of_derived_file,
 )
-from varve.cleaning.remote_tier import RemoteTier
+from varve.cleaning.remote_tier import KeySearch, RemoteTier
 from varve.cleaning.work_budget import UNLIMITED, WorkBudget
 from varve.commit_log import Isolation, Log
 from varve.commit_log.names import LOG
@@ -120,13 +120,8 @@ class KeyLookup:
         start_offset = log.log_start_offset
         if start_offset >= end_offset:
             return None
-        return self._remote.find_key(
-            log.topic_partition,
-            hash,
-            topic_id=self._topic_id,
-            start_offset=start_offset,
-            end_offset=end_offset,
-        )
+        search = KeySearch(hash, self._topic_id, start_offset, end_offset)
+        return self._remote.find_key(log.topic_partition, search)
 
     def _find_in(
         self,

@@ -9,10 +9,11 @@ Threads    any.
 """
 
 import logging
-from typing import Final, NamedTuple
+from typing import Final
 
 from varve.cleaning.key_index.builder import KeyIndexBuilder
 from varve.cleaning.key_index.key_index import KeyEntry, KeyIndex
+from varve.cleaning.remote_tier import KeySearch
 from varve.commit_log import Log
 from varve.commit_log.segment_reader import BatchTable, BatchWalk
 from varve.commit_log.transaction_index import AbortedTransaction
@@ -37,15 +38,6 @@ _SCANNED: Final = "scanned.keys"
 _FSCK: Final = "`varve tier fsck` lists what is missing"
 
 
-class _Search(NamedTuple):
-    """A key hash, and the offsets to search."""
-
-    hash: tuple[int, int]
-    topic_id: bytes
-    start_offset: int
-    end_offset: int
-
-
 class RemoteKeyLookup:
     """Looks keys up in the remote part of one log, through the extents of `source`."""
 
@@ -67,14 +59,11 @@ class RemoteKeyLookup:
         self._clock = clock
         self._local = local
 
-    def find(
-        self, hash: tuple[int, int], *, topic_id: bytes, start_offset: int, end_offset: int
-    ) -> KeyEntry | None:
+    def find(self, search: KeySearch) -> KeyEntry | None:
         """See `RemoteLog.find_key`."""
         manifest = self._recent.get()
-        if manifest.highest_offset + 1 < end_offset:
+        if manifest.highest_offset + 1 < search.end_offset:
             manifest = self._recent.refresh()
-        search = _Search(hash, topic_id, start_offset, end_offset)
         try:
             try:
                 entry = self._find(search, manifest)
@@ -85,10 +74,11 @@ class RemoteKeyLookup:
                 f"{self._path}: the newest manifest names an object that is not there: {error}; "
                 f"{_FSCK}"
             ) from error
-        is_within = entry is not None and start_offset <= entry.offset < end_offset
-        return entry if is_within else None
+        if entry is None or not search.start_offset <= entry.offset < search.end_offset:
+            return None
+        return entry
 
-    def _find(self, search: _Search, manifest: Manifest) -> KeyEntry | None:
+    def _find(self, search: KeySearch, manifest: Manifest) -> KeyEntry | None:
         offset = search.end_offset - 1
         while offset >= search.start_offset:
             segment = self._manifests.find(manifest, offset)
@@ -104,7 +94,7 @@ class RemoteKeyLookup:
         return None
 
     def _find_in(
-        self, segment: RemoteSegment, search: _Search, manifest: Manifest
+        self, segment: RemoteSegment, search: KeySearch, manifest: Manifest
     ) -> KeyEntry | None:
         part = segment.find_part(KEYS_PART)
         if part is not None:
@@ -118,7 +108,7 @@ class RemoteKeyLookup:
         return self._scan(segment, search, manifest)
 
     def _search_index(
-        self, segment: RemoteSegment, part: ObjectPart, search: _Search
+        self, segment: RemoteSegment, part: ObjectPart, search: KeySearch
     ) -> KeyEntry | None:
         if segment.key_count == 0:
             return None
@@ -134,7 +124,9 @@ class RemoteKeyLookup:
         key = self._path.part_key(segment, part.name)
         return BlockObjectFile(key, part.size, self._source, fetch_bytes=block_bytes)
 
-    def _scan(self, segment: RemoteSegment, search: _Search, manifest: Manifest) -> KeyEntry | None:
+    def _scan(
+        self, segment: RemoteSegment, search: KeySearch, manifest: Manifest
+    ) -> KeyEntry | None:
         """Reads the segment, with its CRCs, and indexes it a chunk at a time."""
         part = segment.find_part(LOG_PART)
         if part is None:
@@ -155,7 +147,7 @@ class RemoteKeyLookup:
         return entry
 
     def _search_table(
-        self, table: BatchTable, search: _Search, aborted: list[AbortedTransaction]
+        self, table: BatchTable, search: KeySearch, aborted: list[AbortedTransaction]
     ) -> KeyEntry | None:
         fs = MemoryFileSystem(self._clock)
         builder = KeyIndexBuilder(

@@ -20,6 +20,7 @@ from typing import Final, NoReturn, TypeVar
 import numpy as np
 
 from varve.cleaning.key_index.key_index import KeyEntry
+from varve.cleaning.remote_tier import KeySearch
 from varve.commit_log import Log
 from varve.commit_log.log_reader import RemoteRead, RemoteReadRequest
 from varve.commit_log.segment_reader import TimestampOffset, find_offset_by_time
@@ -113,17 +114,13 @@ class RemoteLog:
             start_offset, lambda: self._search_time(timestamp, start_offset, end_offset)
         )
 
-    def find_key(
-        self, hash: tuple[int, int], *, topic_id: bytes, start_offset: int, end_offset: int
-    ) -> KeyEntry | None:
-        """The latest record of a key hash in [start, end), perhaps a tombstone; None without one.
+    def find_key(self, search: KeySearch) -> KeyEntry | None:
+        """The latest record of a key hash, perhaps a tombstone; None without one.
 
         None also when a remote segment has a later one: compaction removed that from the local log,
-        which begins at `end_offset`, so earlier records are superseded.
+        which begins at the end offset, so earlier records are superseded.
         """
-        return self._keys.find(
-            hash, topic_id=topic_id, start_offset=start_offset, end_offset=end_offset
-        )
+        return self._keys.find(search)
 
     def _read_consistently(self, offset: int, read: Callable[[], T]) -> T:
         """The result of a read, repeated once with the newest manifest if an object is missing."""
