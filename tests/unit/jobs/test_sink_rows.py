@@ -189,7 +189,7 @@ def test_all_columns_of_a_read_can_be_written() -> None:
             ]
         )
     )
-    with pytest.raises(InvalidRequest, match="no column key and no column value"):
+    with pytest.raises(InvalidRequest, match="neither a column key nor a column value"):
         check_sink_schema(StructType([StructField("partition", IntegerType())]))
 
 
