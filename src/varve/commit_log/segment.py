@@ -121,11 +121,12 @@ class OpenSegment:
     def rebuild_indexes(self) -> bool:
         """Rebuilds offset and time index by a scan of the data file.
 
-        False, with both unchanged, unless the data file has whole batches up to its end.
+        False, with both unchanged, unless the data file has whole batches up to its end. An empty
+        one has lost them: its indexes stay, so that `varve check` reports it.
         """
-        if self._has_damaged_data:
-            return False
         segment, path = self.segment, self.segment.path(LOG)
+        if self._has_damaged_data or not segment.size:
+            return False
         indexer = SegmentIndexer(segment.base_offset, segment.settings, path)
         walk = BatchWalk(self.file, start=0, end=segment.size, verify_crc=False)
         try:

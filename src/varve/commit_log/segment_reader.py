@@ -25,7 +25,6 @@ from varve.foundation.errors import Corrupt, UnsupportedFormat
 from varve.kernels.batch_layout import (
     BATCH_COLUMN_COUNT,
     HEADER_BYTES,
-    INT64_MAX,
     LENGTH_AT,
     LENGTH_MIN,
     LENGTH_OVERHEAD,
@@ -397,13 +396,16 @@ def _first_record_at_or_after(
 def find_newest_entry(segment: ReadableSegment, *, size: int) -> tuple[int, int]:
     """The largest timestamp in the time index, and the last offset of its batch.
 
-    An entry whose batch is damaged is believed: one such batch must not stop the retention of the
-    log, nor a search for a time in later segments.
+    A wrong entry makes the segment rebuild its indexes; if it cannot, as its data is damaged, the
+    entry is believed: a smaller one would expire the segment early and hide it from searches by
+    time, and an error would stop the retention of the log.
     """
+    entry = segment.time_index().last
     try:
-        return _find_time_entry(segment, INT64_MAX, size=size)
+        is_valid = entry[0] < 0 or _is_valid_time_entry(segment, entry, size)
     except Corrupt:
-        return segment.time_index().last
+        return entry
+    return entry if is_valid or not segment.rebuild_indexes() else segment.time_index().last
 
 
 def find_max_timestamp(segment: ReadableSegment, *, size: int) -> TimestampOffset | None:

@@ -337,3 +337,18 @@ def test_a_damaged_batch_hides_no_time_in_later_segments(closed: Bench, batch: i
     closed.write(0, ".log", bytes(data))
     assert closed.log.find_offset_by_time(NOW_MS + COUNT) == TimestampOffset(NOW_MS + COUNT, COUNT)
     assert closed.log.find_max_timestamp() == TimestampOffset(NOW_MS + COUNT, COUNT)
+
+
+@pytest.mark.parametrize("size", [0, 2 * SIZE, 20 * SIZE, 20 * SIZE + 9])
+def test_a_data_file_that_lost_its_end_keeps_its_time_and_what_is_left(
+    closed: Bench, size: int
+) -> None:
+    index = closed.read_file(0, ".timeindex")
+    closed.write(0, ".timeindex", index[-12:])
+    closed.write(0, ".log", closed.read_file(0)[:size])
+    closed.reopen()
+    first = 0 if size else COUNT
+    assert closed.log.find_offset_by_time(NOW_MS) == TimestampOffset(NOW_MS + first, first)
+    closed.log.close()
+    if size % SIZE or not size:
+        assert closed.read_file(0, ".timeindex") == index[-12:]
