@@ -25,7 +25,7 @@ INTERRUPTED = 130
 READER_LEFT = 141
 
 _PACKAGE = "varve.cli"
-_REMEDIES = ("varve check", "put it back from a copy", "mend the registry")
+_REMEDIES = ("varve check", "put it back from a copy", "correct the registry")
 _HINT = "; `varve check` on the directory tells what is broken and what can be mended"
 
 

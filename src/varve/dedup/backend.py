@@ -215,7 +215,7 @@ class DedupBackend:
     # Partitions
 
     def find_progress(self, partition: int) -> Progress | None:
-        """The last committed progress; fences nobody."""
+        """The last committed progress; does not fence the writer."""
         reader = self._cluster.reader(self.topics.progress)
         try:
             return find_progress(reader, partition)

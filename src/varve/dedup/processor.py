@@ -101,7 +101,7 @@ class Deduplicator:
         thread_count: int | None = None,
         on_progress: OnProgress | None = None,
     ) -> Self:
-        """Opens a deduplication in an open store, or behind a server.
+        """Opens a deduplication in an open store, or through a server.
 
         `name` identifies its progress and its ids; the default is the output topic. `state` is the
         directory of the ids; the default for a store is its directory with the suffix `.dedup`. A
@@ -117,7 +117,9 @@ class Deduplicator:
         )
         if state is None:
             if not isinstance(place, Store):
-                raise InvalidRequest("behind a server a deduplication needs a state directory")
+                raise InvalidRequest(
+                    "a deduplication through a server needs a state directory (--state)"
+                )
             state = f"{place.directories[0].path}{STATE_SUFFIX}"
         cluster = open_cluster(place, wait=wait)
         backend = DedupBackend(cluster, topics, settings=settings_by_topic, clock=clock)

@@ -158,7 +158,7 @@ def test_the_package_runs_as_the_command_line() -> None:
         ("00.log: batch at 7 is broken", True),
         ("run `varve check` on it", False),
         ("catalog.db is damaged: put it back from a copy", False),
-        ("not an Avro schema: mend the registry", False),
+        ("not an Avro schema: correct the registry", False),
     ],
 )
 def test_varve_check_is_named_only_where_it_helps(

@@ -168,7 +168,7 @@ def test_a_registry_is_told_who_asks() -> None:
     [
         (Answer(500, {}), StoreUnavailable, "status 500"),
         (Answer(401, {}), StoreDenied, "denied access"),
-        (Answer(200, {}, b"{}"), Corrupt, "not an Avro schema.*: mend the registry"),
+        (Answer(200, {}, b"{}"), Corrupt, "not an Avro schema.*: correct the registry"),
         (Answer(200, {}, b'{"schema": "{}", "schemaType": "PROTOBUF"}'), Corrupt, "PROTOBUF"),
     ],
 )

@@ -134,7 +134,7 @@ def _decode_schema(data: bytes, url: str) -> str:
     if len(data) > _SCHEMA_BYTES_MAX:
         raise Corrupt(
             f"{url}: the response has {len(data)} bytes, a schema may have {_SCHEMA_BYTES_MAX}: "
-            "mend the registry"
+            "correct the registry"
         )
     try:
         document: dict[str, Any] = json.loads(data)
@@ -144,7 +144,7 @@ def _decode_schema(data: bytes, url: str) -> str:
             raise ValueError(f"a schema of type {kind}")
         json.loads(schema)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise Corrupt(f"{url}: not an Avro schema: {error!r:.200}: mend the registry") from error
+        raise Corrupt(f"{url}: not an Avro schema: {error!r:.200}: correct the registry") from error
     return str(schema)
 
 

@@ -293,7 +293,7 @@ class TableWriter:
     ) -> None:
         """Commits the files that the tasks wrote, the side table first.
 
-        Raises CommitConflict where an erasure ended the run meanwhile: its files are removed, and
+        Raises CommitConflict if an erasure has fenced the run: its files are removed, and
         Spark repeats the batch when the query is started again.
         """
         table, bad, run_id = batch.table, batch.bad, batch.run_id
