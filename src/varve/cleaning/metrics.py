@@ -264,8 +264,8 @@ class CleanerMetrics:
     def _show_left_stale(self, partitions: set[TopicPartition]) -> None:
         """Sets the stale bytes left, without the partitions of deleted topics."""
         with self._lock:
-            for gone in self._left_stale.keys() - partitions:
-                del self._left_stale[gone]
+            for deleted in self._left_stale.keys() - partitions:
+                del self._left_stale[deleted]
             values = {
                 _labels(partition): float(size) for partition, size in self._left_stale.items()
             }

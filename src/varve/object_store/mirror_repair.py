@@ -83,7 +83,7 @@ def compare(
     """
     count = total_bytes = second_count = second_bytes = 0
     differences: list[Difference] = []
-    alike: list[ObjectInfo] = []
+    same_size: list[ObjectInfo] = []
     for seen, (mine, other) in enumerate(_pair(first.list(prefix), second.list(prefix))):
         if seen % _SHOWN_COUNT == 0:
             progress(f"{count:,} objects", 0, 0)
@@ -99,17 +99,17 @@ def compare(
         elif mine.size != other.size or mine.key in suspects:
             differences.append(Difference(Fault.DIFFERENT, mine.key, mine.size))
         elif deep:
-            alike.append(mine)
-    differences += _compare_bytes(first, second, alike, progress)
+            same_size.append(mine)
+    differences += _compare_bytes(first, second, same_size, progress)
     differences.sort(key=lambda difference: difference.key)
     return MirrorComparison(count, total_bytes, second_count, second_bytes, tuple(differences))
 
 
 def _compare_bytes(
-    first: ObjectStore, second: ObjectStore, alike: list[ObjectInfo], progress: Progress
+    first: ObjectStore, second: ObjectStore, same_size: list[ObjectInfo], progress: Progress
 ) -> Iterator[Difference]:
-    done_bytes, total_bytes = 0, sum(info.size for info in alike)
-    for info in alike:
+    done_bytes, total_bytes = 0, sum(info.size for info in same_size)
+    for info in same_size:
         try:
             mine_pieces, other_pieces = (
                 _Pieces(store, info.key, info.size) for store in (first, second)

@@ -196,14 +196,14 @@ def parse_columns(buffer: Bytes, rows: Table, *, where: str) -> tuple[RecordColu
 
     `rows` come from `scan_batches` over `buffer`. Raises Corrupt naming the first broken record.
     """
-    payload, places = _place_records(buffer, rows, where)
-    _check_counts(places, where)
-    counts = places[:, 2]
+    payload, batches = _locate_records(buffer, rows, where)
+    _check_counts(batches, where)
+    counts = batches[:, 2]
     table = record_table(int(counts.sum()))
-    status, batch, record = parse_batches(payload, places, table)
+    status, batch, record = parse_batches(payload, batches, table)
     if status != RecordStatus.OK:
         raise Corrupt(
-            f"{where}: batch with offset {int(places[batch, 3])}, record {record} of "
+            f"{where}: batch with offset {int(batches[batch, 3])}, record {record} of "
             f"{int(counts[batch])}: {status_text(status)}"
         )
     return RecordColumns(payload, table), np.cumsum(counts)
@@ -242,36 +242,36 @@ def _is_abort(batch: Batch) -> bool:
     return decode_control_record(columns.key(0), columns.value(0)).type is ControlType.ABORT
 
 
-def _place_records(buffer: Bytes, rows: Table, where: str) -> tuple[Bytes, Table]:
+def _locate_records(buffer: Bytes, rows: Table, where: str) -> tuple[Bytes, Table]:
     """The bytes that contain the records, and the row of `parse_batches` for each batch."""
-    places = np.empty((len(rows), PLACE_COUNT), np.int64)
+    batches = np.empty((len(rows), PLACE_COUNT), np.int64)
     attributes = rows[:, BatchColumn.ATTRIBUTES]
-    places[:, 0] = rows[:, BatchColumn.POSITION] + HEADER_BYTES
-    places[:, 1] = rows[:, BatchColumn.POSITION] + rows[:, BatchColumn.SIZE]
-    places[:, 2] = rows[:, BatchColumn.RECORD_COUNT]
-    places[:, 3] = rows[:, BatchColumn.BASE_OFFSET]
-    places[:, 4] = rows[:, BatchColumn.BASE_TIMESTAMP]
+    batches[:, 0] = rows[:, BatchColumn.POSITION] + HEADER_BYTES
+    batches[:, 1] = rows[:, BatchColumn.POSITION] + rows[:, BatchColumn.SIZE]
+    batches[:, 2] = rows[:, BatchColumn.RECORD_COUNT]
+    batches[:, 3] = rows[:, BatchColumn.BASE_OFFSET]
+    batches[:, 4] = rows[:, BatchColumn.BASE_TIMESTAMP]
     is_append_time = (attributes & LOG_APPEND_TIME_BIT) != 0
     append_times = rows[:, BatchColumn.MAX_TIMESTAMP]
-    places[:, 5] = np.where(is_append_time, append_times, NO_LOG_APPEND_TIMESTAMP)
+    batches[:, 5] = np.where(is_append_time, append_times, NO_LOG_APPEND_TIMESTAMP)
     codecs = attributes & CODEC_MASK
     if not codecs.any():
-        return buffer, places
+        return buffer, batches
     pieces = [
         _decompress(buffer[start:end], codec, f"{where}: batch with offset {offset}")
         for start, end, codec, offset in zip(
-            places[:, 0].tolist(),
-            places[:, 1].tolist(),
+            batches[:, 0].tolist(),
+            batches[:, 1].tolist(),
             codecs.tolist(),
-            places[:, 3].tolist(),
+            batches[:, 3].tolist(),
             strict=True,
         )
     ]
     ends = np.cumsum([piece.size for piece in pieces])
-    places[:, 1] = ends
-    places[0, 0] = 0
-    places[1:, 0] = ends[:-1]
-    return frozen_bytes(np.concatenate(pieces)), places
+    batches[:, 1] = ends
+    batches[0, 0] = 0
+    batches[1:, 0] = ends[:-1]
+    return frozen_bytes(np.concatenate(pieces)), batches
 
 
 def _decompress(data: Bytes, number: int, where: str) -> Bytes:
@@ -279,13 +279,13 @@ def _decompress(data: Bytes, number: int, where: str) -> Bytes:
     return data if codec is Codec.NONE else decompress_to_array(codec, data.data, where=where)
 
 
-def _check_counts(places: Table, where: str) -> None:
+def _check_counts(batches: Table, where: str) -> None:
     """Rejects record counts that exceed the bytes, before memory is allocated for them."""
-    counts_max = (places[:, 1] - places[:, 0]) // RECORD_SIZE_MIN
-    is_wrong = (places[:, 2] < 0) | (places[:, 2] > counts_max)
+    counts_max = (batches[:, 1] - batches[:, 0]) // RECORD_SIZE_MIN
+    is_wrong = (batches[:, 2] < 0) | (batches[:, 2] > counts_max)
     if is_wrong.any():
         row = int(is_wrong.argmax())
         raise Corrupt(
-            f"{where}: batch with offset {int(places[row, 3])} has {int(places[row, 2])} records "
-            f"in {int(places[row, 1] - places[row, 0])} bytes"
+            f"{where}: batch with offset {int(batches[row, 3])} has {int(batches[row, 2])} records "
+            f"in {int(batches[row, 1] - batches[row, 0])} bytes"
         )

@@ -136,7 +136,7 @@ class TopicCheckpoint:
         try:
             feed.checkpoint(due.number)
         except Closed:
-            # The feed was lost meanwhile; it is opened again and repeats what is not written.
+            # The feed was lost meanwhile; it is opened again and repeats changes not written yet.
             return False
         except Exception as error:
             if self._record_failure(error) >= REOPEN_MS:

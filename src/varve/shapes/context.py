@@ -106,7 +106,7 @@ class EngineContext:
         return ShapeStorage.open(self.fs, self.root, handle, self._storage_settings, self.clock)
 
     def run_maintenance(self) -> None:
-        """Ends topics that nobody uses, and deletes files that belong to no shape."""
+        """Ends unused topics, and deletes files that belong to no shape."""
         try:
             self.topics.end_unused()
         finally:

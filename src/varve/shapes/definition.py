@@ -109,7 +109,7 @@ def define(
 
 
 def parse_definition(comparable: str) -> Definition:
-    """The definition behind its identity; raises Corrupt."""
+    """The definition of an identity that the registry stores; raises Corrupt."""
     try:
         document = json.loads(comparable)
         columns = document["columns"]

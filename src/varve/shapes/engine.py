@@ -313,7 +313,7 @@ class ShapeEngine(Closing):
         return shape_topic.turn(wait_ms=wait_ms)
 
     def checkpoint(self) -> None:
-        """Makes durable what is due."""
+        """Runs the checkpoints that are due."""
         self.context.topics.for_each(lambda topic: topic.checkpoint.run())
 
     def checkpoint_now(self) -> None:
@@ -321,7 +321,7 @@ class ShapeEngine(Closing):
         self.context.topics.for_each(lambda topic: topic.checkpoint.run_now())
 
     def run_maintenance(self) -> None:
-        """Deletes the files of dropped shapes, and ends topics that nobody uses."""
+        """Deletes the files of dropped shapes, and ends unused topics."""
         self.context.run_maintenance()
 
     def compact(self, shape: Shape) -> CompactionReport:

@@ -142,7 +142,7 @@ class _FeedGauges(NamedTuple):
 
 
 class FeedCounters:
-    """Adds to the counters of a topic what its feed has counted since the last time.
+    """Adds the counts of a feed since the last call to the counters of its topic.
 
     One thread at a time.
     """

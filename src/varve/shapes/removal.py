@@ -97,7 +97,7 @@ class Trash:
         return handle in self._pending
 
     def run_once(self) -> None:
-        """Deletes what it can; then raises the first error of the disk."""
+        """Moves and deletes all directories it can; then raises the first I/O error."""
         failures: list[OSError] = []
         for step in (self._sweep, self._move_pending, self._empty_trash):
             try:

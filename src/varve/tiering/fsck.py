@@ -328,8 +328,8 @@ class _PartitionCheck:
                 if crc == part.crc32c:
                     verified += part.size
                 elif self._is_still_live(segment):
-                    found = "none" if crc is None else f"{crc:08x}"
-                    message = f"CRC-32C {found}, the manifest says {part.crc32c:08x}: "
+                    actual = "none" if crc is None else f"{crc:08x}"
+                    message = f"CRC-32C {actual}, the manifest says {part.crc32c:08x}: "
                     message += "put it back from a mirror or a copy"
                     self.result.damage.append(Damage(key, message))
         return verified

@@ -110,12 +110,12 @@ class FsckReport:
     @property
     def orphans(self) -> list[Listed]:
         """The orphans that were not swept."""
-        gone = {listed.key for listed in self.swept}
+        swept_keys = {listed.key for listed in self.swept}
         return [
             listed
             for partition in self.partitions
             for listed in partition.listed
-            if listed.kind is ObjectClass.ORPHAN and listed.key not in gone
+            if listed.kind is ObjectClass.ORPHAN and listed.key not in swept_keys
         ]
 
     @property

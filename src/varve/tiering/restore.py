@@ -334,7 +334,7 @@ class _Restore:
         self._clock = clock
         self._partition = TopicPartition(plan.path.topic, plan.path.partition)
         self._target = f"{log_directory}/{self._partition}"
-        self._aside = f"{log_directory}/{future_directory_name(self._partition, 'restore')}"
+        self._future = f"{log_directory}/{future_directory_name(self._partition, 'restore')}"
         self._mark = _encode_mark(plan)
 
     def run(self, fetcher: Fetcher) -> RestoreReport:
@@ -344,19 +344,19 @@ class _Restore:
             # The run that restored it may have ended before it synced the rename.
             self._fs.sync_directory(self._log_directory)
             return replace(self._report(self._read_end()), was_there=True)
-        self._fs.make_directory(self._aside)
+        self._fs.make_directory(self._future)
         self._fs.sync_directory(self._log_directory)
         self._remove_others({file.name for file in files})
-        fetched, reused = fetcher.fetch_all(self._aside, files)
+        fetched, reused = fetcher.fetch_all(self._future, files)
         self._write(PARTITION_METADATA_FILE, encode_partition_metadata(topic_id))
         self._write_append_times()
         end_offset = self._truncate() if self._plan.is_cut else self._create_active_segment()
         self._write(RESTORED_FILE, self._mark)
-        self._fs.sync_directory(self._aside)
+        self._fs.sync_directory(self._future)
         self._write_checkpoints(end_offset)
         if self._fs.exists(self._target):
             self._fs.remove_tree(self._target)
-        self._fs.rename(self._aside, self._target)
+        self._fs.rename(self._future, self._target)
         self._fs.sync_directory(self._log_directory)
         return replace(self._report(end_offset), fetched_bytes=fetched, reused_bytes=reused)
 
@@ -381,18 +381,18 @@ class _Restore:
 
     def _remove_others(self, restored: set[str]) -> None:
         """Removes leftovers of an earlier run that are not part of this plan."""
-        for name in self._fs.names(self._aside):
+        for name in self._fs.names(self._future):
             if name not in restored:
-                self._fs.remove(f"{self._aside}/{name}")
+                self._fs.remove(f"{self._future}/{name}")
 
     def _write(self, name: str, data: bytes) -> None:
-        with self._fs.open_writable(f"{self._aside}/{name}") as file:
+        with self._fs.open_writable(f"{self._future}/{name}") as file:
             if data:
                 file.write_at(0, data)
             file.sync()
 
     def _write_append_times(self) -> None:
-        times = AppendTimes(self._fs, self._aside)
+        times = AppendTimes(self._fs, self._future)
         for segment in self._plan.segments:
             times.write(segment.base_offset, AppendSpan(*segment.append_ms))
         times.sync()
@@ -409,7 +409,7 @@ class _Restore:
         log = Log.open(
             LoadRequest(
                 files=SegmentFiles(self._fs),
-                directory=self._aside,
+                directory=self._future,
                 topic_partition=self._partition,
                 settings=LogSettings(),
                 clock=self._clock,

@@ -51,7 +51,7 @@ class _CleanerBudget(Throttle):
 
 
 class LogCleaner:
-    """The cleaner of one store. `run_once` does what is due; `start` gives it threads."""
+    """The cleaner of one store. `run_once` cleans the logs that are due; `start` starts threads."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class LogCleaner:
             self.observe_health()
 
     def run_once(self, now_ms: int) -> list[CleanReport]:
-        """Builds missing key indexes, cleans what is due, applies retention to compacted logs."""
+        """Builds missing key indexes, cleans due logs, and applies retention to compacted logs."""
         self.build_indexes(now_ms)
         reports = self._clean_due(now_ms, 0)
         self._expire_compacted(now_ms)

@@ -422,7 +422,7 @@ class CompactionRun:
 
 
 def _describe_bounds(cleanable: CleanableLog) -> str:
-    """Describes what the remote tier keeps this run from cleaning; empty without a tier."""
+    """Describes the part that is not cleaned because of the remote tier; empty without a tier."""
     if cleanable.remote_bounds is None:
         return ""
     kept = f"from offset {cleanable.remote_bounds.cleaned_up_to} on are {KEPT_FOR_REMOTE}"

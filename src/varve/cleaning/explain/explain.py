@@ -79,10 +79,10 @@ def explain_offset(
     """Why the record with an offset is still here; raises OffsetOutOfRange beyond the log end."""
     if not 0 <= offset < log.end_offset:
         start, end = log.log_start_offset, log.end_offset
-        held = f"the log holds {start} to {end - 1}; ask for one of these"
+        remedy = f"the log holds {start} to {end - 1}; ask for one of these"
         if start == end:
-            held = f"the log is empty, and the next record gets {end}"
-        raise OffsetOutOfRange(f"{log.topic_partition}: no record has offset {offset}: {held}")
+            remedy = f"the log is empty, and the next record gets {end}"
+        raise OffsetOutOfRange(f"{log.topic_partition}: no record has offset {offset}: {remedy}")
     return read_consistently(log, lambda: _Explainer(log, now_ms, context).record(offset))
 
 

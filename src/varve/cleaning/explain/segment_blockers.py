@@ -158,7 +158,7 @@ def _find_young(
 
 
 def _forced_ms(log: SegmentList, cleanable: CleanableLog) -> int | None:
-    """When `max.compaction.lag.ms` forces a cleaning whatever the ratio."""
+    """When `max.compaction.lag.ms` forces a cleaning whatever the ratio; None if it does not."""
     lag_ms = log.settings.max_compaction_lag_ms
     if lag_ms >= LONG_MAX or cleanable.cleanable_bytes == 0:
         return None

@@ -1,8 +1,8 @@
 """The first rows of a shape's table from a snapshot, or from the files of the broker.
 
-Invariant  a snapshot of another topic or of records that the log lost, one that ends outside the
-           log, and one that is older than tombstones are kept are refused. A missing snapshot is
-           waited for: only the cluster knows that a topic was deleted.
+Invariant  a snapshot is rejected if it is of another topic, has records that the log lost, ends
+           outside the log, or is older than `delete.retention.ms`. A missing snapshot is waited
+           for: only the cluster knows that a topic was deleted.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -108,7 +108,7 @@ def open_snapshot_rows(url: str, reader: TopicReader, *, clock: Clock) -> Snapsh
 
 @contextmanager
 def _waiting_for(source: str) -> Iterator[None]:
-    """Turns missing files into Unavailable, so that they are looked for again."""
+    """Raises missing files as Unavailable, so that the caller tries again."""
     try:
         yield
     except (NotFound, FileNotFoundError) as error:

@@ -1,4 +1,4 @@
-"""The shape API as an OpenAPI document: what may be sent, and every response there is.
+"""The OpenAPI document of the shape API: every request and every response.
 
 Invariant  parameters are those that the server reads, from their declarations. The page
            docs/shapes-openapi.json and what the server shows are this document.

@@ -60,7 +60,7 @@ class RangeBody:
             del piece
 
     async def close(self) -> None:
-        """Closes files of which not everything was read."""
+        """Closes files that were not read to their end."""
         if self._reading is not None and not self._reading.done():
             # A thread reads it: it is closed afterwards.
             self._reading.add_done_callback(self._close_later)
@@ -90,7 +90,7 @@ class RangeReader:
         self.shared_count = 0
 
     async def read(self, shape: Shape, start: ShapeOffset, end: ShapeOffset) -> RangeBody:
-        """What lies in (start, end]; raises what the engine raises before anything is sent."""
+        """The messages in (start, end]; raises errors of the engine before anything is sent."""
         pool = self._read_pool if shape.is_snapshot_complete else self._snapshot
         key = (shape.handle, start, end)
         cached = self._cache.get(key)

@@ -1,8 +1,9 @@
 """Limits requests in progress, and wakes those that wait for changes of a shape.
 
-Invariant  a request that joins before it checks misses nothing: a wake between the two is kept.
+Invariant  a request that starts waiting before it checks misses nothing: a wake between the two is
+           kept.
 Threads    the event loop only, except `note`, which any thread may call; it wakes the loop once for
-           all news until the loop handles them.
+           all shapes that are noted until the loop handles them.
 """
 
 import asyncio
@@ -72,7 +73,7 @@ class Waiters:
                 del self._by_handle[handle]
 
     def note(self, handles: Collection[str]) -> None:
-        """These shapes have news; called by the engine."""
+        """Wakes the requests that wait for these shapes; called by the engine."""
         with self._lock:
             is_first = not self._noted
             self._noted.update(handles)

@@ -121,19 +121,19 @@ class UncertainRows:
         self,
         reader: TopicReader,
         horizons: Mapping[int, int],
-        known: Mapping[int, int],
+        uncertain_before: Mapping[int, int],
         positions: Mapping[int, int],
         *,
         seen_bits: int = _SEEN_BITS,
     ) -> None:
-        """`known` are the `ends` of the table whose positions these are.
+        """`uncertain_before` are the `ends` that the table has for these positions.
 
         About 2 ** `seen_bits` keys are remembered, by their hashes.
         """
         self._reader = reader
         self._parts = {number: _Part(horizon) for number, horizon in horizons.items()}
         for number, part in self._parts.items():
-            end = min(known.get(number, 0), part.horizon)
+            end = min(uncertain_before.get(number, 0), part.horizon)
             if end > positions[number]:
                 part.end, part.gap_end = end, positions[number]
         # A power of two, so that with more partitions keys are forgotten at these offsets as well.

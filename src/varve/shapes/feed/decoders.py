@@ -2,14 +2,14 @@
 
 Plain      a key that is a JSON object gives its members as key columns; any other key is text in
            one column. A value that is a JSON object gives its members; any other JSON value, and
-           bytes that are not JSON, go to the column `value`: JSON as it is, text as a JSON string.
-           Bytes that are not UTF-8 are written as base64 behind `base64:`; a text key that starts
-           with that prefix is written that way too, so that different keys never look alike.
+           bytes that are not JSON, go to the column `value`: JSON unchanged, text as a JSON string.
+           Bytes that are not UTF-8 are written as base64 after `base64:`; a text key that starts
+           with that prefix is written that way too, so that different keys stay different.
 Debezium   `{"before", "after", "source", "op", "transaction"}`, alone or as the `payload` beside a
            `schema`; keys likewise. `c`, `r` and `u` give the row after the change, `d` and
-           tombstones delete, `t` truncates, `m` says nothing about rows. A changed key is written
-           as `d`, a tombstone and `c`. Any other form is skipped.
-Invariant  a decoder keeps no state between records: the same record always says the same.
+           tombstones delete, `t` truncates, `m` is not about rows. A changed key is written as `d`,
+           a tombstone and `c`. Any other form is skipped.
+Invariant  a decoder keeps no state between records: equal records are decoded equally.
 """
 
 import base64
@@ -41,7 +41,7 @@ _BASE64: Final = "base64:"
 _CACHED_BYTES_MAX: Final = 32 << 20
 """Bytes of cached keys and their columns, so that most keys are not decoded again."""
 _ENTRY_BYTES: Final = 200
-"""About what an entry takes in memory beside its bytes."""
+"""About the memory of a cached entry besides its bytes."""
 _COMPLETE: Final[frozenset[str]] = frozenset()
 UNAVAILABLE: Final = "__debezium_unavailable_value"
 """What Debezium writes for a large value that its source did not send again."""
@@ -60,7 +60,7 @@ class RecordKind(IntEnum):
     UPSERT = 0
     DELETE = 1
     NOTHING = 2
-    """It says nothing about a row: a message of the source, a tombstone behind a delete."""
+    """Not about a row: a message of the source, or a tombstone after a delete."""
     TRUNCATE = 3
     """All rows are deleted: the shapes of the topic must be dropped."""
     SCHEMA_CHANGE = 4
@@ -111,10 +111,10 @@ class TransactionEnd(NamedTuple):
 
 
 class Decoder(Protocol):
-    """Turns records into what they say about rows. Any thread may use it."""
+    """Decodes records to changes of rows. Any thread may use it."""
 
     def decode_many(self, records: Sequence[Record]) -> list[Decoded]:
-        """What each record says, whichever others stand beside it; a null value is a tombstone."""
+        """Decodes each record independently of the others; a null value is a tombstone."""
         ...
 
 
@@ -128,7 +128,7 @@ def transaction_ids(records: Iterable[Decoded]) -> Iterator[str | None]:
 
 
 def complete(decoded: Decoded, previous: bytes | None) -> bytes | None:
-    """The row with what the source left out taken from the previous one, or without it."""
+    """The row, with columns that the source left out taken from the previous row if it has them."""
     row = decoded.row
     if row is None or not decoded.unavailable:
         return decoded.text
@@ -328,7 +328,7 @@ def _split(texts: Sequence[bytes | None]) -> list[Split]:
 
 
 def _unwrapped(texts: Sequence[bytes | None]) -> list[Split]:
-    """Each text split; of one that stands beside its schema the payload."""
+    """Splits each text into its members; for a text with schema and payload, the payload."""
     outer = _split(texts)
     is_wrapped = [isinstance(split, dict) and split.keys() == _WRAPPER for split in outer]
     if not any(is_wrapped):

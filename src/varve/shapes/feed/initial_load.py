@@ -71,7 +71,7 @@ class TableLoad:
         self._store.fill(self._parts(rows, check))
 
     def remove_deleted(self, rows: InitialRows, check: Callable[[], None]) -> int:
-        """Reads the rows again, later, and removes those that are missing now; their number.
+        """Reads the rows again later, and removes those that are missing now; returns how many.
 
         A log removes a row before it removes the tombstone. So if a row is still there, its
         tombstone, if any, was there during the whole load, and was read. A row that is missing was

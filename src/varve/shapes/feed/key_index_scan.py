@@ -1,6 +1,6 @@
-"""The latest records of a topic in an open store, found in its key indexes before a value is read.
+"""Reads the latest records of a topic in an open store, found by its key indexes.
 
-The key indexes of closed segments have which records are the latest of their keys; only batches
+The key indexes of closed segments show which records are the latest of their keys; only batches
 with such a record are read. The active segment, segments without an index and remote segments are
 read completely.
 
@@ -122,9 +122,9 @@ class _KeptReader:
         counts = part.batches["count"].astype(np.int64)
         firsts = np.concatenate(([0], np.cumsum(counts)))
         sums = np.concatenate(([0], np.cumsum(part.keep)))
-        wanted = sums[firsts[1:]] > sums[firsts[:-1]]
-        self._batches = part.batches[wanted]
-        self._firsts = firsts[:-1][wanted]
+        has_kept_record = sums[firsts[1:]] > sums[firsts[:-1]]
+        self._batches = part.batches[has_kept_record]
+        self._firsts = firsts[:-1][has_kept_record]
 
     def read(self) -> Iterator[list[Record]]:
         file = self._segment.file()
@@ -136,7 +136,7 @@ class _KeptReader:
                 yield self._records(data, position, number)
 
     def _runs(self) -> Iterator[tuple[int, int]]:
-        """Wanted batches [start, end) that are close enough to be read at once."""
+        """Runs of kept batches [start, end) that are close enough to be read at once."""
         starts = self._batches["position"].astype(np.int64)
         ends = starts + self._batches["size"]
         begin = 0
@@ -150,15 +150,15 @@ class _KeptReader:
                 begin = number
 
     def _records(self, data: bytes, position: int, number: int) -> list[Record]:
-        known = self._batches[number]
+        entry = self._batches[number]
         try:
-            batch = Batch(data, self._where, position=int(known["position"]) - position)
+            batch = Batch(data, self._where, position=int(entry["position"]) - position)
             is_same = batch.is_valid_crc()
         except Corrupt as error:
             raise _Replaced(str(error)) from error
         header = batch.header
-        base = self._segment.base_offset + int(known["base"])
-        if not is_same or (header.base_offset, header.records_count) != (base, known["count"]):
+        base = self._segment.base_offset + int(entry["base"])
+        if not is_same or (header.base_offset, header.records_count) != (base, entry["count"]):
             raise _Replaced(self._where)
         first = int(self._firsts[number])
         flags = self._keep[first : first + header.records_count]

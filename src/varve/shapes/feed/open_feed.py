@@ -1,7 +1,7 @@
 """Feeds of the topics of a store or a cluster: how records are decoded, how tables start.
 
-Invariant  the signature of a table names everything that decides how its rows look; with another
-           one the table is loaded again.
+Invariant  the signature of a table covers all options that determine its rows; a table with another
+           signature is loaded again.
 Threads    any.
 """
 
@@ -149,7 +149,7 @@ class FeedFactory:
         )
 
     def _log_once(self, topic: str, error: BaseException) -> None:
-        """Clients are asked to try again; the log has what an operator must repair."""
+        """Logs an error once, for operators; clients only get the request to try again."""
         is_new = self._logged.get(topic) != str(error) and len(self._logged) < _LOGGED_TOPICS_MAX
         if isinstance(error, Unavailable) and is_new:
             self._logged[topic] = str(error)

@@ -249,22 +249,22 @@ class RecordSequencer:
     # Records that the journal has
 
     def _take_replayed(self, max_records: int) -> list[SequencedRecords]:
-        taken: list[SequencedRecords] = []
+        sequenced: list[SequencedRecords] = []
         count = 0
         while self._replay and count < max_records:
             span = self._replay[0]
             try:
                 entries = self._read_range(span)
             except (Unavailable, StoreDenied):
-                if taken:
-                    return taken
+                if sequenced:
+                    return sequenced
                 raise
             self._replay.popleft()
             if self._grouping is not None:
                 self._grouping.remove(self._buffers[span.partition], entries)
-            taken.append(SequencedRecords(span, entries))
+            sequenced.append(SequencedRecords(span, entries))
             count += len(entries)
-        return taken
+        return sequenced
 
     def _read_range(self, span: OffsetSpan) -> list[Entry]:
         parts = read_entries(self._reader, span.partition, span.start, span.end, self._decoder)
@@ -322,14 +322,14 @@ class RecordSequencer:
         self._rotation += 1
         first = self._rotation % len(ready)
         share = max(1, max_records // len(ready))
-        taken = []
+        sequenced = []
         for number in ready[first:] + ready[:first]:
             records = self._take_from(number, share)
             if records is not None:
-                taken.append(records)
-        if self._uses_journal and taken:
-            self._journal.append([records.span for records in taken])
-        return taken
+                sequenced.append(records)
+        if self._uses_journal and sequenced:
+            self._journal.append([records.span for records in sequenced])
+        return sequenced
 
     def _take_from(self, number: int, count: int) -> SequencedRecords | None:
         buffer = self._buffers[number]

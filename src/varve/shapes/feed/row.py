@@ -38,7 +38,7 @@ _PLAIN_TEXT: Final = re.compile(r"[ !#-\[\]-~]*")
 SCHEMA: Final = "public"
 """Topics have no schema: messages name this one, and requests may name no other."""
 _ENTRY_BYTES: Final = 400
-"""About what a key takes in memory beside its bytes."""
+"""About the memory of a cached key besides its bytes."""
 _KEYS_BYTES: Final = 32 << 20
 _ONE_TEXT: Final = re.compile(rb'\{"[^"\\]*":("[^"\\]*")\}')
 """One column with a plain text, as most keys are."""

@@ -1,10 +1,10 @@
 """Keeps the records of a source transaction together until all of them have arrived.
 
-Debezium writes the end of each transaction to a topic of its own, with the number of records by
-collection. A partition has the records of one transaction side by side, so a record of another
-transaction ends it too. The tombstone behind a delete belongs to the delete's transaction and is
-not counted by its end; nor are records that a connector repeats after a crash. The end may arrive
-before the records.
+Debezium writes the end of each transaction to a separate topic, with the number of records by
+collection. In a partition the records of one transaction are adjacent, so a record of another
+transaction ends it too. The tombstone after a delete belongs to the delete's transaction; the
+number of records does not include it, nor records that a connector repeats after a crash. The end
+may arrive before the records.
 
 Invariant  the records that a partition has of one transaction are taken at once, unless they are
            more than a limit, all partitions together hold too many bytes, or the end does not
@@ -32,6 +32,7 @@ logger = logging.getLogger(__name__)
 RECORDS_MAX: Final = 100_000
 BYTES_MAX: Final = 64 << 20
 END_WAIT_MS: Final = 5_000
+"""Wait for the end of a transaction whose begin was not read."""
 BEGUN_WAIT_MS: Final = 300_000
 """Wait for the end of a transaction whose begin was read: its connector may be restarting."""
 _ENDS_MAX: Final = 100_000
@@ -190,13 +191,13 @@ class SourceTransactions:
     def _note(self, offset: int, value: bytes | None, now_ms: int) -> None:
         end = find_transaction_end(value)
         if end is None:
-            begun = find_transaction_begin(value)
-            if begun is not None:
-                self._ends[begun] = _End(offset, None, now_ms)
+            begun_id = find_transaction_begin(value)
+            if begun_id is not None:
+                self._ends[begun_id] = _End(offset, None, now_ms)
             return
         count = sum(count for name, count in end.counts.items() if self._is_ours(name))
         self._ends.pop(end.id, None)
-        for run in self._held(end.id):
+        for run in self._waiting_runs(end.id):
             # Its last records may not have arrived yet.
             run.held_since_ms = None
         if count:
@@ -214,7 +215,7 @@ class SourceTransactions:
         for name, end in self._ends.items():
             if now_ms - end.noted_ms < _UNUSED_MS:
                 break
-            if not self._held(name):
+            if not self._waiting_runs(name):
                 unused.append(name)
         for name in unused:
             del self._ends[name]
@@ -255,8 +256,8 @@ class SourceTransactions:
         end = self._ends.get(run.transaction)
         is_begun = end is not None and end.missing is None
         if end is not None and end.missing is not None:
-            held = sum(len(other.orders) for other in self._held(run.transaction))
-            if held >= end.missing:
+            waiting = sum(len(other.orders) for other in self._waiting_runs(run.transaction))
+            if waiting >= end.missing:
                 run.is_unfinished = False
                 return True
         now_ms = self._clock.now_ms()
@@ -272,10 +273,10 @@ class SourceTransactions:
 
     def _is_too_large(self, run: _Run) -> bool:
         """Whether the partitions hold too many bytes, and this run has the most."""
-        held = [other.byte_count for other in self._lasts()]
-        return sum(held) >= self._bytes_max and run.byte_count == max(held)
+        waiting = [other.byte_count for other in self._lasts()]
+        return sum(waiting) >= self._bytes_max and run.byte_count == max(waiting)
 
-    def _held(self, transaction: str) -> list[_Run]:
+    def _waiting_runs(self, transaction: str) -> list[_Run]:
         """The last run of each partition, if it is of this transaction."""
         return [run for run in self._lasts() if run.transaction == transaction]
 

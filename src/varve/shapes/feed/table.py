@@ -173,7 +173,7 @@ class TopicTable:
             return self._first_mark + len(self._layers) - 2
 
     def checkpoint(self, mark: int) -> None:
-        """Writes what was applied before a mark; durable on return. One written before is fine."""
+        """Writes the changes before a mark; durable on return. A mark may be written twice."""
         with self._lock:
             count = mark - self._first_mark + 1
             if count > len(self._layers) - 1:
@@ -206,7 +206,7 @@ class TopicTable:
             self._views.discard(view)
 
     def close(self) -> None:
-        """Closes all views; what no checkpoint wrote is lost."""
+        """Closes all views; changes after the last checkpoint are lost."""
         with self._lock:
             views = list(self._views)
         for view in views:
@@ -241,9 +241,9 @@ class TableView(Closing):
                         yield pair
         present = [(key, text) for key, text in changed.items() if text is not None]
         for start in range(0, len(present), _VIEW_ROWS):
-            some = present[start : start + _VIEW_ROWS]
-            rows = split_rows([text for _, text in some])
-            for (key, _), row in zip(some, rows, strict=True):
+            chunk = present[start : start + _VIEW_ROWS]
+            rows = split_rows([text for _, text in chunk])
+            for (key, _), row in zip(chunk, rows, strict=True):
                 assert row is not None  # layers have the texts of rows
                 yield key, row
 

@@ -1,8 +1,9 @@
 """Compiles expressions to closures over a row's values, in SQL's three-valued logic.
 
-Invariant  a closure never raises for what a row holds: what cannot be computed is unknown, like
-           null. No LIKE pattern makes a match slow: the pieces between `%` are searched from left
-           to right, each at its first position, which is enough because `%` matches all between.
+Invariant  a closure never raises, whatever a row holds: a value that cannot be computed is unknown,
+           like null. No LIKE pattern makes a match slow: the pieces between `%` are searched from
+           left to right, each at its first position, which suffices because `%` matches any text
+           between them.
 """
 
 import re
@@ -67,7 +68,7 @@ def compile_like(pattern: str, escape: str, *, is_case_blind: bool) -> Matcher |
 
 
 def _pieces(pattern: str, escape: str) -> list[str] | None:
-    """Regular expressions of what stands between the `%`; each character takes one of the text."""
+    """Regular expressions of the pieces between `%`; each matches a fixed number of characters."""
     pieces, characters = [""], iter(pattern)
     for character in characters:
         if escape and character == escape:
@@ -211,7 +212,7 @@ class _ParameterBinding:
 
 
 def as_truth(value: Value) -> bool | None:
-    """A value where a condition is required; what is not a boolean is unknown."""
+    """A value used as a condition; a value that is not a boolean is unknown."""
     if value is None or isinstance(value, bool):
         return value
     return find_boolean(value) if type(value) is Untyped else None

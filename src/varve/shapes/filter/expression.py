@@ -63,7 +63,7 @@ class In(NamedTuple):
 
 
 class AnyOf(NamedTuple):
-    """`= ANY` of an array, until that is known: then it is a list, as of IN."""
+    """`= ANY` of an array that is not bound yet; binding turns it into IN."""
 
     item: "Node"
     array: "Node"
@@ -145,7 +145,7 @@ def children(node: Node) -> Iterator[Node]:
 
 
 def rebuild(node: Node, change: Callable[[Node], Node]) -> Node:
-    """The node with each child replaced by what `change` makes of it."""
+    """The node with each child replaced by the result of `change`."""
     fields = [
         change(field)
         if isinstance(field, Node)

@@ -45,7 +45,7 @@ class Bounds(NamedTuple):
 
 
 class RangePath(NamedTuple):
-    """Rows of which one column lies within bounds that depend on the type of its value."""
+    """Rows in which one column is within bounds, which depend on the type of its value."""
 
     column: str
     bounds: dict[type, Bounds]
@@ -54,7 +54,7 @@ class RangePath(NamedTuple):
 RANGE_TYPES: Final[tuple[type, ...]] = (Decimal, str, bool)
 """Types that have an order; Decimal stands for all numbers."""
 _ORDERS: Final = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
-"""Operators of an order, and what they are with their sides exchanged."""
+"""Order operators, each with the operator for exchanged operands."""
 
 
 def find_path(node: sql.Node) -> EqualPath | RangePath | None:

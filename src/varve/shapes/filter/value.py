@@ -182,7 +182,7 @@ def key_of(value: Value) -> Hashable:
 
 
 def readings(literal: Value) -> Mapping[type, Value]:
-    """What a literal is beside a value of each type; types that it cannot be are missing."""
+    """The value of a literal when compared with each type; types it cannot have are missing."""
     if type(literal) is Untyped:
         by_type: dict[type, Value] = {str: str(literal), Untyped: str(literal)}
         number, truth = find_number(literal), find_boolean(literal)
@@ -277,7 +277,7 @@ def as_number(value: Value) -> int | Decimal | None:
 
 
 def compute(symbol: str, first: int | Decimal, second: int | Decimal) -> int | Decimal:
-    """One of + - * / %; raises DecimalException and ZeroDivisionError for what has no number."""
+    """Computes + - * / or %; raises DecimalException or ZeroDivisionError without a result."""
     if isinstance(first, int) and isinstance(second, int):
         return _OF_INTEGERS[symbol](first, second)
     return _OF_DECIMALS[symbol](Decimal(first), Decimal(second))

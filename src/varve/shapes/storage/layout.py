@@ -72,7 +72,7 @@ def index_path(directory: str, suffix: str) -> str:
 
 
 def scratch_directory(root: str, handle: str) -> str:
-    """Where a shape's compaction may write what need not survive; named by the handle."""
+    """The directory of temporary files of a shape's compaction."""
     check_handle(handle)
     return posixpath.join(root, SCRATCH, handle)
 

@@ -94,7 +94,7 @@ class ShapeStorage:
     def create(
         cls, fs: FileSystem, root: str, handle: str, settings: StorageSettings, clock: Clock
     ) -> "ShapeStorage":
-        """Creates the directory of a new shape; what a crash left there is wiped.
+        """Creates the directory of a new shape; removes files that a crash left there.
 
         Raises InvalidRequest if the shape exists, OSError.
         """
@@ -243,7 +243,7 @@ class ShapeStorage:
         return LogFlush(self.fs, files, directory, self._pointer, writer.latest)
 
     def end_flush(self, flush: LogFlush) -> StoreError | None:
-        """Publishes the result of a flush; returns what failed."""
+        """Publishes the result of a flush; returns its error, if any."""
         try:
             if flush.error is None and not flush.is_done:
                 # The flush took the writer's files, so no later flush would sync them.

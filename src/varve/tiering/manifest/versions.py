@@ -76,13 +76,13 @@ class ManifestVersions:
             first -= 1
         return versions[max(first, 0) :], versions[: max(first, 0)]
 
-    def find_newest(self, *, known: int | None) -> int:
-        """The newest version, 0 when there is none; `known` is a version that existed once.
+    def find_newest(self, *, cached_version: int | None) -> int:
+        """The newest version, 0 without one; `cached_version` is one that existed earlier.
 
         Raises Unavailable when a list without any version is contradicted by one that can be read:
         a partition would otherwise be taken for one that was never copied.
         """
-        start = self.read_hint() if known is None else known
+        start = self.read_hint() if cached_version is None else cached_version
         versions = self.list_after(start - 1) if start > 0 else []
         if not versions:
             versions = self.list_after(0)
@@ -146,7 +146,7 @@ class NewestManifest:
         """The newest version; an empty manifest of version 0 when there is none."""
         for _ in range(_LOAD_ATTEMPTS_MAX):
             cached = self.find_cached()
-            version = self._versions.find_newest(known=cached.version if cached else None)
+            version = self._versions.find_newest(cached_version=cached.version if cached else None)
             if cached is not None and version <= cached.version:
                 self._check_not_lost(cached, version)
                 return cached

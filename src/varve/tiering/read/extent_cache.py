@@ -103,9 +103,9 @@ class ExtentCache:
         self.limit_bytes = limit_bytes
         self._lock = threading.Lock()
         self._rows: dict[str, _Row] = {}  # guarded by _lock
-        self._held: OrderedDict[Extent, None] = OrderedDict()  # guarded by _lock, oldest first
+        self._cached: OrderedDict[Extent, None] = OrderedDict()  # guarded by _lock, oldest first
         self._unread: dict[Extent, None] = {}  # guarded by _lock; those held, oldest first
-        self._held_bytes = 0  # guarded by _lock; with what is on its way
+        self._cached_bytes = 0  # guarded by _lock; with what is on its way
         self._unread_bytes = 0  # guarded by _lock
         self._hits = self._misses = self._evicted = 0  # guarded by _lock
 
@@ -118,8 +118,8 @@ class ExtentCache:
                 return extent
             self._hits += 1
             self._mark_read_locked(extent)
-            if extent in self._held:
-                self._held.move_to_end(extent)
+            if extent in self._cached:
+                self._cached.move_to_end(extent)
             return extent
 
     def reserve_ahead(self, key: str, start: int, end: int) -> tuple[Extent, bool] | None:
@@ -176,14 +176,14 @@ class ExtentCache:
     def leave(self, extent: Extent) -> None:
         """Drops an extent that is unlikely to be read again."""
         with self._lock:
-            if extent in self._held:
+            if extent in self._cached:
                 self._drop_locked(extent)
 
     def usage(self) -> CacheUsage:
         """Counted in extents."""
         with self._lock:
             return CacheUsage(
-                self._hits, self._misses, self._evicted, self._held_bytes, self.limit_bytes
+                self._hits, self._misses, self._evicted, self._cached_bytes, self.limit_bytes
             )
 
     def _reserve_range_locked(
@@ -225,21 +225,21 @@ class ExtentCache:
     def _reserve_locked(self, extent: Extent) -> None:
         """Evicts before the fetch, so that freed memory is reused for the response."""
         if self._is_kept(extent):
-            self._held_bytes += extent.size
-            while self._held and self._held_bytes > self.limit_bytes:
-                self._evict_locked(next(iter(self._held)))
+            self._cached_bytes += extent.size
+            while self._cached and self._cached_bytes > self.limit_bytes:
+                self._evict_locked(next(iter(self._cached)))
 
     def _release_locked(self, extent: Extent) -> None:
         if self._is_kept(extent):
-            self._held_bytes -= extent.size
+            self._cached_bytes -= extent.size
 
     def _hold_locked(self, extent: Extent) -> None:
         if self._is_kept(extent) and extent.is_listed:
-            self._held[extent] = None
+            self._cached[extent] = None
             if extent.is_unread:
                 self._unread[extent] = None
-            while self._held and self._held_bytes > self.limit_bytes:
-                self._evict_locked(next(iter(self._held)))
+            while self._cached and self._cached_bytes > self.limit_bytes:
+                self._evict_locked(next(iter(self._cached)))
         else:
             self._release_locked(extent)
             self._unlist_locked(extent)
@@ -249,7 +249,7 @@ class ExtentCache:
         self._drop_locked(extent)
 
     def _drop_locked(self, extent: Extent) -> None:
-        del self._held[extent]
+        del self._cached[extent]
         self._release_locked(extent)
         self._unlist_locked(extent)
 

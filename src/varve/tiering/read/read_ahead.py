@@ -2,8 +2,8 @@
 
 A first read fetches nothing ahead. Each time a later read has to wait for the store, the window
 doubles: a reader that is slower than the store keeps little in memory and needs no other thread,
-and a fast one keeps several requests in flight. Extents behind a reader are dropped, unless another
-reader follows.
+and a fast one keeps several requests in flight. Extents that a reader has passed are dropped,
+unless another reader follows.
 
 Invariant  a read position begins a batch, or is the end of its file.
 Threads    any: readers at the same offset share a position and its window.
@@ -20,6 +20,7 @@ from varve.tiering.read.object_file import LogObjectFile
 
 _POSITIONS_MAX: Final = 1024
 _POSITIONS_PER_STREAM_MAX: Final = 2
+"""The position of the last read, and the one before it for a reader that repeats a read."""
 _FILES_AHEAD_MAX: Final = 16
 _STREAMS_MAX: Final = 64
 _FOLLOWER_MS: Final = 30_000
@@ -44,7 +45,7 @@ class ExtentSizes:
         """Bytes that the first read of a reader fetches."""
         return min(max(max_bytes, self.first_min), self.first_max)
 
-    def ahead(self, window_bytes: int) -> int:
+    def step(self, window_bytes: int) -> int:
         """The extent size for a window: a quarter, so that several requests are in flight."""
         return min(max(window_bytes // 4, self.ahead_min), self.ahead_max, window_bytes)
 
@@ -85,25 +86,25 @@ class ReadAhead:
         first = self._sizes.first(max_bytes)
         if wait_ms >= LONG_WAIT_MS:
             self._window = min(max(2 * self._window, first), self._window_max)
-        far_step = self._sizes.ahead(self._window)
+        far_step = self._sizes.step(self._window)
         near_step = min(2 * max(self._step, first), self._sizes.near_max)
         self._step = far_step if self._source.is_slow else near_step
 
     def move_to(self, file: LogObjectFile, extent: Extent) -> Extent | None:
         """Moves the reader to an extent and fetches ahead, except at its first extent.
 
-        Returns the extent that the reader has left and that may be dropped, if any.
+        Returns the extent that the reader has passed and that may be dropped, if any.
         """
-        left, self._extent = self._extent, extent
-        if left is None:
+        passed, self._extent = self._extent, extent
+        if passed is None:
             return None
         self._fetch_ahead(file, extent)
-        if left is extent:
+        if passed is extent:
             return None
         # Keys are in the order of offsets.
-        if (extent.key, extent.start) < (left.key, left.start):
+        if (extent.key, extent.start) < (passed.key, passed.start):
             self._is_shared = True
-        return None if self._is_shared else left
+        return None if self._is_shared else passed
 
     def _fetch_ahead(self, file: LogObjectFile, extent: Extent) -> None:
         if not self._window or not self._source.is_slow:
@@ -146,7 +147,7 @@ class ReadAhead:
             files.append(next_file)
             self._requested_end = 0
             return True
-        file, size = files[-1], self._sizes.ahead(self._window)
+        file, size = files[-1], self._sizes.step(self._window)
         end = min(self._requested_end + size, file.segment.size)
         requested = self._source.read_ahead(file.path, self._requested_end, end)
         if requested is None:
@@ -160,7 +161,7 @@ class ReadPosition(NamedTuple):
 
     file: LogObjectFile
     position: int
-    ahead: ReadAhead
+    read_ahead: ReadAhead
 
 
 class ReadPositions:
@@ -180,29 +181,29 @@ class ReadPositions:
             return self._positions.get(offset)
 
     def put(self, offset: int, position: ReadPosition, *, now_ms: int) -> None:
-        ahead = position.ahead
-        recent_offsets = ahead.recent_offsets
+        read_ahead = position.read_ahead
+        recent_offsets = read_ahead.recent_offsets
         with self._lock:
             positions, streams = self._positions, self._streams
             positions.pop(offset, None)
             positions[offset] = position
             recent_offsets.append(offset)
             if len(recent_offsets) > 1:
-                streams.pop(ahead, None)
-                streams[ahead] = (offset, now_ms)
+                streams.pop(read_ahead, None)
+                streams[read_ahead] = (offset, now_ms)
             if len(recent_offsets) > _POSITIONS_PER_STREAM_MAX:
-                self._drop_locked(recent_offsets.popleft(), ahead)
+                self._drop_locked(recent_offsets.popleft(), read_ahead)
             if len(positions) > _POSITIONS_MAX:
                 del positions[next(iter(positions))]
             if len(streams) > _STREAMS_MAX:
                 del streams[next(iter(streams))]
 
-    def is_followed(self, ahead: ReadAhead, offset: int, *, now_ms: int) -> bool:
+    def is_followed(self, read_ahead: ReadAhead, offset: int, *, now_ms: int) -> bool:
         """Whether another stream is about to reach an offset."""
         since_ms = now_ms - _FOLLOWER_MS
         with self._lock:
             return any(
-                stream is not ahead and at_offset <= offset and at_ms >= since_ms
+                stream is not read_ahead and at_offset <= offset and at_ms >= since_ms
                 for stream, (at_offset, at_ms) in self._streams.items()
             )
 
@@ -211,7 +212,11 @@ class ReadPositions:
             self._positions.clear()
             self._streams.clear()
 
-    def _drop_locked(self, offset: int, ahead: ReadAhead) -> None:
+    def _drop_locked(self, offset: int, read_ahead: ReadAhead) -> None:
         position = self._positions.get(offset)
-        if position is not None and position.ahead is ahead and offset not in ahead.recent_offsets:
+        if (
+            position is not None
+            and position.read_ahead is read_ahead
+            and offset not in read_ahead.recent_offsets
+        ):
             del self._positions[offset]

@@ -158,17 +158,17 @@ class RemoteLog:
             segment = start.file.segment
             if start.position < segment.size:
                 return self._read_at(start, request)
-            start = self._locate(segment.end_offset + 1, request, start.ahead)
+            start = self._locate(segment.end_offset + 1, request, start.read_ahead)
         return None
 
     def _read_at(self, start: ReadPosition, request: RemoteReadRequest) -> RemoteRead:
-        file, position, ahead = start
+        file, position, read_ahead = start
         data, next_offset = self._cut_batches(start, request)
         if next_offset < 0:
             return RemoteRead(data, request.start_offset)
         self._positions.put(
             next_offset,
-            ReadPosition(file, position + len(data), ahead),
+            ReadPosition(file, position + len(data), read_ahead),
             now_ms=self._clock.now_ms(),
         )
         if request.with_aborted:
@@ -180,16 +180,16 @@ class RemoteLog:
 
     def _cut_batches(self, at: ReadPosition, request: RemoteReadRequest) -> tuple[memoryview, int]:
         """Whole batches from a position on, and the offset after them; -1 when there are none."""
-        file, position, ahead = at
-        extent = file.reserve(position, ahead.fetch_bytes(request.max_bytes))
-        left = ahead.move_to(file, extent)
-        if left is not None and not self._positions.is_followed(
-            ahead, request.start_offset, now_ms=self._clock.now_ms()
+        file, position, read_ahead = at
+        extent = file.reserve(position, read_ahead.fetch_bytes(request.max_bytes))
+        passed = read_ahead.move_to(file, extent)
+        if passed is not None and not self._positions.is_followed(
+            read_ahead, request.start_offset, now_ms=self._clock.now_ms()
         ):
-            self._source.extents.leave(left)
+            self._source.extents.leave(passed)
         data = extent.data
         if data is None:
-            data = self._wait(ahead, request, lambda: self._source.load(extent))
+            data = self._wait(read_ahead, request, lambda: self._source.load(extent))
         start = position - extent.start
         piece = data[start : start + request.max_bytes]
         end, next_offset = cut_batches(np.frombuffer(piece, np.uint8), request.limit_offset)
@@ -198,8 +198,8 @@ class RemoteLog:
             may_return = size <= request.max_bytes or request.min_one
             if size > len(piece) and may_return:
                 if position + size > extent.end:
-                    file.reserve(extent.end, ahead.fetch_bytes(request.max_bytes))
-                piece = self._wait(ahead, request, lambda: file.view_at(position, size))
+                    file.reserve(extent.end, read_ahead.fetch_bytes(request.max_bytes))
+                piece = self._wait(read_ahead, request, lambda: file.view_at(position, size))
                 end, next_offset = cut_batches(np.frombuffer(piece, np.uint8), request.limit_offset)
         if end < 0:
             raise file.not_a_batch(position)
@@ -207,15 +207,15 @@ class RemoteLog:
             file.check_offsets(position, piece, request.start_offset, next_offset)
         return piece[:end], next_offset
 
-    def _wait(self, ahead: ReadAhead, request: RemoteReadRequest, load: Callable[[], T]) -> T:
+    def _wait(self, read_ahead: ReadAhead, request: RemoteReadRequest, load: Callable[[], T]) -> T:
         """The loaded bytes; records the time of the wait for the read-ahead."""
         begin_ms = self._clock.now_ms()
         loaded = load()
-        ahead.record_wait(self._clock.now_ms() - begin_ms, request.max_bytes)
+        read_ahead.record_wait(self._clock.now_ms() - begin_ms, request.max_bytes)
         return loaded
 
     def _locate(
-        self, offset: int, request: RemoteReadRequest, ahead: ReadAhead | None = None
+        self, offset: int, request: RemoteReadRequest, read_ahead: ReadAhead | None = None
     ) -> ReadPosition | None:
         """The position of the first batch to read, in the segment that holds an offset."""
         if offset >= request.limit_offset:
@@ -227,7 +227,7 @@ class RemoteLog:
         position = 0
         if request.start_offset > segment.base_offset:
             position = self._find_position(file, request)
-        return ReadPosition(file, position, ahead or self._read_ahead())
+        return ReadPosition(file, position, read_ahead or self._read_ahead())
 
     def _raise_gap(
         self, offset: int, next_segment: RemoteSegment | None, request: RemoteReadRequest
