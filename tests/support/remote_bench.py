@@ -117,7 +117,7 @@ class ListingMeter(FetchMeter):
 
 def drop_extents(cache: ExtentCache) -> None:
     """Makes the cache forget all bytes."""
-    for extent in list(cache._held):
+    for extent in list(cache._cached):
         cache.leave(extent)
 
 

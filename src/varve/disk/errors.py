@@ -1,6 +1,6 @@
 """Maps the operating system's errors to problems, each with its remedy.
 
-One table decides for every package what a full disk, an exhausted limit and a broken disk mean.
+One table classifies full disks, exhausted limits and broken disks for every package.
 """
 
 import errno

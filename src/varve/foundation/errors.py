@@ -1,6 +1,6 @@
 """Errors, sorted by what the caller does next.
 
-Every message names what went wrong, where, the value and the limit, and the remedy if there is one.
+Every message states the problem, the location, the value and its limit, and the remedy if any.
 """
 
 

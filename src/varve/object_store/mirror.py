@@ -504,7 +504,7 @@ class MirroredObjectStore(ObjectStoreWrapper):
         delete_extra: bool = False,
         progress: Progress = no_progress,
     ) -> MirrorRepair:
-        """Bring the second store to what the first has below a prefix: `compare` and
+        """Makes the second store equal to the first below a prefix: `compare`, then
         `repair_differences`."""
         before = self._backlog.snapshot()
         comparison = self.compare(prefix, deep=deep, progress=progress)

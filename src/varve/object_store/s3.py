@@ -98,7 +98,7 @@ class S3ObjectStore(CloudObjectStore[S3Settings]):
         self._must_check = settings.conditional_put_check and bool(settings.find_endpoint())
 
     def checked(self, retries: RetryPolicy | None = OPEN_RETRIES) -> Self:
-        """The store itself; raises StoreUnsupported unless the server creates only what is absent.
+        """The store itself; raises StoreUnsupported unless the server supports create-if-absent.
 
         Takes one request when the mark exists, two the first time, more while an unavailable
         server is retried. Amazon's own S3 honours the condition and is not tested.

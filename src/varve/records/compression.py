@@ -108,7 +108,7 @@ def _declared_size(block: memoryview, where: str) -> int:
     return size
 
 
-# The most that one batch's records may take: what `build_batch` compresses and `decompress` gives.
+# Largest size of a batch's uncompressed records, in `build_batch` and in `decompress`.
 DECOMPRESSED_BYTES_MAX = 256 * 1024 * 1024
 
 GZIP_LEVEL_DEFAULT = -1

@@ -51,7 +51,7 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """An object that is missing or differs from what the newest manifest says.
+    """An object that is missing, or differs from its description in the newest manifest.
 
     For a wrong size, `found_size` is the actual size, None if the object is missing.
     """

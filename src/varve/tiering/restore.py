@@ -361,7 +361,7 @@ class _Restore:
         return replace(self._report(end_offset), fetched_bytes=fetched, reused_bytes=reused)
 
     def _is_done(self) -> bool:
-        """Whether the target is what this restore makes; raises when it is something else."""
+        """Whether an earlier run completed this restore; raises if the target has other content."""
         if not self._fs.exists(self._target) or not self._fs.names(self._target):
             return False
         path = f"{self._target}/{RESTORED_FILE}"

@@ -310,7 +310,7 @@ class _DecoderSource(_FunctionSource):
             self._add(f"{value}.append({element})")
 
     def _add_count_check(self, count: str) -> None:
-        """Adds lines that check the count of elements against what the message may still have."""
+        """Adds lines that check the count of elements against the limit of the message."""
         self._add(f"left[0] -= {count}", "if left[0] < 0: refuse_count()")
 
     def _read_tags(self, values: dict[str, str]) -> None:

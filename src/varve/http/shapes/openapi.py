@@ -1,7 +1,7 @@
 """The OpenAPI document of the shape API: every request and every response.
 
 Invariant  parameters are those that the server reads, from their declarations. The page
-           docs/shapes-openapi.json and what the server shows are this document.
+           docs/shapes-openapi.json and the response of the server are this document.
 """
 
 from collections.abc import Sequence

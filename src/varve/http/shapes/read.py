@@ -1,10 +1,10 @@
 """GET of a shape: the messages after an offset, at once, by long poll, or as server-sent events.
 
-Invariant  the offset of a response is never beyond what its body holds, and no response is up to
-           date that ends before the newest offset at the time of the request. For events the header
-           has the offset of the request; an up-to-date event carries the transaction of the last
-           event before it, because clients continue from there, and none is sent while that is 0.
-           A stream that cannot be completed breaks.
+Invariant  the offset of a response is never beyond the messages of its body, and a response that
+           ends before the newest offset at the time of the request is not up to date. For events
+           the header has the offset of the request; an up-to-date event carries the transaction of
+           the last event before it, because clients continue from there, and none is sent while
+           that is 0. A stream that cannot be completed breaks.
 Threads    the event loop only.
 """
 

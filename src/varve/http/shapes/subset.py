@@ -1,9 +1,9 @@
 """Subset requests: one response with the rows of a shape that match a query.
 
-Invariant  the offset of the response is not beyond what the rows contain, so a client that
-           continues from there misses nothing. After a restart no rows are sent that are behind
-           what clients got before. A request whose client disconnected is not started, or ends
-           early.
+Invariant  the offset of the response is not beyond the state of its rows, so a client that
+           continues from there misses nothing. After a restart no rows are sent that are older than
+           those that clients got before. A request whose client disconnected is not started, or
+           ends early.
 Threads    the event loop only; rows are read in a pool. Requests wait for its threads in the loop,
            where a disconnected client costs nothing.
 """

@@ -321,7 +321,7 @@ class _CopyRound(WorkBudget):
         log = self._tiered.log
         waiting = find_closed(log, self._tiered.next_copy_offset)
         if waiting:
-            # Do not copy what a crash could still remove from the local log.
+            # Do not copy records that a crash could still remove from the local log.
             log.flush()
         limit = min(log.last_stable_offset, log.recovery_point)
         return [(segment, end) for segment, end in waiting if end <= limit]

@@ -140,7 +140,7 @@ def check_same_history(tiered: TieredPartition, manifest: Manifest) -> None:
 
 
 def _may_continue(segment: Segment, next_offset: int, remote: RemoteSegment) -> bool:
-    """Whether a local segment holds what was copied, and perhaps more after it."""
+    """Whether a local segment begins with the bytes of the remote one."""
     if next_offset <= remote.end_offset or segment.size < remote.size:
         return False
     if next_offset == remote.end_offset + 1:

@@ -11,7 +11,7 @@ Crash      before the announcement nothing has happened. After it the copy is fi
            second upload if its parts are all there and the segment is still the same; else it is
            removed (`delete_started`, objects deleted, forgotten) and begun under a new id.
 Threads    one per partition at a time; another process is fenced by its leader epoch, or stopped by
-           the rules of states: what one removes another cannot finish.
+           the rules of states: a copy that one process removes cannot be finished by another.
 """
 
 import logging

@@ -6,7 +6,7 @@ Invariant  a commit that returned is in the chain exactly once, under a unique i
            raised anything but Unavailable is not in the chain.
 Invariant  an edit keeps every segment whose deletion has not started, announces new segments first,
            removes pages only by inlining them, and leaves no overlap of readable segments.
-           Otherwise it would lose what another writer committed.
+           Otherwise it would lose the commit of another writer.
 Crash      pages are written first, then the version, whose creation commits the edit atomically.
            Pages of a commit that failed are orphans (`ObjectManifestStore.sweep_orphan_pages`).
 Threads    any; several commits at once contend like those of several processes.

@@ -38,7 +38,7 @@ NOTHING = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageRef:
-    """A reference to a page, with what is needed to decide whether to read it.
+    """A reference to a page, with the fields that decide whether to read it.
 
     `first_offset` and `last_offset` are the base offsets of its first and last segment,
     `end_offset` is the largest end offset (inclusive). Fields that begin with `readable`,
@@ -185,7 +185,7 @@ class Manifest:
 
     @property
     def log_bytes(self) -> int:
-        """Log bytes of the readable segments: what counts for `retention.bytes`."""
+        """Log bytes of the readable segments, which count for `retention.bytes`."""
         return sum(segment.size for segment in self.segments if segment.is_readable) + sum(
             page.log_bytes for page in self.pages
         )
@@ -199,7 +199,7 @@ class Manifest:
 
     @property
     def stored_bytes(self) -> int:
-        """Bytes of the objects of all segments in any state: what the object store charges for."""
+        """Bytes of the objects of all segments in any state, for which the object store charges."""
         return sum(segment.stored_bytes for segment in self.segments) + sum(
             page.stored_bytes for page in self.pages
         )

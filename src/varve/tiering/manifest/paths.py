@@ -1,4 +1,4 @@
-"""The keys of a partition's objects in the remote tier, and what a bucket holds by its keys alone.
+"""The keys of a partition's objects in the remote tier, and the partitions that a bucket holds.
 
 Layout     `<cluster>/<topic>.<topic id>/<partition>/` and below it `manifest/`, `page/`,
            `segment/`, `evidence/`, `work/` and `lease.json`. docs/formats/manifest.md

@@ -73,7 +73,7 @@ PART_NAMES: Final = (
 
 
 class ObjectPart(NamedTuple):
-    """One object of a segment, named by what it holds ("log", "index", ...)."""
+    """One object of a segment, named by its content ("log", "index", ...)."""
 
     name: str
     size: Count

@@ -271,7 +271,7 @@ def collect_named(objects: ObjectStore, path: RemotePath, newest: Manifest) -> N
         _collect_older(manifest.pages, pages, named)
     named.older_segments -= named.segments.keys()
     named.older_pages -= named.pages
-    # Its predecessor, which may be removed by now, referred to what the newest version retired.
+    # The newest version retired objects of its predecessor, which may have been removed by now.
     named.older_pages |= {
         key
         for entry in newest.retired

@@ -7,9 +7,9 @@ grows by as many as a commit has. There are no pages: a manifest lists every seg
 Invariant  commits of a partition follow each other under its lock, so none is lost; one process
            has the log, and one `MetadataTopic` belongs to it.
 Invariant  the events of a commit are in an order in which a reader may stop anywhere and miss no
-           data: announcements, then what becomes readable, then what is no longer readable, then
-           what is deleted. The log start offset is raised with the first event, the cleaned-up-to
-           offset, which allows others to drop tombstones, only with the last.
+           data: announcements, then segments that become readable, then those that become
+           unreadable, then deleted ones. The log start offset is raised with the first event, the
+           cleaned-up-to offset, which allows others to drop tombstones, only with the last.
 Crash      a commit is one batch, so it is in the log completely or not at all.
 Threads    any; a change is called under the partition's lock, so it must not commit itself.
 """

@@ -226,7 +226,7 @@ class IndexFiles:
 
 
 def find_part_fault(data: Buffer, part: ObjectPart) -> str | None:
-    """How bytes differ from what the manifest says of them; None when they do not."""
+    """How bytes differ from the size and CRC in the manifest; None when they do not."""
     size = len(data)
     if size != part.size:
         return describe_size(size, part)
@@ -258,7 +258,7 @@ _AnyIndex = TypeVar("_AnyIndex", OffsetIndex, TimeIndex, TransactionIndex)
 
 
 class _IndexKey(NamedTuple):
-    """An index by the name of its file, and what the manifest says of it."""
+    """An index by the name of its file, with its size and CRC in the manifest."""
 
     name: str
     part: ObjectPart

@@ -119,7 +119,7 @@ class ReadAhead:
             self._lock.release()
 
     def _advance_to(self, file: LogObjectFile, extent: Extent) -> None:
-        """Drops files behind the reader, and all if the requested extents were evicted unread."""
+        """Drops files that the reader passed, and all if requested extents were evicted unread."""
         files = self._files
         while files and files[0].path != file.path:
             files.popleft()
