@@ -151,7 +151,8 @@ class _SegmentWalk:
     """One pass over a data file: its checksum and record count, and whether its indexes are valid.
 
     Raises Corrupt for a damaged data file, which must not be copied. As for a local reader, an
-    index entry is valid only if its batch confirms it.
+    index entry is valid only if its batch confirms it; and the last entry of a time index has the
+    largest timestamp, by which the copy is searched and expires.
     """
 
     def __init__(self, segment: Segment, next_offset: int) -> None:
@@ -162,8 +163,11 @@ class _SegmentWalk:
         self._time_entries = segment.time_index().entries()
         self.crc = self.record_count = 0
         self.has_valid_indexes = True
+        self._largest_timestamp = -1
+        last_timestamp = segment.time_index().last[0]
         self._walk(segment)
         self.has_valid_indexes &= not (len(self._position_entries) or len(self._time_entries))
+        self.has_valid_indexes &= last_timestamp == self._largest_timestamp
 
     def _walk(self, segment: Segment) -> None:
         walk = BatchWalk(segment.file(), start=0, end=segment.size, verify_crc=True)
@@ -213,6 +217,11 @@ class _SegmentWalk:
         batch = np.searchsorted(lasts, offsets)
         is_valid_time = rows[batch, BatchColumn.MAX_TIMESTAMP] == timestamps
         is_valid_time &= rows[batch, BatchColumn.BASE_OFFSET] <= offsets
+        # An entry says that no batch before it is newer.
+        largest = np.maximum.accumulate(rows[:, BatchColumn.MAX_TIMESTAMP])
+        largest = np.maximum(largest, self._largest_timestamp)
+        is_valid_time &= largest[batch] == timestamps
+        self._largest_timestamp = int(largest[-1])
         self._time_entries = self._time_entries[count:]
         self.has_valid_indexes &= bool(is_valid.all() and is_valid_time.all())
 

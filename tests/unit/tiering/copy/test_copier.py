@@ -11,6 +11,7 @@ from tests.support.tiered_topic import TieredTopic
 from varve.cleaning.remote_tier import NoRemoteTier
 from varve.commit_log.names import INDEX, KEYS, TIME_INDEX
 from varve.foundation.errors import InvalidRequest
+from varve.records import Record
 from varve.testing import FaultKind, ObjectStep
 from varve.tiering.copy import copier
 from varve.tiering.manifest.segment import SegmentState
@@ -58,6 +59,29 @@ def test_an_index_that_its_batches_do_not_confirm_is_rebuilt_before_it_is_copied
     (copied,) = bench.readable()
     uploaded = bench.bucket.get(bench.home.part_key(copied, name))
     assert _entries(uploaded, entry_bytes) <= _entries(true, entry_bytes)
+
+
+@pytest.mark.parametrize("wrong", ["lacks its end", "names a later batch"])
+def test_a_time_index_without_the_largest_timestamp_is_rebuilt_before_it_is_copied(
+    wrong: str,
+) -> None:
+    """Searches by time would pass over such a copy, and it would expire early."""
+    bench = TierBench(settings=tiered(index_interval_bytes=1))
+    start_ms = bench.hot.now_ms
+    for age_ms in (5_000, 4_900, 4_800, 0, 4_000, 3_000):
+        bench.hot.append([Record(b"key", b"value", timestamp=start_ms - age_ms)])
+    bench.hot.roll()
+    path = bench.hot.log.view.closed[0].path(TIME_INDEX)
+    true = bench.hot.disk.read(path)
+    assert len(true) > 12
+    later = (start_ms - 4_000).to_bytes(8, "big") + (4).to_bytes(4, "big")
+    bench.hot.disk.remove(path)
+    with bench.hot.disk.open_writable(path) as file:
+        file.write_at(0, true[:12] if wrong == "lacks its end" else true[:12] + later)
+    bench.reopen()
+    assert bench.copier.copy(PARTITION, bench.hot.now_ms).error is None
+    (copied,) = bench.readable()
+    assert bench.bucket.get(bench.home.part_key(copied, "timeindex"))[-12:] == true[-12:]
 
 
 def _entries(data: bytes, size: int) -> set[bytes]:
