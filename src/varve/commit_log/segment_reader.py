@@ -292,7 +292,8 @@ def read_batches(
     data = file.read_at(position, min(max_bytes, size - position))
     end, next_offset = cut_batches(np.frombuffer(data, np.uint8), limit_offset)
     if end == 0 and min_one and max_bytes < size - position:
-        first_size = read_batch_size(file, position)
+        # With its whole header a damaged batch is recognised, whatever size it has.
+        first_size = max(read_batch_size(file, position), HEADER_BYTES)
         data = file.read_at(position, min(max(first_size, max_bytes), size - position))
         end, next_offset = cut_batches(np.frombuffer(data, np.uint8), limit_offset)
     if end < 0:

@@ -9,6 +9,7 @@ import pytest
 from tests.support.log_bench import NOW_MS, Bench, make_batch, offsets_in, read_all
 from varve.commit_log import Isolation, TimestampOffset
 from varve.commit_log.sparse_index import OffsetIndex, TimeIndex
+from varve.foundation.errors import Corrupt
 
 SIZE = len(make_batch())
 COUNT = 30
@@ -205,6 +206,16 @@ def test_a_damaged_data_file_keeps_its_index(closed: Bench) -> None:
     assert offsets_in(closed.log.read(start_offset=20, max_bytes=1)) == [20]
     closed.log.maintain(NOW_MS)
     assert offset_entries(closed) == wrong
+
+
+def test_a_small_read_at_a_batch_of_zeros_is_an_error_and_not_the_end(closed: Bench) -> None:
+    data = bytearray(closed.read_file(0))
+    data[10 * SIZE : 11 * SIZE] = bytes(SIZE)
+    closed.write(0, ".log", bytes(data))
+    for max_bytes in (1, 20, SIZE, 2 * SIZE):
+        closed.log.read(start_offset=9, max_bytes=1)
+        with pytest.raises(Corrupt):
+            closed.log.read(start_offset=10, max_bytes=max_bytes)
 
 
 # By time
