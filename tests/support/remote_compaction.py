@@ -44,7 +44,7 @@ class RemoteCompaction:
             buffer_bytes=1 << 20,
             range_bytes=self.range_bytes,
             inline_bytes=self.inline_bytes,
-            replaced_ms=5000,
+            replaced_retention_ms=5000,
         )
 
     def compact(

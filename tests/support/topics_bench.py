@@ -15,7 +15,7 @@ from varve.topics import (
     Cluster,
     KafkaCluster,
     StoreCluster,
-    StoreTransaction,
+    StoreTransactionalWriter,
     TransactionalWriter,
 )
 from varve.topics.store_transaction import FIRST_PRODUCER_ID, open_transactions_of, write_marker
@@ -71,17 +71,17 @@ class MemoryCoordinator:
             write_marker(log, producer, is_committed=decision)
         return producer
 
-    def decide(self, transaction: StoreTransaction) -> None:
-        self._decided[self._id] = transaction.producer
+    def record_commit(self, writer: StoreTransactionalWriter) -> None:
+        self._decided[self._id] = writer.producer
 
-    def finish(self, transaction: StoreTransaction) -> None:
+    def finish(self, writer: StoreTransactionalWriter) -> None:
         del self._decided[self._id]
 
-    def resolve(self, transaction: StoreTransaction) -> None:
-        for log in transaction.logs.values():
-            for entry in open_transactions_of(log, {transaction.producer.id}):
-                if entry.epoch == transaction.producer.epoch:
-                    write_marker(log, transaction.producer, is_committed=False)
+    def end_as_decided(self, writer: StoreTransactionalWriter) -> None:
+        for log in writer.logs.values():
+            for entry in open_transactions_of(log, {writer.producer.id}):
+                if entry.epoch == writer.producer.epoch:
+                    write_marker(log, writer.producer, is_committed=False)
 
     def _logs(self) -> list[Log]:
         topics = self._store.store.topics()
@@ -154,7 +154,7 @@ class ServerBench(KafkaBench):
     """A varve server on a socket, over a store in memory."""
 
     def __init__(self) -> None:
-        self.kit = KafkaKit()
+        self.kit = KafkaKit().__enter__()
         super().__init__(self.kit.bootstrap)
 
     def close(self) -> None:

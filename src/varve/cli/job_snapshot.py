@@ -213,12 +213,11 @@ def _take(
     keep: int | None,
 ) -> "tuple[SnapshotResult, JobReport]":
     from varve.jobs.snapshot.snapshot import SnapshotSettings, take_snapshot
-    from varve.jobs.snapshot.store import make_store_url
-    from varve.object_store.opening import find_scheme
+    from varve.object_store.opening import find_scheme, to_url
     from varve.spark.runner import SparkRunner
 
     address = options.address
-    is_alike = address is not None and find_scheme(make_store_url(to)) == find_scheme(address.url)
+    is_alike = address is not None and find_scheme(to_url(to)) == find_scheme(address.url)
     if address is not None and is_alike and not place_settings:
         place_settings = dict(address.settings)
     with open_job("snapshot", spark, when_interrupted=_WHEN_INTERRUPTED) as job:

@@ -52,7 +52,7 @@ class _Health:
         """The error to raise instead.
 
         A full disk or too many open files only rejects the operation; every other error takes the
-        directory offline.
+        directory offline. A failed sync, whatever the error, poisons the log: `LogHealth.poison`.
         """
         if classify_error(error) in _REFUSALS:
             what = f"{self.prefix}{operation}"

@@ -28,7 +28,13 @@ from varve.dedup.topics import (
 from varve.foundation.clock import Clock
 from varve.foundation.errors import Closed, NotFound
 from varve.kafka_client.transaction import CommittedOffset
-from varve.topics import KafkaCluster, KafkaTransaction, StoreCluster, StoreTransaction, TopicReader
+from varve.topics import (
+    KafkaCluster,
+    KafkaTransactionalWriter,
+    StoreCluster,
+    StoreTransactionalWriter,
+    TopicReader,
+)
 
 PREFIX: Final = "varve-dedup-"
 """Prefix of the transactional ids, and of the group whose offsets are the positions."""
@@ -69,7 +75,7 @@ class PartitionWriter:
         self._clock = clock
         self._changelog_end = 0
         self._coordinator: ProgressCoordinator | None = None
-        self.transaction: StoreTransaction | KafkaTransaction
+        self.transaction: StoreTransactionalWriter | KafkaTransactionalWriter
         if isinstance(cluster, StoreCluster):
             self._coordinator = ProgressCoordinator(cluster, topics, partition, clock)
             self.transaction = cluster.writer(self._coordinator)
@@ -94,7 +100,7 @@ class PartitionWriter:
         batches = {topics.changelog: commit.changelog, topics.output: commit.output}
         if topics.side is not None:
             batches[topics.side] = commit.side
-        if isinstance(self.transaction, KafkaTransaction):
+        if isinstance(self.transaction, KafkaTransactionalWriter):
             batches[topics.progress] = [progress_batch(commit.progress, self._clock.now_ms())]
         ends = self.transaction.append(
             {
@@ -104,7 +110,7 @@ class PartitionWriter:
         )
         changelog = TopicPartition(topics.changelog, self._partition)
         self._changelog_end = max(self._changelog_end, ends.get(changelog, 0))
-        if isinstance(self.transaction, KafkaTransaction):
+        if isinstance(self.transaction, KafkaTransactionalWriter):
             offset = CommittedOffset(topics.input, commit.progress.position, "", self._partition)
             self.transaction.commit_offset(f"{PREFIX}{topics.name}", offset)
         elif self._coordinator is not None:

@@ -20,7 +20,7 @@ from varve.foundation.clock import Clock
 from varve.foundation.errors import Corrupt, StoreError
 from varve.kernels.batch_layout import INT32_MAX
 from varve.records import Producer, increment_sequence, stamp_producer
-from varve.topics import StoreCluster, StoreTransaction
+from varve.topics import StoreCluster, StoreTransactionalWriter
 from varve.topics.store_transaction import (
     FIRST_PRODUCER_ID,
     PRODUCER_EPOCH_MAX,
@@ -61,22 +61,22 @@ class ProgressCoordinator:
                 log.flush()
         return producer
 
-    def decide(self, transaction: StoreTransaction) -> None:
+    def record_commit(self, writer: StoreTransactionalWriter) -> None:
         progress_log = self._get_log(self._topics.progress)
-        self._append_progress(transaction, progress_log)
+        self._append_progress(writer, progress_log)
         # The input is durable before the position in it: a log that lost its end would assign
         # the offsets of the lost records again.
         self._get_log(self._topics.input).flush()
         progress_log.flush()
-        write_marker(progress_log, transaction.producer, is_committed=True)
+        write_marker(progress_log, writer.producer, is_committed=True)
         progress_log.flush()
 
-    def finish(self, transaction: StoreTransaction) -> None:
+    def finish(self, writer: StoreTransactionalWriter) -> None:
         """Does nothing: the next commit makes the markers durable, which is early enough."""
 
-    def resolve(self, transaction: StoreTransaction) -> None:
+    def end_as_decided(self, writer: StoreTransactionalWriter) -> None:
         """Ends the transaction of a failed commit, unless a later writer exists."""
-        producer = transaction.producer
+        producer = writer.producer
         progress_log = self._get_log(self._topics.progress)
         entries = open_transactions_of(progress_log, {producer.id})
         if any(entry.epoch != producer.epoch for entry in entries):
@@ -91,9 +91,9 @@ class ProgressCoordinator:
                 if entry.epoch == producer.epoch:
                     _end_transaction(log, entry, is_committed=_is_committed(log, progress, entry))
 
-    def _append_progress(self, transaction: StoreTransaction, log: Log) -> None:
+    def _append_progress(self, writer: StoreTransactionalWriter, log: Log) -> None:
         assert self.progress is not None, "a commit has a progress"
-        producer, sequences = transaction.producer, transaction.next_sequences
+        producer, sequences = writer.producer, writer.next_sequences
         progress_partition = TopicPartition(self._topics.progress, self._partition)
         sequence = sequences.get(progress_partition, 0)
         sequences[progress_partition] = increment_sequence(sequence, 1)

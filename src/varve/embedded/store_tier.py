@@ -96,7 +96,7 @@ class StoreTier:
     @property
     def delete_delay_ms(self) -> int:
         """How long the objects of an expired segment stay."""
-        return self._settings.replaced_ms
+        return self._settings.replaced_retention_ms
 
     def get(self) -> "Tier":
         """The tier, opened if necessary; raises StoreError when that fails."""

@@ -68,6 +68,12 @@ def normal_url(url: str) -> str:
     return f"memory:{url.partition(':')[2]}" if scheme == "memory" else url
 
 
+def to_url(location: str) -> str:
+    """The normal URL of a location, which is a URL or a path with any characters."""
+    is_url = "://" in location or find_scheme(location) in _BUILT_IN
+    return normal_url(location if is_url else f"file:{quote(location)}")
+
+
 def split_directory(url: str) -> str:
     """The absolute path that a file: URL names; raises InvalidRequest."""
     parts = _split(url)

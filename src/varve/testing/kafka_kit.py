@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from varve.broker.background import Timer
 from varve.broker.broker import Broker
@@ -132,7 +132,7 @@ class _ServerThread:
 
 
 class KafkaKit(Closing):
-    """A server whose store and clock the test controls; use it as a context manager.
+    """A server whose store and clock the test controls; it runs inside a `with` block.
 
     `settings` are those of `varve.open`. `broker` and `server` are settings of the server; by
     default it is configured as by `varve serve`, but listens on a free port.
@@ -160,7 +160,10 @@ class KafkaKit(Closing):
         # Tests should not wait for more members to join a new group.
         self._parts = {"groups": GroupSettings(group_initial_rebalance_delay_ms=0), **parts}
         self._running: _ServerThread | None = None
+
+    def __enter__(self) -> Self:
         self._start()
+        return self
 
     # The server
 
@@ -181,7 +184,7 @@ class KafkaKit(Closing):
 
     def _get_server(self) -> Server:
         if self._running is None or self._running.server is None:
-            raise Closed("the kit's server is stopped; call restart() first")
+            raise Closed("the kit's server does not run: use the kit in a `with` block")
         return self._running.server
 
     def _start(self) -> None:

@@ -114,7 +114,7 @@ def _expire_batch(
         inlined = tiered.manifests.unfold(manifest, start_offset=start, end_offset=end)
         listed = [segment.id for segment in inlined.segments if segment.id in ids]
         changed = inlined.start_delete(
-            listed, at_ms=now_ms, replaced_until_ms=now_ms + tiered.replaced_ms
+            listed, at_ms=now_ms, replaced_until_ms=now_ms + tiered.replaced_retention_ms
         )
         return changed.raise_log_start(log.log_start_offset)
 

@@ -54,9 +54,9 @@ class TieredPartition:
     """One partition in both tiers.
 
     `manifest` and `copied_offset` are the last known ones, None before the first load. A thread
-    that changes the remote tier holds `work`. `replaced_ms` is how long the objects of a replaced
-    segment stay. Without `may_be_new` a missing manifest is an error, as segments were copied
-    before. `remote` is the reader, None before the first read.
+    that changes the remote tier holds `work`. `replaced_retention_ms` is how long the
+    objects of a replaced segment stay. Without `may_be_new` a missing manifest is an error, as
+    segments were copied before. `remote` is the reader, None before the first read.
     """
 
     log: Log
@@ -68,7 +68,7 @@ class TieredPartition:
     random: random.Random
     metrics: TierMetrics
     writer: str
-    replaced_ms: int
+    replaced_retention_ms: int
     manifest_retention_ms: int
     work: threading.RLock = field(default_factory=threading.RLock)
     manifest: Manifest | None = None
@@ -415,7 +415,7 @@ class TieredPartitions:
             random=self._manifests.random,
             metrics=self.metrics,
             writer=self._writer,
-            replaced_ms=self.settings.replaced_ms,
+            replaced_retention_ms=self.settings.replaced_retention_ms,
             manifest_retention_ms=self.settings.varve_tier_manifest_retention_ms,
             may_be_new=self._may_be_new,
         )

@@ -98,7 +98,7 @@ class TierSettings:
         check_settings(self)
 
     @property
-    def replaced_ms(self) -> int:
+    def replaced_retention_ms(self) -> int:
         """How long objects of replaced and expired segments stay: retained manifests name them."""
         return max(self.varve_tier_grace_ms, self.varve_tier_manifest_retention_ms)
 

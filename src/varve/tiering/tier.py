@@ -289,7 +289,7 @@ class Tier:
 
     def remote_segments(self, partition: TopicPartition) -> RemoteSegments:
         """All remote segments of a partition; raises Unavailable when the store is down."""
-        delay_ms = self.settings.replaced_ms
+        delay_ms = self.settings.replaced_retention_ms
         return read_remote_segments(self.partitions.get(partition), delete_delay_ms=delay_ms)
 
     def status(self, partition: TopicPartition) -> TierStatus:

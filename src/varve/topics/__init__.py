@@ -2,24 +2,24 @@
 
 from varve.topics.cluster import Cluster, OffsetRange, TopicInfo, TopicReader, TransactionalWriter
 from varve.topics.kafka_cluster import KafkaCluster
-from varve.topics.kafka_transaction import KafkaTransaction
+from varve.topics.kafka_transaction import KafkaTransactionalWriter
 from varve.topics.opening import open_cluster
 from varve.topics.position import HistoryMark, LogTruncated, Position
 from varve.topics.reading import find_break, read_last, read_range
 from varve.topics.store_cluster import StoreCluster
-from varve.topics.store_transaction import StoreCoordinator, StoreTransaction
+from varve.topics.store_transaction import StoreCoordinator, StoreTransactionalWriter
 
 __all__ = [
     "Cluster",
     "HistoryMark",
     "KafkaCluster",
-    "KafkaTransaction",
+    "KafkaTransactionalWriter",
     "LogTruncated",
     "OffsetRange",
     "Position",
     "StoreCluster",
     "StoreCoordinator",
-    "StoreTransaction",
+    "StoreTransactionalWriter",
     "TopicInfo",
     "TopicReader",
     "TransactionalWriter",

@@ -18,7 +18,7 @@ from varve.kafka_client.address import ClusterAddress
 from varve.kafka_client.client import DEFAULT_COUNT, EARLIEST, LATEST, KafkaClient, TopicMetadata
 from varve.records import BatchHeader, CommittedBatches, decode_header
 from varve.topics.cluster import OffsetRange, TopicInfo
-from varve.topics.kafka_transaction import KafkaTransaction
+from varve.topics.kafka_transaction import KafkaTransactionalWriter
 from varve.topics.position import LogTruncated, Position
 from varve.topics.reading import find_break
 from varve.wire.errors import ErrorCode, RetriableError, raise_for_code
@@ -76,9 +76,11 @@ class KafkaCluster:
     ) -> "KafkaReader":
         return KafkaReader(self.client, topic, isolation=isolation)
 
-    def writer(self, transactional_id: str, *, timeout_ms: int | None = None) -> KafkaTransaction:
+    def writer(
+        self, transactional_id: str, *, timeout_ms: int | None = None
+    ) -> KafkaTransactionalWriter:
         """Writes exactly once, by the transaction coordinator of the cluster."""
-        return KafkaTransaction(
+        return KafkaTransactionalWriter(
             self.client, transactional_id, timeout_ms=timeout_ms or self.address.timeout_ms
         )
 

@@ -17,7 +17,7 @@ from varve.kafka_client.transaction import CommittedOffset, TransactionalProduce
 from varve.records import Producer, decode_header, stamp_producer_all
 
 
-class KafkaTransaction:
+class KafkaTransactionalWriter:
     """A transactional writer through the Kafka protocol."""
 
     def __init__(self, client: KafkaClient, transactional_id: str, *, timeout_ms: int) -> None:

@@ -18,7 +18,7 @@ from varve.records import BatchHeader, CommittedBatches, decode_header
 from varve.topics.cluster import OffsetRange, TopicInfo
 from varve.topics.position import LogTruncated, Position
 from varve.topics.reading import find_break
-from varve.topics.store_transaction import StoreCoordinator, StoreTransaction
+from varve.topics.store_transaction import StoreCoordinator, StoreTransactionalWriter
 
 
 class StoreCluster:
@@ -56,9 +56,9 @@ class StoreCluster:
     ) -> "StoreReader":
         return StoreReader(self, topic, isolation=isolation)
 
-    def writer(self, coordinator: StoreCoordinator) -> StoreTransaction:
+    def writer(self, coordinator: StoreCoordinator) -> StoreTransactionalWriter:
         """Writes exactly once; the coordinator remembers which transactions are committed."""
-        return StoreTransaction(self.store, coordinator)
+        return StoreTransactionalWriter(self.store, coordinator)
 
     def new_session(self) -> "StoreCluster":
         return self

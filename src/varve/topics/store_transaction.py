@@ -3,8 +3,8 @@
 A `StoreCoordinator` records durably which transactions are committed; the logs only hold their
 batches and markers. `dedup` records commits in its progress topic, the Spark sink in a ledger.
 
-Invariant  all batches are on disk before the coordinator decides, and a marker that commits is
-           written only after it has decided.
+Invariant  all batches are on disk before the coordinator records the commit, and a marker that
+           commits is written only after it has.
 Crash      `init_transactions` ends the open transactions of earlier writers, as decided.
 Threads    one.
 """
@@ -33,18 +33,18 @@ class StoreCoordinator(Protocol):
     def init_producer(self) -> Producer:
         """Fences earlier writers and ends their transactions; returns the producer to use."""
 
-    def decide(self, transaction: "StoreTransaction") -> None:
-        """Makes the commit durable. All batches are on disk; no marker is written yet."""
+    def record_commit(self, writer: "StoreTransactionalWriter") -> None:
+        """Makes the decision to commit durable; all batches are on disk, no marker is written."""
 
-    def finish(self, transaction: "StoreTransaction") -> None:
+    def finish(self, writer: "StoreTransactionalWriter") -> None:
         """Called after the markers are written."""
 
-    def resolve(self, transaction: "StoreTransaction") -> None:
-        """Ends a failed or aborted transaction in every log, as it was decided."""
+    def end_as_decided(self, writer: "StoreTransactionalWriter") -> None:
+        """Ends a failed or aborted transaction in each log; commits it only if that is recorded."""
 
 
-class StoreTransaction:
-    """A transactional writer to logs of a store."""
+class StoreTransactionalWriter:
+    """A `TransactionalWriter` to logs of a store, for any number of transactions."""
 
     def __init__(self, store: Store, coordinator: StoreCoordinator) -> None:
         self.next_sequences: dict[TopicPartition, int] = {}
@@ -79,6 +79,10 @@ class StoreTransaction:
         *,
         default_timestamp: int | None = None,
     ) -> Mapping[TopicPartition, int]:
+        """Appends to the open transaction, or begins one; the end offsets of these partitions.
+
+        An error ends the transaction, and the writer needs `init_transactions` again.
+        """
         producer = self.producer
         try:
             return {
@@ -87,7 +91,7 @@ class StoreTransaction:
                 if partition_batches
             }
         except StoreError:
-            self._resolve_after_error()
+            self._end_after_error()
             raise
 
     def _append(
@@ -112,15 +116,20 @@ class StoreTransaction:
         return log.end_offset
 
     def commit(self) -> None:
+        """Syncs the batches, records the commit, writes the markers.
+
+        An error before the commit is recorded aborts the transaction; after a later one the next
+        writer writes the missing markers. In both cases the writer needs `init_transactions` again.
+        """
         producer = self.producer
         try:
             for log in self._logs.values():
                 log.flush()
-            self._coordinator.decide(self)
+            self._coordinator.record_commit(self)
         except StoreError:
-            self._resolve_after_error()
+            self._end_after_error()
             raise
-        # A failure from here on leaves a decided transaction: the next writer ends it.
+        # A failure from here on leaves a recorded commit: the next writer ends the transaction.
         self._producer = None
         for log in self._logs.values():
             write_marker(log, producer, is_committed=True)
@@ -129,13 +138,14 @@ class StoreTransaction:
         self._logs.clear()
 
     def abort(self) -> None:
-        self._coordinator.resolve(self)
+        """Ends the open transaction, if any; the writer remains usable."""
+        self._coordinator.end_as_decided(self)
         self._logs.clear()
 
-    def _resolve_after_error(self) -> None:
+    def _end_after_error(self) -> None:
         """Ends the transaction, as readers wait for it. If that fails, the next writer ends it."""
         with suppress(StoreError):
-            self._coordinator.resolve(self)
+            self._coordinator.end_as_decided(self)
         self._producer = None
         self._logs.clear()
 

@@ -24,7 +24,7 @@ from varve.foundation.errors import (
 )
 from varve.records import Producer, Record, build_batch
 from varve.testing.faulty_disk import CrashMode, FaultyFileSystem
-from varve.topics import StoreCluster, StoreTransaction, read_range
+from varve.topics import StoreCluster, StoreTransactionalWriter, read_range
 from varve.topics.store_transaction import FIRST_PRODUCER_ID
 
 TOPICS = DedupTopics(input="in", output="out", name="out", side="late")
@@ -50,7 +50,7 @@ def commit_of(position: int, *values: bytes, side: tuple[bytes, ...] = ()) -> Ta
 
 def append_progress(store: Store, writer: PartitionWriter) -> None:
     """The step of a commit before its marker."""
-    assert isinstance(writer.transaction, StoreTransaction)
+    assert isinstance(writer.transaction, StoreTransactionalWriter)
     assert isinstance(writer._coordinator, ProgressCoordinator)
     log = store.topic("out-dedup-progress").partition(0).log
     writer._coordinator._append_progress(writer.transaction, log)
@@ -251,7 +251,7 @@ def test_epochs_that_are_used_up_go_on_with_another_producer(store: Store) -> No
     backend = make_backend(store)
     backend.open_task(0)
     transaction = backend._writers[0].transaction
-    assert isinstance(transaction, StoreTransaction)
+    assert isinstance(transaction, StoreTransactionalWriter)
     first = transaction.producer.id
     transaction._producer = Producer(first, (1 << 15) - 2)
     backend.commit(0, commit_of(1, b"a"))

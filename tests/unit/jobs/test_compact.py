@@ -113,7 +113,7 @@ def test_a_segment_without_a_key_index_gets_one() -> None:
     assert remote.bench.readable()[0].find_part("keys") is None
     remote.bench.fill(4)
     remote.copy()
-    settings = CompactSettings(log=tiered(), is_forced=True, replaced_ms=5000)
+    settings = CompactSettings(log=tiered(), is_forced=True, replaced_retention_ms=5000)
     assert remote.compact(settings=settings).records[Reason.SUPERSEDED] == 4
     assert all(one.find_part("keys") is not None for one in remote.bench.segments())
     remote.check()

@@ -65,7 +65,7 @@ class Orders:
         result = compact_partitions(
             StoreAccess(self.kit.objects, random.Random(self.jobs)),
             [self.home],
-            settings=CompactSettings(log=log.settings, is_forced=True, replaced_ms=1_000),
+            settings=CompactSettings(log=log.settings, is_forced=True, replaced_retention_ms=1_000),
             runner=LocalRunner(),
             clock=self.kit.clock,
             random=random.Random(-self.jobs),

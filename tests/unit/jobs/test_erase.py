@@ -26,7 +26,7 @@ from varve.jobs.derived_outputs import (
     RemoteOutputRegistry,
 )
 from varve.jobs.erase.erasure import erase, new_erasure_id
-from varve.jobs.erase.outputs import OutputErasure
+from varve.jobs.erase.outputs import OutputErasure, find_topic_outputs
 from varve.jobs.erase.request import ErasureRequest, FieldMatch, RescanMode, ValueFormat
 from varve.jobs.erase.targets import forget_output, list_outputs
 from varve.jobs.erase.tasks import NotErased
@@ -492,6 +492,27 @@ def test_files_and_topics_elsewhere_are_named_as_out_of_reach(bench: ErasureBenc
     assert "topic copy at /other was made of orders: erase it there" in receipt["out_of_reach"]
     assert any("files at /exports" in one for one in receipt["out_of_reach"])
     assert any("checkpoint at /checkpoint" in one for one in receipt["out_of_reach"])
+
+
+@pytest.mark.parametrize(
+    ("registered", "reachable"),
+    [
+        ("s3://bucket/prefix/", "s3://bucket/prefix"),
+        ("S3://bucket/prefix", "s3://bucket/prefix/"),
+        ("file:/data%20a/", "/data a"),
+        ("/data:1/x", "file:/data%3A1/x"),
+    ],
+)
+def test_a_derived_topic_is_reachable_however_its_location_is_written(
+    registered: str, reachable: str
+) -> None:
+    registry = RemoteOutputRegistry(MemoryObjectStore(), "cluster")
+    output = DerivedOutput(
+        kind=OutputKind.TOPIC, topic="orders", topic_id="id", place=registered, name="copy"
+    )
+    registry.note(output)
+    found = find_topic_outputs([registry], "orders", "id", reachable=[reachable])
+    assert (found.topics, found.out_of_reach) == ((output,), ())
 
 
 def test_a_staging_folder_is_out_of_reach_only_while_it_holds_files(tmp_path: Path) -> None:

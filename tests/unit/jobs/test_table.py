@@ -24,7 +24,7 @@ from varve.jobs.derived_outputs import OutputKind
 from varve.jobs.source.topic_source import PartitionSource
 from varve.jobs.table import table_state
 from varve.jobs.table.definition import TableMode, TableSettings, ValueFormat
-from varve.jobs.table.plan import has_tombstones
+from varve.jobs.table.plan import keeps_unread_tombstones
 from varve.jobs.table.table_state import OFFSETS, SyncState, read_sync_state, referenced_paths
 from varve.jobs.tasks import LocalRunner, Task, TaskError
 from varve.records import Record
@@ -493,18 +493,18 @@ def test_a_table_made_anew_keeps_the_expired_rows_it_is_to_keep(
 def test_tombstones_are_there_above_what_was_cleaned() -> None:
     """However young the table is: a compaction may have let go of them at once."""
     known = SyncState({0: 4}, {}, synced_ms=1 << 60, is_remote=True)
-    assert not has_tombstones(known, 0, (0, 7), 6, True)
-    assert has_tombstones(known, 0, (0, 7), 4, True)
-    assert not has_tombstones(known, 0, (0, 7), 4, False)
-    assert has_tombstones(known, 0, (4, 7), 6, True)
-    assert has_tombstones(known, 0, (0, 4), 6, True)
-    assert has_tombstones(known, 1, (0, 7), 6, True)
+    assert not keeps_unread_tombstones(known, 0, (0, 7), 6, True)
+    assert keeps_unread_tombstones(known, 0, (0, 7), 4, True)
+    assert not keeps_unread_tombstones(known, 0, (0, 7), 4, False)
+    assert keeps_unread_tombstones(known, 0, (4, 7), 6, True)
+    assert keeps_unread_tombstones(known, 0, (0, 4), 6, True)
+    assert keeps_unread_tombstones(known, 1, (0, 7), 6, True)
 
 
 def test_tombstones_may_be_gone_where_the_note_of_a_compaction_was_lost() -> None:
     known = SyncState({0: 4}, {}, is_remote=True, cleaned={0: 3})
-    assert has_tombstones(known, 0, (0, 7), 3, True)
-    assert not has_tombstones(known, 0, (0, 7), 0, True)
+    assert keeps_unread_tombstones(known, 0, (0, 7), 3, True)
+    assert not keeps_unread_tombstones(known, 0, (0, 7), 0, True)
 
 
 def test_a_deleted_key_leaves_the_table_whatever_compactions_were_told(tmp_path: Path) -> None:

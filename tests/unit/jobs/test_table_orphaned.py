@@ -55,9 +55,9 @@ def left(bench: TableBench) -> list[Path]:
 
 
 def erase(
-    bench: TableBench, wanted: ErasedRows = KEY, *, others: tuple[DerivedOutput, ...] = ()
+    bench: TableBench, wanted: ErasedRows = KEY, *, siblings: tuple[DerivedOutput, ...] = ()
 ) -> ErasedOutput:
-    return erase_from_table(output(bench), {}, wanted, others=others)
+    return erase_from_table(output(bench), {}, wanted, siblings=siblings)
 
 
 def test_files_of_a_dropped_table_go(bench: TableBench) -> None:
@@ -141,10 +141,10 @@ def test_a_table_that_another_note_still_has_is_left_to_it(bench: TableBench) ->
     catalog.close()
     noted = output(bench)
     other = replace(noted, how=moved.how(), name=TABLE, place="elsewhere")
-    done = erase(bench, others=(noted, other))
+    done = erase(bench, siblings=(noted, other))
     assert (done.rows, done.removed) == (0, ())
     assert len(done.out_of_reach) == 2
-    assert erase_from_table(other, {}, KEY, others=(noted, other)).rows == 2
+    assert erase_from_table(other, {}, KEY, siblings=(noted, other)).rows == 2
 
 
 def test_files_that_are_not_known_to_be_of_the_topic_are_told(bench: TableBench) -> None:

@@ -1,9 +1,9 @@
 """Replaces the input segments of a compaction with its output segments in one manifest commit.
 
 Invariant  a group is committed only if its input segments are still readable. Groups are committed
-           oldest first and stop at the first group that cannot be: a tombstone must outlive the
-           records that it deletes. The balances of all groups are checked and stored before the
-           commit.
+           oldest first; the commit stops at the first group that cannot be committed, because a
+           tombstone must outlive the records that it deletes. The balances of all groups are
+           checked and stored before the commit.
 Crash      readers see the old segments before the commit and the new segments after it.
 """
 
@@ -16,31 +16,39 @@ from varve.cleaning.compaction.plan import sum_by_reason
 from varve.cleaning.compaction.segment_plan import RunRules, SegmentFigures
 from varve.cleaning.removals.removal import Removal, RemovalKind, encode_removal, hex_digest
 from varve.commit_log import LogSettings, TopicPartition
-from varve.jobs.compact.tasks import WRITER, WrittenGroup
+from varve.jobs.compact.tasks import WRITER, GroupOutput
 from varve.tiering.manifest.manifest import Manifest
 from varve.tiering.manifest.segment import RemoteSegment, SegmentState
 from varve.tiering.manifest.store import ManifestStore
 
 
 @dataclass(frozen=True, slots=True)
-class DoneGroup:
-    """A written group, its input segments and their planned figures."""
+class WrittenGroup:
+    """A group whose output segment is written and announced, but not yet committed.
+
+    `plans` are the planned figures of the input segments; an erasure has none.
+    """
 
     inputs: tuple[RemoteSegment, ...]
     plans: tuple[SegmentFigures, ...]
-    written: WrittenGroup
+    output: GroupOutput
 
     @property
     def base_offset(self) -> int:
         return self.inputs[0].base_offset
 
     @property
-    def end_offset(self) -> int:
+    def last_offset(self) -> int:
         return self.inputs[-1].end_offset
 
 
 def balance_group(
-    group: DoneGroup, *, id: int, partition: TopicPartition, rules: RunRules, settings: LogSettings
+    group: WrittenGroup,
+    *,
+    id: int,
+    partition: TopicPartition,
+    rules: RunRules,
+    settings: LogSettings,
 ) -> Removal:
     """Computes and checks the balance of a group; raises Unbalanced."""
     balance = Removal(
@@ -49,11 +57,11 @@ def balance_group(
         kind=RemovalKind.COMPACTION,
         at_ms=rules.now_ms,
         inputs=tuple(figures.summary for figures in group.plans),
-        outputs=(group.written.summary,),
+        outputs=(group.output.summary,),
         records=sum_by_reason([figures.records for figures in group.plans]),
         bytes=sum_by_reason([figures.bytes for figures in group.plans]),
         keys_before=hex_digest(*(figures.digest for figures in group.plans)),
-        keys_after=hex_digest(group.written.digest),
+        keys_after=hex_digest(group.output.digest),
         rule=(
             f"cleanup.policy {','.join(settings.cleanup_policy)} in remote segments: the latest "
             f"record of each key below offset {rules.first_uncleanable_offset}; tombstones and "
@@ -76,15 +84,16 @@ class GroupState(Enum):
     """The state of a group in the manifest that the commit is applied to."""
 
     READY = auto()
-    DONE = auto()
+    ALREADY_COMMITTED = auto()
     EXPIRED = auto()
     CHANGED = auto()
 
 
 @dataclass
 class CompactCommit:
-    """One commit, with its `committed` and `voided` groups.
+    """One commit, and after `run` its `committed` and `voided` groups.
 
+    A group is voided, not committed, if its segments have expired or changed since it was planned.
     `stale` maps the ids of segments that were not worth rewriting to their stale bytes. `clean_end`
     is the end offset of the compacted part if every group is committed. The groups are within
     [`start_offset`, `end_offset`). The groups of an erasure are independent of each other
@@ -92,18 +101,18 @@ class CompactCommit:
     """
 
     manifests: ManifestStore
-    groups: Sequence[DoneGroup]
+    groups: Sequence[WrittenGroup]
     _: KW_ONLY
     start_offset: int
     end_offset: int
     now_ms: int
-    replaced_ms: int
+    replaced_retention_ms: int
     stale: Mapping[str, int] = field(default_factory=dict)
     clean_end: int = 0
     writer: str = WRITER
     is_ordered: bool = True
-    committed: list[DoneGroup] = field(init=False)
-    voided: list[DoneGroup] = field(init=False)
+    committed: list[WrittenGroup] = field(init=False)
+    voided: list[WrittenGroup] = field(init=False)
 
     def run(self) -> Manifest:
         return self.manifests.commit(
@@ -111,6 +120,7 @@ class CompactCommit:
         )
 
     def _change(self, manifest: Manifest) -> Manifest:
+        # The segments of the range may be in pages of the manifest: `unfold` lists them in it.
         unfolded = self.manifests.unfold(
             manifest, start_offset=self.start_offset, end_offset=self.end_offset
         )
@@ -130,13 +140,13 @@ class CompactCommit:
                 unfolded = self._replace_inputs(unfolded, group)
         return self._update_stale_bytes(unfolded).raise_cleaned_up_to(clean_end)
 
-    def _replace_inputs(self, manifest: Manifest, group: DoneGroup) -> Manifest:
+    def _replace_inputs(self, manifest: Manifest, group: WrittenGroup) -> Manifest:
         changed = manifest.start_delete(
             [segment.id for segment in group.inputs],
             at_ms=self.now_ms,
-            replaced_until_ms=self.now_ms + self.replaced_ms,
+            replaced_until_ms=self.now_ms + self.replaced_retention_ms,
         )
-        announced = changed.get_segment(group.written.segment.id)
+        announced = changed.get_segment(group.output.segment.id)
         return changed.finish(
             replace(announced, state=SegmentState.COPY_FINISHED, at_ms=self.now_ms)
         )
@@ -149,12 +159,12 @@ class CompactCommit:
         return manifest
 
 
-def _find_group_state(manifest: Manifest, group: DoneGroup, *, is_ordered: bool) -> GroupState:
-    output = manifest.find_segment(group.written.segment.id)
+def _find_group_state(manifest: Manifest, group: WrittenGroup, *, is_ordered: bool) -> GroupState:
+    output = manifest.find_segment(group.output.segment.id)
     if output is not None and output.is_readable:
-        return GroupState.DONE
+        return GroupState.ALREADY_COMMITTED
     # Expired segments need no compaction; an erasure rewrites them until they are deleted.
-    if is_ordered and group.end_offset < manifest.log_start_offset:
+    if is_ordered and group.last_offset < manifest.log_start_offset:
         return GroupState.EXPIRED
     segments = [manifest.find_segment(segment.id) for segment in group.inputs]
     is_same = all(segment is not None and segment.is_readable for segment in segments)
@@ -162,7 +172,7 @@ def _find_group_state(manifest: Manifest, group: DoneGroup, *, is_ordered: bool)
     return GroupState.READY if is_same and is_announced else GroupState.CHANGED
 
 
-def add_parts(
+def add_key_indexes(
     manifests: ManifestStore, indexed: Mapping[str, RemoteSegment], *, now_ms: int
 ) -> None:
     """Adds new key indexes to the manifest; `indexed` maps segment ids to segments with them."""

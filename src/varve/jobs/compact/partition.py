@@ -41,8 +41,8 @@ from varve.foundation.errors import StoreError
 from varve.jobs.compact import cleanable
 from varve.jobs.compact.commit import (
     CompactCommit,
-    DoneGroup,
-    add_parts,
+    WrittenGroup,
+    add_key_indexes,
     balance_group,
     encode_evidence,
 )
@@ -184,7 +184,7 @@ class PartitionCompaction:
 
     def _clean(
         self, run: "_Pass"
-    ) -> Stages[tuple[CleaningPlan[SegmentFigures], list[DoneGroup], int]]:
+    ) -> Stages[tuple[CleaningPlan[SegmentFigures], list[WrittenGroup], int]]:
         """Returns the plan, the written groups, and the end offset of the clean part."""
         segments, inputs = yield from self._find_latest(run)
         plan, clean_end = yield from self._plan(run, segments, inputs)
@@ -279,7 +279,7 @@ class PartitionCompaction:
                 segments[segment.id] = replace(
                     segment, parts=(*others, indexed.part), key_count=indexed.header.entry_count
                 )
-        add_parts(self._manifests, segments, now_ms=self._now_ms)
+        add_key_indexes(self._manifests, segments, now_ms=self._now_ms)
         chain = tuple(segments.get(segment.id, segment) for segment in scope.chain)
         return cleanable.Scope(chain, scope.cleanable), tuple(
             headers.get(segment.base_offset) for segment in scope.segments
@@ -385,7 +385,7 @@ class PartitionCompaction:
         plan: CleaningPlan[SegmentFigures],
         segments: Sequence[JudgedSegment],
         inputs: PassInputs,
-    ) -> Stages[list[DoneGroup]]:
+    ) -> Stages[list[WrittenGroup]]:
         """Returns the written groups up to the first one with a damaged segment."""
         numbers = {segment.segment.base_offset: number for number, segment in enumerate(segments)}
         tasks = []
@@ -394,12 +394,12 @@ class PartitionCompaction:
             members = tuple(segments[first : first + len(group)])
             tasks.append(RewriteTask(new_id(self.random), first, members))
         outcomes = yield from self._run_stage(Stage("rewrite", tasks, inputs))
-        done: list[DoneGroup] = []
+        done: list[WrittenGroup] = []
         for task, group, outcome in zip(tasks, plan.groups, outcomes, strict=True):
             if self._result.is_damage(outcome):
                 self._is_cut = True
                 break
-            done.append(DoneGroup(task.inputs, group, get_result(outcome)))
+            done.append(WrittenGroup(task.inputs, group, get_result(outcome)))
         self._result.voided_groups += len(tasks) - len(done)
         return done
 
@@ -409,7 +409,7 @@ class PartitionCompaction:
         self,
         scope: cleanable.Scope,
         plan: CleaningPlan[SegmentFigures],
-        groups: Sequence[DoneGroup],
+        groups: Sequence[WrittenGroup],
         clean_end: int,
         evidence_id: str,
     ) -> None:
@@ -441,7 +441,7 @@ class PartitionCompaction:
             start_offset=scope.segments[0].base_offset,
             end_offset=clean_end,
             now_ms=self._now_ms,
-            replaced_ms=self.settings.replaced_ms,
+            replaced_retention_ms=self.settings.replaced_retention_ms,
         )
         self._result.add_manifest(commit.run())
         self._result.add_commit(commit)

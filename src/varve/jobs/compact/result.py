@@ -149,8 +149,8 @@ class PartitionResult(JsonFields):
     def add_commit(self, commit: CompactCommit) -> None:
         for group in commit.committed:
             self._add_rewritten(group.plans)
-            self.bytes_read += group.written.bytes_read
-            self.bytes_written += group.written.segment.size
+            self.bytes_read += group.output.bytes_read
+            self.bytes_written += group.output.segment.size
         if commit.voided:
             self.voided_groups += len(commit.voided)
             self.add_note(

@@ -22,7 +22,7 @@ class CompactSettings:
     `is_dry_run` plans and changes nothing. `takes_over` takes the lease of a partition from another
     job. A planning task reads about `range_bytes` of key indexes and uses `buffer_bytes` of memory.
     Plans with more than `inline_bytes` of bits are stored in the bucket. The objects of replaced
-    segments are retained for `replaced_ms`.
+    segments are retained for `replaced_retention_ms`.
     """
 
     log: LogSettings
@@ -32,7 +32,7 @@ class CompactSettings:
     buffer_bytes: int = _BUFFER_BYTES
     range_bytes: int = _RANGE_BYTES
     inline_bytes: int = INLINE_BYTES
-    replaced_ms: int = field(default_factory=lambda: TierSettings().replaced_ms)
+    replaced_retention_ms: int = field(default_factory=lambda: TierSettings().replaced_retention_ms)
 
     def __post_init__(self) -> None:
         if not self.log.is_compacted:
@@ -40,10 +40,10 @@ class CompactSettings:
                 f"cleanup.policy is {','.join(self.log.cleanup_policy)}: only topics whose policy "
                 "includes compact can be compacted"
             )
-        if self.range_bytes <= 0 or self.replaced_ms < 0:
+        if self.range_bytes <= 0 or self.replaced_retention_ms < 0:
             raise InvalidRequest(
-                f"range_bytes {self.range_bytes} must be above 0, replaced_ms {self.replaced_ms} "
-                "at least 0"
+                f"range_bytes {self.range_bytes} must be above 0, "
+                f"replaced_retention_ms {self.replaced_retention_ms} at least 0"
             )
 
     @property

@@ -279,7 +279,7 @@ class SegmentsTask:
 
 
 @dataclass(frozen=True, slots=True)
-class WrittenGroup:
+class GroupOutput:
     """An uploaded group under an announced id, not readable yet."""
 
     segment: RemoteSegment
@@ -313,7 +313,7 @@ class GroupRewrite:
     stale_bytes: int | None = 0
     writer: str = WRITER
 
-    def run(self) -> WrittenGroup:
+    def run(self) -> GroupOutput:
         fs = remote_files.ScratchFileSystem()
         with remote_files.scratch() as directory, self.files:
             written = write_group(
@@ -336,7 +336,7 @@ class GroupRewrite:
                 now_ms=self.now_ms,
             )
             upload.upload_parts(self.bucket.objects(), self.partition, segment, contents)
-        return WrittenGroup(segment, written.summary, written.digest, written.bytes_read)
+        return GroupOutput(segment, written.summary, written.digest, written.bytes_read)
 
     def _list_contents(
         self, fs: FileSystem, directory: str, written: WrittenSegment
@@ -400,7 +400,7 @@ class RewriteTask:
     def read_bytes(self) -> int:
         return sum(segment.segment.size for segment in self.segments)
 
-    def run(self, shared: PassInputs) -> WrittenGroup:
+    def run(self, shared: PassInputs) -> GroupOutput:
         files = remote_files.open_files(shared.bucket.objects, shared.partition, self.inputs)
         return GroupRewrite(
             shared.bucket,

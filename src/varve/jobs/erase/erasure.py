@@ -3,7 +3,7 @@
 1. A search reads all segments and finds those with a match. Damage ends the erasure here, before
    anything is changed.
 2. Outputs derived from the topics lose their rows, while the log still has the records.
-3. Segments with a match are rewritten, in local logs and then in the cold tier, and the replaced
+3. Segments with a match are rewritten, in local logs and then in the remote tier, and the replaced
    files and objects are deleted.
 4. A re-scan reads all remaining files and objects. If it finds records that were copied or added
    during the run, another pass follows, up to PASSES_MAX.
@@ -122,10 +122,10 @@ class Erasure:
             raise
 
     def _preview(self, matches: _Matches) -> ErasureResult:
-        tier = self.targets.tier
+        remote = self.targets.remote
         cost = None
-        if tier is not None:
-            cost = estimate_cost(matches.remote, default_prices(tier.bucket.objects().name))
+        if remote is not None:
+            cost = estimate_cost(matches.remote, default_prices(remote.bucket.objects().name))
         return self._result(self._out_of_reach({}), is_dry_run=True, cost=cost)
 
     def _run(self, matches: _Matches) -> ErasureResult:
@@ -242,19 +242,21 @@ class Erasure:
         return any(changes.is_waiting for changes in remote)
 
     def _local_erasures(self, topic: TopicTarget) -> list[LocalErasure]:
-        hot = self.targets.hot
+        local = self.targets.local
         return [
-            LocalErasure(log, self._matchers[topic.name], self.request, fs=hot.fs, clock=self.clock)
+            LocalErasure(
+                log, self._matchers[topic.name], self.request, fs=local.fs, clock=self.clock
+            )
             for log in topic.logs
-            if hot is not None
+            if local is not None
         ]
 
     def _remote_erasures(self, topic: TopicTarget) -> list[RemoteErasure]:
-        tier = self.targets.tier
+        remote = self.targets.remote
         return [
             RemoteErasure(
                 partition,
-                tier.bucket,
+                remote.bucket,
                 self._matchers[topic.name],
                 self.request,
                 clock=self.clock,
@@ -262,19 +264,19 @@ class Erasure:
                 owns_copies=bool(topic.logs),
             )
             for partition in topic.partitions
-            if tier is not None
+            if remote is not None
         ]
 
     def _forget_indexes(self, ids: Sequence[str]) -> None:
         """Deletes cached index files of replaced remote segments."""
-        hot = self.targets.hot
-        if hot is None or not ids:
+        local = self.targets.local
+        if local is None or not ids:
             return
-        for directory in hot.directories:
+        for directory in local.directories:
             cache = f"{directory}/{REMOTE_INDEX_CACHE_DIRECTORY}"
-            for name in hot.fs.names(cache) if hot.fs.exists(cache) else ():
+            for name in local.fs.names(cache) if local.fs.exists(cache) else ():
                 if any(id in name for id in ids):
-                    hot.fs.remove(f"{cache}/{name}")
+                    local.fs.remove(f"{cache}/{name}")
 
     # Outputs
 
@@ -312,8 +314,9 @@ class Erasure:
                 rescan.outputs += 1
 
     def _output_erasure(self, topic: TopicTarget, output: DerivedOutput) -> OutputErasure:
-        settings, others = self.targets.output_settings, topic.outputs.copies
-        return OutputErasure(output, settings, self.runner, others)
+        return OutputErasure(
+            output, self.targets.output_settings, self.runner, topic.outputs.copies
+        )
 
     def _erase_output(self, topic: TopicTarget, output: DerivedOutput) -> ErasedOutput:
         erasure = self._output_erasure(topic, output)
@@ -341,39 +344,39 @@ class Erasure:
 
     def _rescan_topic(self, rescan: Rescan, topic: TopicTarget) -> None:
         matcher = self._matchers[topic.name]
-        if self.targets.tier is not None and topic.partitions:
+        if self.targets.remote is not None and topic.partitions:
             rescan_remote(
                 rescan,
-                self.targets.tier.bucket,
+                self.targets.remote.bucket,
                 topic.partitions,
                 matcher,
                 mode=self.request.rescan,
                 runner=self.runner,
             )
         for log in topic.logs:
-            assert self.targets.hot is not None
+            assert self.targets.local is not None
             log.flush()
-            rescan_local(rescan, self.targets.hot.fs, log.directory, matcher)
+            rescan_local(rescan, self.targets.local.fs, log.directory, matcher)
 
     def _read_done(self, topic: TopicTarget) -> list[PartitionErased]:
         done: list[PartitionErased] = []
         for partition in topic.partitions:
-            assert self.targets.tier is not None
-            done.append(read_remote_erased(self.targets.tier.bucket, partition, self.request.id))
+            assert self.targets.remote is not None
+            done.append(read_remote_erased(self.targets.remote.bucket, partition, self.request.id))
         for log in topic.logs:
-            assert self.targets.hot is not None
+            assert self.targets.local is not None
             changes = self._local_changes.get(log.directory, [])
-            done.append(read_local_erased(self.targets.hot.fs, log, self.request.id, changes))
+            done.append(read_local_erased(self.targets.local.fs, log, self.request.id, changes))
         return done
 
     def _erase_versions(self, done: Sequence[PartitionErased]) -> ErasedVersions:
         """Deletes the versions of objects removed under this id, by this run or earlier ones."""
-        tier = self.targets.tier
-        if tier is None:
+        remote = self.targets.remote
+        if remote is None:
             return ErasedVersions()
         partitions = [partition for topic in self._topics for partition in topic.partitions]
         keys = {change["before"]["key"] for part in done for change in part.objects}
-        return erase_remote_versions(tier.bucket, partitions, keys | self._removed_keys)
+        return erase_remote_versions(remote.bucket, partitions, keys | self._removed_keys)
 
     def _describe(
         self, rescan: Rescan, erased: Mapping[str, Sequence[ErasedOutput]], *, passes: int
@@ -391,9 +394,9 @@ class Erasure:
             "format": FORMAT,
             "varve": __version__,
             "erasure": request.id,
-            "store": None if targets.tier is None else targets.tier.bucket.objects().name,
-            "cluster": None if targets.tier is None else targets.tier.cluster,
-            "directories": [] if targets.hot is None else list(targets.hot.directories),
+            "store": None if targets.remote is None else targets.remote.bucket.objects().name,
+            "cluster": None if targets.remote is None else targets.remote.cluster,
+            "directories": [] if targets.local is None else list(targets.local.directories),
             "request": request.describe(self.random.randbytes(_SALT_BYTES)),
             "asked_ms": request.asked_ms,
             "began_ms": min([self._began_ms, *(balance.at_ms for balance in balances)]),
@@ -514,13 +517,13 @@ def open_targets(
     """
     fs = RealFileSystem()
     paths = tuple(os.path.abspath(directory) for directory in directories)
-    tier = hot = None
+    remote = local = None
     if address is not None:
         for directory in paths:
             if (location := read_location(fs, directory)) is not None:
                 check_remembered("the object store", address.url, location.url, directory)
         search = partial(find_topic, address)
-        tier = BucketTarget(address, find_cluster(address), search, address.url)
+        remote = BucketTarget(address, find_cluster(address), search, address.url)
     if paths:
         try:
             store = stack.enter_context(embedded.open(list(paths), maintain=False))
@@ -529,8 +532,8 @@ def open_targets(
                 f"{error}; stop the process that has it open, or erase from the object store alone "
                 "and from the directory later"
             ) from error
-        hot = DirectoryTarget(store, paths, fs)
-    return ErasureTargets(tier, hot)
+        local = DirectoryTarget(store, paths, fs)
+    return ErasureTargets(remote, local)
 
 
 def new_erasure_id() -> str:

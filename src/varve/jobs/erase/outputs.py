@@ -3,7 +3,6 @@
 Invariant  every registered output is erased, or reported as out of reach.
 """
 
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from varve.jobs.derived_outputs import (
     OutputRegistry,
 )
 from varve.jobs.tasks import TaskRunner
+from varve.object_store.opening import find_scheme, to_url
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +34,8 @@ class TopicOutputs:
 class OutputSettings:
     """Settings for opening outputs, credentials included: the registry stores none.
 
-    Snapshots in a store with the scheme of `store_url`, the bucket of the topic, use its settings
-    in `store` too.
+    A snapshot whose URL has the scheme of `store_url` (the topic's bucket) is opened with `store`,
+    overridden by `snapshots`; every other snapshot with `snapshots`.
     """
 
     snapshots: Mapping[str, GivenValue] = field(default_factory=dict)
@@ -43,40 +43,38 @@ class OutputSettings:
     store_url: str = ""
     store: Mapping[str, GivenValue] = field(default_factory=dict)
 
-    def of(self, output: DerivedOutput) -> Mapping[str, GivenValue]:
+    def for_output(self, output: DerivedOutput) -> Mapping[str, GivenValue]:
         if output.kind is OutputKind.TABLE:
             return self.tables
-        if self.store_url and _scheme(output.place) == _scheme(self.store_url):
+        if self.store_url and _get_scheme(output.place) == _get_scheme(self.store_url):
             return {**self.store, **self.snapshots}
         return self.snapshots
 
 
-def _scheme(place: str) -> str:
-    return place.partition(":")[0] if ":" in place else "file"
-
-
-def _normalize_place(place: str) -> str:
-    """Makes two URLs or paths of the same place equal."""
-    return place if _scheme(place) != "file" else os.path.abspath(place.removeprefix("file:"))
+def _get_scheme(location: str) -> str:
+    return find_scheme(to_url(location))
 
 
 def find_topic_outputs(
     registries: Iterable[OutputRegistry], topic: str, topic_id: str, *, reachable: Sequence[str]
 ) -> TopicOutputs:
-    """Finds the registered outputs of a topic; `reachable` are the places of erasable topics."""
+    """Finds the registered outputs of a topic.
+
+    `reachable` are the URL and directories whose topics the erasure can reach.
+    """
     outputs: dict[str, DerivedOutput] = {}
     for registry in registries:
         for output in registry.find(topic, topic_id):
             other = outputs.get(output.id)
             outputs[output.id] = output if other is None else output.with_locations(other.locations)
-    reached = {_normalize_place(place) for place in reachable}
+    reachable_urls = set(map(to_url, reachable))
     copies, topics, out_of_reach = [], [], []
     for output in outputs.values():
         match output.kind:
             case OutputKind.SNAPSHOT | OutputKind.TABLE:
                 copies.append(output)
             case OutputKind.TOPIC:
-                if _normalize_place(output.place) in reached:
+                if to_url(output.place) in reachable_urls:
                     topics.append(output)
                 else:
                     out_of_reach.append(
@@ -101,38 +99,40 @@ def find_topic_outputs(
 class OutputErasure:
     """Erases rows from one snapshot or table.
 
-    `others` are all snapshots and tables of the topic: their files are not orphans of this output.
+    `siblings` are all snapshots and tables of the topic: their files are not orphans of this one.
     """
 
     output: DerivedOutput
     settings: OutputSettings
     runner: TaskRunner
-    others: Sequence[DerivedOutput] = ()
+    siblings: Sequence[DerivedOutput] = ()
 
     def erase(self, wanted: ErasedRows) -> ErasedOutput:
         """Removes the rows permanently; raises Unavailable if the output cannot be reached."""
-        opening = self.settings.of(self.output)
+        settings = self.settings.for_output(self.output)
         with _name_remedy(self.output):
             if self.output.kind is OutputKind.SNAPSHOT:
                 from varve.jobs.snapshot.erase import erase_from_snapshot
 
-                return erase_from_snapshot(self.output, opening, wanted, runner=self.runner)
+                return erase_from_snapshot(self.output, settings, wanted, runner=self.runner)
             from varve.jobs.table.erase import erase_from_table
 
             return erase_from_table(
-                self.output, opening, wanted, others=self.others, runner=self.runner
+                self.output, settings, wanted, siblings=self.siblings, runner=self.runner
             )
 
     def count(self, wanted: ErasedRows) -> int:
         """Counts the remaining rows in all retained files."""
-        opening = self.settings.of(self.output)
+        settings = self.settings.for_output(self.output)
         if self.output.kind is OutputKind.SNAPSHOT:
             from varve.jobs.snapshot.erase import count_in_snapshot
 
-            return count_in_snapshot(self.output, opening, wanted, runner=self.runner)
+            return count_in_snapshot(self.output, settings, wanted, runner=self.runner)
         from varve.jobs.table.erase import count_in_table
 
-        return count_in_table(self.output, opening, wanted, others=self.others, runner=self.runner)
+        return count_in_table(
+            self.output, settings, wanted, siblings=self.siblings, runner=self.runner
+        )
 
 
 @contextmanager

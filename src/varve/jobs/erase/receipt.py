@@ -107,7 +107,7 @@ class PartitionErased:
 def read_remote_erased(
     bucket: BucketAccess, partition: RemotePath, request: str
 ) -> PartitionErased:
-    """Reads the committed changes of an erasure to a cold partition from its evidence."""
+    """Reads the committed changes of an erasure to a remote partition from its evidence."""
     objects, manifests = bucket.objects(), bucket.manifests(partition)
     live = {
         partition.part_key(segment, LOG_PART)
@@ -174,7 +174,7 @@ def read_local_erased(
 
 
 class _DocumentKind(StrEnum):
-    """The folder of a document in the cold tier, and part of its file name in a log directory."""
+    """The folder of a document in the remote tier, and part of its file name in a log directory."""
 
     RECEIPT = "receipt"
     REQUEST = "erasure"
@@ -182,7 +182,7 @@ class _DocumentKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class _StoredDocument:
-    """The location of a document in the cold tier."""
+    """The location of a document in the remote tier."""
 
     objects: ObjectStore
     key: str
@@ -283,28 +283,28 @@ class ErasureDocuments:
             location.remove()
 
     def _write_locations(self, kind: _DocumentKind) -> list[_DocumentLocation]:
-        """One location for each topic in the cold tier, and one for all local topics."""
+        """One location for each topic in the remote tier, and one for all local topics."""
         remote = list(self._remote_documents(kind))
         is_elsewhere = any(not topic.partitions for topic in self._topics)
         return [*remote, *list(self._local_documents(kind))[:1]] if is_elsewhere else remote
 
     def _reachable(self, kind: _DocumentKind) -> Iterator[_DocumentLocation]:
-        """All possible locations: a local topic may have been copied to the cold tier since."""
+        """All possible locations: a local topic may have been copied to the remote tier since."""
         yield from self._remote_documents(kind)
         yield from self._local_documents(kind)
 
     def _remote_documents(self, kind: _DocumentKind) -> Iterator[_DocumentLocation]:
         for topic in self._topics:
             if topic.partitions:
-                assert self._targets.tier is not None
+                assert self._targets.remote is not None
                 key = self._targets.object_key(topic, kind, self._request.id)
-                yield _StoredDocument(self._targets.tier.bucket.objects(), key)
+                yield _StoredDocument(self._targets.remote.bucket.objects(), key)
 
     def _local_documents(self, kind: _DocumentKind) -> Iterator[_DocumentLocation]:
-        hot = self._targets.hot
-        for directory in () if hot is None else hot.directories:
-            assert hot is not None
-            yield _LocalDocument(hot.fs, f"{directory}/varve-{kind}-{self._request.id}.json")
+        local = self._targets.local
+        for directory in () if local is None else local.directories:
+            assert local is not None
+            yield _LocalDocument(local.fs, f"{directory}/varve-{kind}-{self._request.id}.json")
 
 
 def _read_request(data: bytes, where: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Erases records from one partition of the cold tier, stage by stage.
+"""Erases records from one partition of the remote tier, stage by stage.
 
 1. Tasks search every readable segment, and every replaced segment whose objects still exist, by its
    key index or by a scan. Nothing is changed before all partitions have been searched.
@@ -25,7 +25,7 @@ from varve.cleaning.removals.removal import Removal, encode_removal
 from varve.foundation.clock import Clock
 from varve.foundation.errors import ObjectNotFound, StoreError, Unavailable
 from varve.jobs.compact.cleanable import find_chain, find_leftovers, read_aborted, read_producers
-from varve.jobs.compact.commit import CompactCommit, DoneGroup
+from varve.jobs.compact.commit import CompactCommit, WrittenGroup
 from varve.jobs.erase.receipt import ObjectChange, StoredObject
 from varve.jobs.erase.request import ErasureRequest
 from varve.jobs.erase.result import ErasureCost, OffsetSpool, PartitionErasure
@@ -215,7 +215,7 @@ class RemoteErasure:
         if self._lease is not None:
             self._lease.renew()
         groups = [
-            DoneGroup((task.segment,), (), group.written)
+            WrittenGroup((task.segment,), (), group.written)
             for task, group in zip(tasks, done, strict=True)
         ]
         changes = [self._describe(group) for group in groups]
@@ -226,7 +226,7 @@ class RemoteErasure:
             start_offset=live[0].base_offset,
             end_offset=max(segment.end_offset for segment in live) + 1,
             now_ms=self._now_ms,
-            replaced_ms=self.request.grace_ms,
+            replaced_retention_ms=self.request.grace_ms,
             writer=WRITER,
             is_ordered=False,
         )
@@ -266,11 +266,11 @@ class RemoteErasure:
             for number, segment in enumerate(live, 1)
         ]
 
-    def _describe(self, group: DoneGroup) -> ObjectChange:
+    def _describe(self, group: WrittenGroup) -> ObjectChange:
         objects = self.bucket.objects()
         return ObjectChange(
             find_stored(objects, self.partition, group.inputs[0]),
-            find_stored(objects, self.partition, group.written.segment),
+            find_stored(objects, self.partition, group.output.segment),
         )
 
     def _put_evidence(self, balances: Sequence[Removal], changes: Sequence[ObjectChange]) -> None:

@@ -35,7 +35,7 @@ _TOPICS_MAX: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class BucketTarget:
-    """The cold tier of a cluster; `find_topic` raises NotFound for an unknown topic."""
+    """The remote tier of a cluster; `find_topic` raises NotFound for an unknown topic."""
 
     bucket: BucketAccess
     cluster: str
@@ -67,12 +67,12 @@ class TopicTarget:
 class ErasureTargets:
     """The reachable tiers, and the settings for opening outputs."""
 
-    tier: BucketTarget | None
-    hot: DirectoryTarget | None
+    remote: BucketTarget | None
+    local: DirectoryTarget | None
     output_settings: OutputSettings = field(default_factory=OutputSettings)
 
     def __post_init__(self) -> None:
-        if self.tier is None and self.hot is None:
+        if self.remote is None and self.local is None:
             raise InvalidRequest("give the object store, the log directory, or both")
 
     def find_all(self, names: Sequence[str]) -> list[TopicTarget]:
@@ -103,27 +103,27 @@ class ErasureTargets:
         if topic_id is None:
             raise NotFound(f"topic {name!r:.260} is neither in the object store nor on the disk")
         partitions = () if remote is None else remote.partitions
-        urls = [self.tier.url] if self.tier is not None and self.tier.url else []
-        locations = [*urls, *(self.hot.directories if self.hot is not None else ())]
+        urls = [self.remote.url] if self.remote is not None and self.remote.url else []
+        locations = [*urls, *(self.local.directories if self.local is not None else ())]
         outputs = find_topic_outputs(self.registries(), topic, topic_id, reachable=locations)
         return TopicTarget(topic, topic_id, partitions, logs, outputs)
 
     def _find_remote(self, name: str) -> RemoteTopic | None:
-        if self.tier is None:
+        if self.remote is None:
             return None
         try:
-            return self.tier.find_topic(name)
+            return self.remote.find_topic(name)
         except NotFound:
-            if self.hot is None:
+            if self.local is None:
                 raise
             return None
 
     def _find_logs(self, name: str) -> tuple[tuple[Log, ...], str | None]:
         """Returns the local logs of a topic and its id; empty and None if the store lacks it."""
-        if self.hot is None:
+        if self.local is None:
             return (), None
         try:
-            topic = self.hot.store.topic(name)
+            topic = self.local.store.topic(name)
         except NotFound:
             return (), None
         if topic.id is None:
@@ -135,22 +135,22 @@ class ErasureTargets:
         except NotFound as error:
             raise InvalidRequest(
                 f"topic {name} has partitions that are in none of the log directories "
-                f"{', '.join(self.hot.directories)} ({error}): give every directory of the store"
+                f"{', '.join(self.local.directories)} ({error}): give every directory of the store"
             ) from error
         return logs, encode_topic_id(topic.id)
 
     def registries(self) -> Iterator[OutputRegistry]:
         """Yields the output registries of all tiers."""
-        if self.tier is not None:
-            yield RemoteOutputRegistry(self.tier.bucket.objects(), self.tier.cluster)
-        if self.hot is not None:
-            for directory in self.hot.directories:
-                yield LocalOutputRegistry(directory, self.hot.fs)
+        if self.remote is not None:
+            yield RemoteOutputRegistry(self.remote.bucket.objects(), self.remote.cluster)
+        if self.local is not None:
+            for directory in self.local.directories:
+                yield LocalOutputRegistry(directory, self.local.fs)
 
     def object_key(self, target: TopicTarget, folder: str, id: str) -> str:
-        """The key of a receipt or request of a topic in the cold tier."""
-        assert self.tier is not None
-        return f"{self.tier.cluster}/{target.name}.{target.topic_id}/{folder}/{id}.json"
+        """The key of a receipt or request of a topic in the remote tier."""
+        assert self.remote is not None
+        return f"{self.remote.cluster}/{target.name}.{target.topic_id}/{folder}/{id}.json"
 
 
 def list_outputs(targets: ErasureTargets, topic: str) -> list[DerivedOutput]:
@@ -231,27 +231,45 @@ def _list_request_limits(request: ErasureRequest, unread: int, *, has_outputs: b
     return sentences
 
 
-def _list_leftovers(hot: DirectoryTarget) -> list[str]:
+def _list_unreached_copies(targets: ErasureTargets, topics: Sequence[TopicTarget]) -> list[str]:
+    sentences = []
+    if targets.local is None:
+        sentences.append(
+            "Log directories of servers: none was given. A segment that is copied later may bring "
+            "records back, and outputs made before the topic was tiered are registered only in the "
+            "log directory; erase there as well."
+        )
+    else:
+        sentences.append("Backups and file system snapshots of the log directories.")
+        sentences += _list_leftovers(targets.local)
+        missing = [topic.name for topic in topics if not topic.logs]
+        if missing:
+            sentences.append(
+                f"Local logs of {', '.join(missing)}: the log directory has none of them."
+            )
+    if targets.remote is None:
+        sentences.append("Object storage: none was given.")
+    else:
+        sentences.append(
+            "Mirrors, replicas and backups of the bucket that this store does not know of."
+        )
+    return sentences
+
+
+def _list_leftovers(local: DirectoryTarget) -> list[str]:
     """Lists deleted logs, quarantined and staged files, which belong to no topic."""
     sentences = []
-    for directory in hot.directories:
-        folders = [name for name in hot.fs.names(directory) if _is_inactive(name)]
+    for directory in local.directories:
+        folders = [name for name in local.fs.names(directory) if _is_inactive(name)]
         if folders:
             sentences.append(
                 f"{directory}: {', '.join(folders)}, which are no longer logs of a topic."
             )
         leftovers = (f"{os.path.dirname(directory)}/varve-quarantine", f"{directory}.staging")
         for path in leftovers:
-            if hot.fs.exists(path) and _holds_files(hot.fs, path):
-                sentences.append(f"{path}: what a repair or a write that was cut has left aside.")
+            if local.fs.exists(path) and _holds_files(local.fs, path):
+                sentences.append(f"{path}: files left by a repair or an interrupted write.")
     return sentences
-
-
-def _holds_files(fs: FileSystem, directory: str) -> bool:
-    return any(
-        not entry.is_directory or _holds_files(fs, f"{directory}/{entry.name}")
-        for entry in fs.scan(directory)
-    )
 
 
 def _is_inactive(name: str) -> bool:
@@ -262,46 +280,28 @@ def _is_inactive(name: str) -> bool:
         return False
 
 
+def _holds_files(fs: FileSystem, directory: str) -> bool:
+    return any(
+        not entry.is_directory or _holds_files(fs, f"{directory}/{entry.name}")
+        for entry in fs.scan(directory)
+    )
+
+
 def _list_versions(
     targets: ErasureTargets, versions: ErasedVersions, *, is_versioned: bool
 ) -> list[str]:
     """Lists the object versions that the bucket keeps and that could not be deleted."""
     sentences = list(versions.out_of_reach)
-    if targets.tier is None or versions.is_listed:
+    if targets.remote is None or versions.is_listed:
         return sentences
     if is_versioned:
         return [
             *sentences,
             "The bucket keeps versions: those of the deleted objects are named above. Delete them "
-            "there, or let a rule of the bucket's do it.",
+            "there, or let a lifecycle rule of the bucket delete them.",
         ]
     return [
         *sentences,
         "Versions that the bucket keeps of deleted objects, where versioning or a retention lock "
-        "is on: they go with a rule of the bucket's.",
+        "is on: a lifecycle rule of the bucket deletes them.",
     ]
-
-
-def _list_unreached_copies(targets: ErasureTargets, topics: Sequence[TopicTarget]) -> list[str]:
-    sentences = []
-    if targets.hot is None:
-        sentences.append(
-            "Log directories of servers: none was given. A segment that is copied later may bring "
-            "records back, and snapshots and tables may be noted there alone, of the time before "
-            "the topic came to the bucket; erase there as well."
-        )
-    else:
-        sentences.append("Backups and file system snapshots of the log directories.")
-        sentences += _list_leftovers(targets.hot)
-        missing = [topic.name for topic in topics if not topic.logs]
-        if missing:
-            sentences.append(
-                f"Local logs of {', '.join(missing)}: the log directory has none of them."
-            )
-    if targets.tier is None:
-        sentences.append("Object storage: none was given.")
-    else:
-        sentences.append(
-            "Mirrors, replicas and backups of the bucket that this store does not know of."
-        )
-    return sentences

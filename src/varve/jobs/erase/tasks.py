@@ -1,7 +1,7 @@
 """Tasks of an erasure: search segments, rewrite a segment, re-scan objects.
 
-A re-scan is the proof for the receipt. In the cold tier it reads every log object below the topic's
-prefix: live, in an older manifest, announced, replaced and in its grace time, or unreferenced.
+A re-scan is the proof for the receipt. In the remote tier it reads every log object below the
+topic's prefix: live, in an older manifest, announced, replaced and in its grace time, or unreferenced.
 
 Invariant  a task contains all its inputs and changes nothing that a reader sees; run twice, it
            writes the same objects. An unusable key index costs a scan, but never misses a match. A
@@ -33,8 +33,8 @@ from varve.commit_log.transaction_index import AbortedTransaction
 from varve.disk import FileSystem, RealFileSystem
 from varve.foundation.errors import ObjectNotFound, StoreError
 from varve.jobs.compact.tasks import (
+    GroupOutput,
     GroupRewrite,
-    WrittenGroup,
     find_key_index,
     find_whole_index,
     is_whole,
@@ -168,7 +168,7 @@ def make_scan_tasks(
 class ErasedGroup:
     """A rewritten and uploaded segment, not readable yet, and its balance."""
 
-    written: WrittenGroup
+    written: GroupOutput
     balance: Removal
 
 
@@ -243,7 +243,7 @@ class EraseTask:
         key = self.partition.part_key(self.segment, LOG_PART)
         return locate_records(ObjectSource(self.bucket.objects(), key), self.segment.size, matcher)
 
-    def _read_back(self, written: WrittenGroup, digest: KeyDigest) -> tuple[int, int]:
+    def _read_back(self, written: GroupOutput, digest: KeyDigest) -> tuple[int, int]:
         """Computes the digest of the keys in the uploaded segment."""
         with open_files(self.bucket.objects, self.partition, [written.segment]) as files:
             return digest.of(RemoteInput(self.partition, written.segment, files))

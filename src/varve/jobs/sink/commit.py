@@ -48,7 +48,7 @@ from varve.jobs.sink.staging import RowSummary, Staging, split_batches
 from varve.kafka_client.client import KafkaClient
 from varve.kafka_client.transaction import CommittedOffset, fetch_offsets
 from varve.records import Producer
-from varve.topics import KafkaTransaction, StoreTransaction, TransactionalWriter
+from varve.topics import KafkaTransactionalWriter, StoreTransactionalWriter, TransactionalWriter
 from varve.topics.store_transaction import (
     FIRST_PRODUCER_ID,
     PRODUCER_EPOCH_MAX,
@@ -131,7 +131,7 @@ class DirectoryCommit:
             return CommitResult(0, is_repeated=False, ends={})
         logs = [topic.partition(number).log for number in write.partitions]
         pending = self._prepare(sink, write, target, logs)
-        writer = StoreTransaction(self._store, _SinkCoordinator(self, pending))
+        writer = StoreTransactionalWriter(self._store, _SinkCoordinator(self, pending))
         writer.init_transactions()
         ends = append_epoch(writer, write, target, staging, now_ms=self._clock.now_ms())
         writer.commit()
@@ -153,7 +153,7 @@ class DirectoryCommit:
             self.finish(sink, logs.values(), is_committed=is_committed)
         return [sink.id for sink in unfinished]
 
-    def decide(self, sink: SinkState, logs: Mapping[TopicPartition, Log]) -> SinkState:
+    def record_commit(self, sink: SinkState, logs: Mapping[TopicPartition, Log]) -> SinkState:
         """Records that the running epoch, whose batches are on disk, is to be committed."""
         assert sink.running is not None
         ends = [
@@ -241,13 +241,13 @@ class _SinkCoordinator:
         self._directory.start(self._sink)
         return self._sink.producer
 
-    def decide(self, transaction: StoreTransaction) -> None:
-        self._sink = self._directory.decide(self._sink, transaction.logs)
+    def record_commit(self, writer: StoreTransactionalWriter) -> None:
+        self._sink = self._directory.record_commit(self._sink, writer.logs)
 
-    def finish(self, transaction: StoreTransaction) -> None:
-        self._directory.finish(self._sink, transaction.logs.values(), is_committed=True)
+    def finish(self, writer: StoreTransactionalWriter) -> None:
+        self._directory.finish(self._sink, writer.logs.values(), is_committed=True)
 
-    def resolve(self, transaction: StoreTransaction) -> None:
+    def end_as_decided(self, writer: StoreTransactionalWriter) -> None:
         self._directory.finish_open_transactions()
 
 
@@ -283,7 +283,7 @@ class ServerCommit:
 
     def commit(self, write: EpochWrite, target: SinkTarget, staging: Staging) -> CommitResult:
         """Appends an epoch unless it is done; raises InvalidRequest if it cannot follow."""
-        writer = KafkaTransaction(
+        writer = KafkaTransactionalWriter(
             self._client, f"{SINK_PREFIX}{write.sink_id}", timeout_ms=self._timeout_ms
         )
         writer.init_transactions()

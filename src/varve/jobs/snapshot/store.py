@@ -43,22 +43,13 @@ from varve.jobs.snapshot.tasks import make_columns, open_rows
 from varve.jobs.tier.bucket import Bucket
 from varve.object_store import ObjectInfo, ObjectStore, open_object_store
 from varve.object_store.directory import WRITING
-from varve.object_store.opening import BUCKETS, find_scheme, normal_url, split_directory
+from varve.object_store.opening import find_scheme, split_directory, to_url
 
 _RUN_FILES: Final = re.compile(
     rf"{DATA_FOLDER}/[0-9]{{5,}}-[0-9]{{5,}}-[0-9a-f]{{32}}\.parquet"
     rf"|{WORK_FOLDER}/[0-9a-f-]{{36}}/(?:plan-[0-9]+/)?[0-9]{{6,}}"
 )
 """Keys that runs write besides documents; other files of a place are never deleted."""
-
-_SCHEMES: Final = BUCKETS | {"file", "memory"}
-"""Schemes that mark a text as a URL even without `//`."""
-
-
-def make_store_url(place: str) -> str:
-    """Converts a place, a URL or a path with any characters, to a URL."""
-    is_url = "://" in place or find_scheme(place) in _SCHEMES
-    return normal_url(place if is_url else f"file:{quote(place)}")
 
 
 def check_apart(place: str, others: Collection[str]) -> None:
@@ -74,7 +65,7 @@ def check_apart(place: str, others: Collection[str]) -> None:
 
 def _resolve(place: str) -> str:
     """Returns the URL of a place; symbolic links in the path of a directory are resolved."""
-    url = make_store_url(place)
+    url = to_url(place)
     if find_scheme(url) != "file":
         return url
     return f"file:{quote(os.path.realpath(split_directory(url)))}"
@@ -100,7 +91,7 @@ def get_store_address(place: str, settings: Mapping[str, GivenValue] | None = No
 
 def find_store_address(place: str, settings: Mapping[str, GivenValue] | None = None) -> Bucket:
     """Returns the address of a place without checking that it exists."""
-    return Bucket(make_store_url(place), tuple(sorted((settings or {}).items())))
+    return Bucket(to_url(place), tuple(sorted((settings or {}).items())))
 
 
 @dataclass(frozen=True, slots=True)

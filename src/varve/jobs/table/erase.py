@@ -181,9 +181,9 @@ class OutputTables:
         cls,
         output: DerivedOutput,
         settings: Mapping[str, GivenValue],
-        others: Sequence[DerivedOutput],
+        siblings: Sequence[DerivedOutput],
     ) -> "OutputTables":
-        """Opens the tables; locations that `others`, outputs of the topic, use are not orphans."""
+        """Opens the tables; locations of `siblings`, outputs of the topic, are not orphans."""
         catalog = _open_catalog(output, settings)
         tables = find_with_rejected(catalog, output.name)
         used_now = {_normalize(table.location()) for table in tables}
@@ -193,7 +193,7 @@ class OutputTables:
         orphans: list[OrphanedTable] = []
         out_of_reach: list[str] = []
         if remaining:
-            users = _list_users(output, catalog, settings, others)
+            users = _list_users(output, catalog, settings, siblings)
         for location in remaining:
             store = data_files.FileStore(location, dict(catalog.properties))
             with translate_catalog_errors(location):
@@ -214,12 +214,12 @@ def _list_users(
     output: DerivedOutput,
     catalog: Catalog,
     settings: Mapping[str, GivenValue],
-    others: Sequence[DerivedOutput],
+    siblings: Sequence[DerivedOutput],
 ) -> dict[str, str]:
     """Returns the tables that may use a former location of an output, by name."""
     with translate_catalog_errors(f"table {output.name}"):
         users = {f"table {name}": location for name, location in _list_tables(catalog)}
-    for other in others:
+    for other in siblings:
         if other.id != output.id and _share_location(output, other):
             for table in find_with_rejected(_open_catalog(other, settings), other.name):
                 users[f"a table at {table.location()}"] = table.location()
@@ -331,7 +331,7 @@ def erase_from_table(
     settings: Mapping[str, GivenValue],
     erased: ErasedRows,
     *,
-    others: Sequence[DerivedOutput] = (),
+    siblings: Sequence[DerivedOutput] = (),
     runner: TaskRunner | None = None,
     clock: Clock | None = None,
 ) -> ErasedOutput:
@@ -341,7 +341,7 @@ def erase_from_table(
     dropped table are deleted as a whole if they contain matching rows. Raises InvalidRequest,
     before the first change, if a branch or tag contains matching rows.
     """
-    opened = OutputTables.open(output, settings, others)
+    opened = OutputTables.open(output, settings, siblings)
     tables = opened.tables
     erasure = _TableErasure(erased, runner or LocalRunner(), f"erase-{table_state.new_run_id()}")
     for table in tables:
@@ -378,11 +378,11 @@ def count_in_table(
     settings: Mapping[str, GivenValue],
     erased: ErasedRows,
     *,
-    others: Sequence[DerivedOutput] = (),
+    siblings: Sequence[DerivedOutput] = (),
     runner: TaskRunner | None = None,
 ) -> int:
     """Counts the matching rows in all files of a table, referenced by a snapshot or not."""
-    opened = OutputTables.open(output, settings, others)
+    opened = OutputTables.open(output, settings, siblings)
     files = [*map(_list_table_files, opened.tables), *(orphan.files for orphan in opened.orphans)]
     counts = _count_rows(runner or LocalRunner(), files, erased)
     return sum(map(_get_rows, counts))

@@ -1,6 +1,7 @@
-"""Plans a sync: the pieces of the log after the offsets of the table, in batches.
+"""Plans the sync of a table: the pieces of the log after the table's offsets, in steps.
 
-Invariant  a batch ends at one offset of each partition, and contains all records below it.
+Invariant  a step ends at one offset of each partition; it and the steps before it hold all records
+           from the table's offsets up to there.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,10 +18,10 @@ from varve.topics import HistoryMark
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
-    """Pieces for one commit, and the offset of each partition after them.
+class SyncStep:
+    """Pieces for one commit, and the table's offset of each partition after it.
 
-    After the last batch the table is up to date.
+    After the last step the table is up to date.
     """
 
     pieces: tuple[Piece, ...]
@@ -30,10 +31,11 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class TablePlan:
-    """The plan of a sync; `missed` counts offsets that expired before the table read them.
+    """The plan of a sync: its pieces, and the offset of each partition after the last one (`ends`).
 
-    With `is_rebuild` the whole topic is read and replaces all rows of the table. `breaks` describe
-    partitions whose log has lost records that the table has.
+    `starts` are the log starts, below which rows are expired; `missed` counts offsets that expired
+    before the table read them. With `is_rebuild` the whole topic is read and replaces all rows of
+    the table. `breaks` describe partitions whose log has lost records that the table has.
     """
 
     sources: tuple[PartitionSource, ...]
@@ -47,12 +49,12 @@ class TablePlan:
     is_remote: bool
     is_rebuild: bool
 
-    def batches(self, *, limit_bytes: int) -> Iterator[Batch]:
-        """Yields all pieces in order, split after whole segments; at least one, possibly empty.
+    def steps(self, *, limit_bytes: int) -> Iterator[SyncStep]:
+        """Yields all pieces in order, in steps of whole segments; at least one, possibly empty.
 
-        A rebuild is one batch.
+        A step exceeds the limit only with a single segment. A rebuild is one step.
         """
-        batch_pieces: list[Piece] = []
+        step_pieces: list[Piece] = []
         offsets: dict[int, int] = {}
         size = 0
         for partition, pieces in groupby(self.pieces, key=lambda piece: piece.partition):
@@ -60,16 +62,16 @@ class TablePlan:
                 segment = list(group)
                 is_full = size and size + sum(piece.size for piece in segment) > limit_bytes
                 if is_full and not self.is_rebuild:
-                    yield Batch(tuple(batch_pieces), dict(offsets), is_last=False)
-                    batch_pieces, size = [], 0
-                batch_pieces += segment
+                    yield SyncStep(tuple(step_pieces), dict(offsets), is_last=False)
+                    step_pieces, size = [], 0
+                step_pieces += segment
                 size += sum(piece.size for piece in segment)
                 offsets[partition] = end
             offsets[partition] = self.ends[partition]
-        yield Batch(tuple(batch_pieces), {**offsets, **self.ends}, is_last=True)
+        yield SyncStep(tuple(step_pieces), {**offsets, **self.ends}, is_last=True)
 
     def advance(self, before: SyncState, offsets: Mapping[int, int]) -> SyncState:
-        """Returns the state after a batch, with new marks for the offsets that advance."""
+        """Returns the state after a step, with new marks for the offsets that advance."""
         advanced = {
             partition: offset
             for partition, offset in offsets.items()
@@ -105,7 +107,7 @@ def plan_table(options: SourceOptions, progress: SyncState, *, is_keyed: bool = 
         progress.needs_rebuild
         or bool(breaks)
         or not all(
-            has_tombstones(
+            keeps_unread_tombstones(
                 progress, source.number, bounds[source.number], source.cleaned_up_to, is_remote
             )
             for source in sources
@@ -144,11 +146,8 @@ def _find_breaks(sources: Sequence[PartitionSource], progress: SyncState) -> tup
         offset = progress.offsets.get(source.number)
         if offset is not None:
             history_break = source.find_break(offset, progress.marks.get(source.number))
-            breaks += (
-                []
-                if history_break is None
-                else [f"{source.topic}-{source.number}: {history_break}"]
-            )
+            if history_break is not None:
+                breaks.append(f"{source.topic}-{source.number}: {history_break}")
     return tuple(breaks)
 
 
@@ -165,22 +164,28 @@ def check_history(plan: TablePlan, name: str, *, is_keyed: bool) -> None:
         )
 
 
-def has_tombstones(
+def keeps_unread_tombstones(
     progress: SyncState,
     partition: int,
     bounds: tuple[int, int],
     cleaned_up_to: int,
     is_remote: bool,
 ) -> bool:
-    """Whether every tombstone after the table's offset is still in the log.
+    """Whether no tombstone that the table has yet to read can be missing from the log.
 
     Compaction removes tombstones only below `cleaned_up_to`. `delete.retention.ms` is not
     considered: a compaction may have run with another value than the topic has now. If
     `cleaned_up_to` has decreased, its record was lost.
+
+    A table that has read nothing, or nothing above the log start, needs no tombstones: it reads the
+    whole log as a rebuild does, and its rows are all of expired records, which the sync removes, or
+    keeps as a rebuild does.
     """
     start_offset, end_offset = bounds
     offset = progress.offsets.get(partition)
-    if offset is None or offset >= end_offset or offset <= start_offset:
+    if offset is None or offset <= start_offset:
         return True
+    if offset >= end_offset:
+        return True  # nothing is unread
     cleaned_before = progress.cleaned.get(partition, 0)
     return progress.is_remote == is_remote and cleaned_before <= cleaned_up_to <= offset

@@ -47,7 +47,7 @@ from varve.jobs.table.definition import (
     find_new_fields,
     read_definition,
 )
-from varve.jobs.table.plan import Batch, TablePlan, check_history, plan_table
+from varve.jobs.table.plan import SyncStep, TablePlan, check_history, plan_table
 from varve.jobs.table.rewrite import OffsetBounds, rewrite_files
 from varve.jobs.table.table_state import (
     CommitConflict,
@@ -71,7 +71,7 @@ from varve.jobs.tier.bucket import Bucket
 _T = TypeVar("_T")
 
 _COMMIT_ATTEMPTS_MAX: Final = 5
-"""Attempts of a batch when another program commits to the table."""
+"""Attempts of a step when another program commits to the table."""
 
 _INITIAL_STATE: Final = SyncState({}, {})
 
@@ -285,8 +285,8 @@ class TableSync:
         decoder = make_decoder(tables.definition, self.settings)
         try:
             self._expire(tables, plan)
-            for batch in plan.batches(limit_bytes=self.settings.commit_bytes):
-                self._sync_batch(tables, plan, batch, decoder, began_ms)
+            for step in plan.steps(limit_bytes=self.settings.commit_bytes):
+                self._sync_step(tables, plan, step, decoder, began_ms)
         except StoreError as error:
             if not self._is_unclear:
                 with suppress(
@@ -338,22 +338,22 @@ class TableSync:
             runner=self.runner,
         )
 
-    def _sync_batch(
-        self, tables: "_Tables", plan: TablePlan, batch: Batch, decoder: Decoder, began_ms: int
+    def _sync_step(
+        self, tables: "_Tables", plan: TablePlan, step: SyncStep, decoder: Decoder, began_ms: int
     ) -> None:
-        """Writes one batch, commits the side table, then the table; retries on conflict."""
+        """Writes one step, commits the side table, then the table; retries on conflict."""
         before = read_sync_state(tables.table)
-        after = replace(plan.advance(before, batch.offsets), is_remote=plan.is_remote)
-        if after.offsets == before.offsets and not batch.pieces and not plan.is_rebuild:
+        after = replace(plan.advance(before, step.offsets), is_remote=plan.is_remote)
+        if after.offsets == before.offsets and not step.pieces and not plan.is_rebuild:
             return
-        if batch.is_last:
+        if step.is_last:
             after = replace(after, synced_ms=began_ms)
         if plan.is_rebuild:
             after = replace(after, needs_rebuild=False)
         for attempts_left in reversed(range(_COMMIT_ATTEMPTS_MAX)):
             bases = [snapshot_id(opened) for opened in tables.both()]
             try:
-                self._try_batch(tables, plan, batch, decoder, after)
+                self._try_step(tables, plan, step, decoder, after)
                 return
             except (CommitConflict, NotFound) as error:
                 # NotFound: another run has taken over and deleted the files of this one.
@@ -364,10 +364,10 @@ class TableSync:
                 if isinstance(error, NotFound) or not attempts_left or has_moved:
                     raise
 
-    def _try_batch(
-        self, tables: "_Tables", plan: TablePlan, batch: Batch, decoder: Decoder, after: SyncState
+    def _try_step(
+        self, tables: "_Tables", plan: TablePlan, step: SyncStep, decoder: Decoder, after: SyncState
     ) -> None:
-        runs = pack(batch.pieces, split_bytes=self.settings.split_bytes)
+        runs = pack(step.pieces, split_bytes=self.settings.split_bytes)
         reads = [
             TableRead(
                 run_id=self.run_id,
@@ -433,7 +433,7 @@ class TableSync:
     def _commit_bad(
         self, tables: "_Tables", added: Sequence[DataFile], table_state: SyncState, after: SyncState
     ) -> None:
-        """Removes side table rows beyond the table's offsets, and adds those of the batch."""
+        """Removes side table rows beyond the table's offsets, and adds those of the step."""
         if tables.bad is None:
             return
         state = read_sync_state(tables.bad)

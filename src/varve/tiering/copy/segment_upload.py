@@ -450,7 +450,7 @@ def _finish(tiered: TieredPartition, started: RemoteSegment, now_ms: int) -> Rem
         inlined = inlined.start_delete(
             [segment.id for segment in replaced],
             at_ms=now_ms,
-            replaced_until_ms=now_ms + tiered.replaced_ms,
+            replaced_until_ms=now_ms + tiered.replaced_retention_ms,
         )
         return inlined.finish(finished).raise_log_start(log.log_start_offset)
 
