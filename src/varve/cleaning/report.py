@@ -6,7 +6,7 @@ Invariant  values only; a report is made once and never changes.
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from varve.cleaning.key_index.segment_indexes import UncleanableSegment
+from varve.cleaning.key_index.segment_indexes import HeldSegment
 from varve.cleaning.removals.removal import Reason
 from varve.commit_log import TopicPartition
 
@@ -21,7 +21,7 @@ class PartitionHealth:
     """
 
     partition: TopicPartition
-    holds: tuple[UncleanableSegment, ...] = ()
+    holds: tuple[HeldSegment, ...] = ()
     error: str | None = None
     failures: int = 0
     retry_ms: int | None = None
@@ -74,6 +74,6 @@ class CleanReport:
     bytes_written: int = 0
     buffer_utilisation: float = 0.0
     elapsed_ms: int = 0
-    holds: tuple[UncleanableSegment, ...] = ()
+    holds: tuple[HeldSegment, ...] = ()
     note: str = ""
     rewritten: tuple[int, ...] = ()

@@ -13,7 +13,7 @@ from typing import Annotated, Final
 
 import typer
 
-from varve.cleaning.key_index.segment_indexes import check_keys
+from varve.cleaning.key_index.check import check_key_indexes
 from varve.cli.byte_progress import byte_progress
 from varve.cli.check_table import print_findings
 from varve.cli.check_tier import TIER_RULES, TierCheck, check_tier, check_tier_file
@@ -92,7 +92,7 @@ def check_path(
         return inspect_directory(fs, path, context)
 
     def findings_of(facts: DirectoryFacts) -> list[Finding]:
-        found = facts.findings + (check_keys(fs, facts) if options.deep else [])
+        found = facts.findings + (check_key_indexes(fs, facts) if options.deep else [])
         found += _check_topics(fs, path) + check_tier_file(fs, log_directory)
         if options.tier is not None:
             found += check_tier(fs, log_directory, facts, options.tier)

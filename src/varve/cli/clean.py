@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from varve.cleaning.key_index.segment_indexes import UncleanableSegment
+from varve.cleaning.key_index.segment_indexes import HeldSegment
 from varve.cleaning.removals.removal import Reason
 from varve.cleaning.report import CleanProgress, CleanReport
 from varve.cleaning.retention.retention import ExpiredSegment, RetentionPlan
@@ -275,7 +275,7 @@ def _undecided_line(segments: Sequence[ExpiredSegment]) -> str:
     )
 
 
-def _warn(cleaned: "Cleaned", hold: UncleanableSegment) -> None:
+def _warn(cleaned: "Cleaned", hold: HeldSegment) -> None:
     typer.secho(
         f"{cleaned.partition}: segment {hold.base_offset} with {hold.bytes_held:,} bytes is left "
         f"alone: {hold.reason}; `varve check` on the directory tells more",

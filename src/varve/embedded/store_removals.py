@@ -201,7 +201,7 @@ class StoreRemovals(ABC):
 
         partition = log.topic_partition
         directory = self._logs.directory_of(partition)
-        # The plan reads every segment, so that damaged ones are known as uncleanable after it.
+        # The plan reads every segment, so that damaged ones are known to be held after it.
         stale = self._stale_bytes(log, now_ms) if log.settings.is_compacted else None
         holds = [
             hold

@@ -7,10 +7,10 @@ from typing import Protocol, runtime_checkable
 from varve.foundation.errors import InvalidRecord
 from varve.records import Headers, Record
 
-Text = bytes | str | None
+GivenBytes = bytes | bytearray | memoryview | str | None
 """A key or value: bytes, text that is stored as UTF-8, or nothing."""
 
-GivenHeaders = Mapping[str, Text] | Iterable[tuple[str, Text]]
+GivenHeaders = Mapping[str, GivenBytes] | Iterable[tuple[str, GivenBytes]]
 
 NO_TIMESTAMP = -1
 
@@ -31,9 +31,9 @@ class RecordLike(Protocol):
 
 GivenRecord = (
     RecordLike
-    | tuple[Text, Text]
-    | tuple[Text, Text, GivenHeaders | None]
-    | tuple[Text, Text, GivenHeaders | None, int | None]
+    | tuple[GivenBytes, GivenBytes]
+    | tuple[GivenBytes, GivenBytes, GivenHeaders | None]
+    | tuple[GivenBytes, GivenBytes, GivenHeaders | None, int | None]
 )
 """A record to append: a `RecordLike`, or (key, value[, headers[, timestamp]])."""
 
@@ -60,7 +60,11 @@ class RecordPosition:
 
 
 def make_record(
-    key: Text, value: Text, headers: GivenHeaders | None, timestamp: int | None, now_ms: int
+    key: GivenBytes,
+    value: GivenBytes,
+    headers: GivenHeaders | None,
+    timestamp: int | None,
+    now_ms: int,
 ) -> Record:
     """Builds a record; without a timestamp it gets the current time."""
     if timestamp is None or timestamp == NO_TIMESTAMP:
@@ -99,19 +103,19 @@ def to_record(record: GivenRecord, now_ms: int) -> Record:
     )
 
 
-def to_bytes(text: Text, what: str) -> bytes | None:
+def to_bytes(data: GivenBytes, what: str) -> bytes | None:
     """Text as UTF-8, bytes as they are."""
-    if text is None or isinstance(text, bytes):
-        return text
-    if isinstance(text, str):
+    if data is None or isinstance(data, bytes):
+        return data
+    if isinstance(data, str):
         try:
-            return text.encode()
+            return data.encode()
         except UnicodeEncodeError as error:
-            raise InvalidRecord(f"{what} {text[:40]!r} cannot be stored as UTF-8") from error
-    if isinstance(text, bytearray | memoryview):
-        return bytes(text)
+            raise InvalidRecord(f"{what} {data[:40]!r} cannot be stored as UTF-8") from error
+    if isinstance(data, bytearray | memoryview):
+        return bytes(data)
     raise InvalidRecord(
-        f"{what} of type {type(text).__name__} cannot be stored; give bytes, str or None"
+        f"{what} of type {type(data).__name__} cannot be stored; give bytes, str or None"
     )
 
 

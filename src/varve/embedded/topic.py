@@ -17,11 +17,11 @@ from varve.commit_log import AppendResult, Isolation, LogSettings, TopicPartitio
 from varve.commit_log.batch_validator import stored_codec
 from varve.embedded.partition import Partition, PartitionOffsets
 from varve.embedded.stored_record import (
+    GivenBytes,
     GivenHeaders,
     GivenRecord,
     RecordPosition,
     StoredRecord,
-    Text,
     make_record,
     to_bytes,
     to_record,
@@ -147,8 +147,8 @@ class Topic:
     def append(
         self,
         *,
-        key: Text = None,
-        value: Text = None,
+        key: GivenBytes = None,
+        value: GivenBytes = None,
         headers: GivenHeaders | None = None,
         timestamp: int | None = None,
         partition: int | None = None,

@@ -1,13 +1,18 @@
 """Parses the records of many batches into one table, and copies cells into Arrow's columns.
 
+Also a hash set of keys, to find the latest record of each key, and the join of byte strings into a
+column.
+
 A column has Arrow's variable-size binary layout: the bytes of all cells one after the other, and
 the 32-bit offset of each cell.
 
 Invariant  nothing outside the given buffers is read or written, whatever the tables and bytes are.
+           The set of hashes needs a free slot: a search in a full one does not end.
 Threads    `join_byte_strings` keeps the GIL: it reads Python objects. No Python code runs
            meanwhile, so the list cannot change.
 """
 
+from enum import IntEnum
 from typing import Any
 
 import numpy as np
@@ -38,36 +43,47 @@ Offsets = npt.NDArray[np.int32]
 Flags = npt.NDArray[np.bool_]
 Hashes = npt.NDArray[np.uint64]
 
-PLACE_COUNT = 6
-"""Columns of a table of batches: start and end of the records in the payload, record count, base
-offset, base timestamp, and the log append time or NO_LOG_APPEND_TIMESTAMP."""
+
+class BatchSpan(IntEnum):
+    """Columns of a table of batches: where their records are in a payload, and what they need."""
+
+    RECORDS_START = 0
+    RECORDS_END = 1
+    RECORD_COUNT = 2
+    BASE_OFFSET = 3
+    BASE_TIMESTAMP = 4
+    LOG_APPEND_TIMESTAMP = 5
+    """NO_LOG_APPEND_TIMESTAMP under CreateTime."""
+
+
+BATCH_SPAN_COUNT = len(BatchSpan)
 HEADER_CELL_COUNT = 4
 """Columns of header cells: start and size of the key, start and size of the value; -1 is null."""
 COLUMN_BYTES_MAX = (1 << 31) - 1
 
 
 @kernel
-def parse_batches(payload: Bytes, places: Table, out: Table) -> tuple[int, int, int]:
-    """Fills a row of `out` per record of all batches: RecordStatus, and the bad batch and record.
+def parse_batches(payload: Bytes, spans: Table, out: Table) -> tuple[int, int, int]:
+    """Fills a row of `out` per record of all batches; `spans` has a row per batch.
 
-    `places` has the `PLACE_COUNT` columns. Starts in the rows of `out` count from the payload's
-    first byte.
+    Returns (status, batch, record): the RecordStatus and where parsing failed; -1, -1 if it did
+    not. Starts in the rows of `out` count from the payload's first byte.
     """
-    if places.shape[1] != PLACE_COUNT:
-        raise IndexError("places have too few columns")
+    if spans.shape[1] != BATCH_SPAN_COUNT:
+        raise IndexError("spans have too few columns")
     at = 0
-    for batch in range(places.shape[0]):
-        count = places[batch, 2]
+    for batch in range(spans.shape[0]):
+        count = spans[batch, BatchSpan.RECORD_COUNT]
         if count < 0 or count > out.shape[0] - at:
             raise IndexError("out has too few rows for the records")
         status, record = parse_records(
             payload,
-            places[batch, 0],
-            places[batch, 1],
+            spans[batch, BatchSpan.RECORDS_START],
+            spans[batch, BatchSpan.RECORDS_END],
             count,
-            places[batch, 3],
-            places[batch, 4],
-            places[batch, 5],
+            spans[batch, BatchSpan.BASE_OFFSET],
+            spans[batch, BatchSpan.BASE_TIMESTAMP],
+            spans[batch, BatchSpan.LOG_APPEND_TIMESTAMP],
             out[at : at + count],
         )
         if status != RecordStatus.OK:
@@ -83,7 +99,7 @@ def column_offsets(cells: Table, size_field: int, chosen: Numbers, out: Offsets)
     -1 when the column is larger than 32-bit offsets allow.
     """
     if size_field < 0 or size_field >= cells.shape[1] or out.size < chosen.size + 1:
-        raise IndexError("the field is not there, or out has too few places")
+        raise IndexError("the field is not there, or out is too short")
     total = 0
     for index in range(chosen.size):
         row = chosen[index]
@@ -157,8 +173,10 @@ def find_header_cells(payload: Bytes, records: Table, chosen: Numbers, out: Tabl
 def add_hashes(hashes: Hashes, slots: Hashes) -> None:
     """Adds hashes to a set; a hash of zeros marks a free slot and is not added.
 
-    The number of slots is a power of two, and larger than that of the hashes.
+    The number of slots is a power of two, and larger than that of the hashes in the set.
     """
+    if slots.shape[0] == 0 or slots.shape[1] != 2 or hashes.shape[1] != 2:
+        raise IndexError("there are no slots, or hashes or slots have not two words")
     mask = np.uint64(slots.shape[0] - 1)
     for row in range(hashes.shape[0]):
         if hashes[row, 0] == 0 and hashes[row, 1] == 0:
@@ -177,8 +195,11 @@ def mark_latest(hashes: Hashes, records: Table, keep: Flags, slots: Hashes) -> i
     """Keeps, of the records marked in `keep`, the last one of each key that is not in the set.
 
     Adds their keys to the set, and unmarks all others and those without a key. The number of slots
-    is a power of two, at least twice that of the hashes. Returns the number of keys added.
+    is a power of two, and larger than that of the hashes in the set afterwards; twice as many keep
+    the searches short. Returns the number of keys added.
     """
+    if slots.shape[0] == 0 or slots.shape[1] != 2 or hashes.shape[1] != 2:
+        raise IndexError("there are no slots, or hashes or slots have not two words")
     if hashes.shape[0] < records.shape[0] or keep.size < records.shape[0]:
         raise IndexError("there are fewer hashes or flags than records")
     mask = np.uint64(slots.shape[0] - 1)
@@ -242,13 +263,13 @@ def join_byte_strings(cells: list[bytes | None]) -> tuple[int, Bytes, Numbers, N
 def warm() -> None:
     """Compile for the argument types in use."""
     data = bytes([0x0C, 0, 0, 0, 1, 1, 0])
-    places = np.array([[0, len(data), 1, 0, 0, NO_LOG_APPEND_TIMESTAMP]], np.int64)
+    spans = np.array([[0, len(data), 1, 0, 0, NO_LOG_APPEND_TIMESTAMP]], np.int64)
     records = record_table(1)
     chosen = np.zeros(1, np.int64)
     offsets = np.empty(2, np.int32)
     hashes, slots = np.ones((1, 2), np.uint64), np.zeros((4, 2), np.uint64)
     for payload in byte_buffers(data):
-        parse_batches(payload, places, records)
+        parse_batches(payload, spans, records)
         column_offsets(records, RecordColumn.KEY_SIZE, chosen, offsets)
         copy_cells(payload, records, RecordColumn.KEY_START, chosen, offsets, np.empty(8, np.uint8))
         find_header_cells(payload, records, chosen, np.empty((0, HEADER_CELL_COUNT), np.int64))

@@ -30,7 +30,7 @@ from varve.kernels.batch_layout import (
     status_text,
 )
 from varve.kernels.batch_scan import scan_batches
-from varve.kernels.record_columns import PLACE_COUNT, parse_batches
+from varve.kernels.record_columns import BATCH_SPAN_COUNT, BatchSpan, parse_batches
 from varve.kernels.record_parse import record_table
 from varve.records.batch import Batch, RecordColumns
 from varve.records.batch_format import BatchHeader, Buffer, Codec, codec_of, decode_header
@@ -196,15 +196,16 @@ def parse_columns(buffer: Bytes, rows: Table, *, where: str) -> tuple[RecordColu
 
     `rows` come from `scan_batches` over `buffer`. Raises Corrupt naming the first broken record.
     """
-    payload, batches = _locate_records(buffer, rows, where)
-    _check_counts(batches, where)
-    counts = batches[:, 2]
+    payload, spans = _locate_records(buffer, rows, where)
+    _check_counts(spans, where)
+    counts = spans[:, BatchSpan.RECORD_COUNT]
     table = record_table(int(counts.sum()))
-    status, batch, record = parse_batches(payload, batches, table)
+    status, batch, record = parse_batches(payload, spans, table)
     if status != RecordStatus.OK:
+        offset = int(spans[batch, BatchSpan.BASE_OFFSET])
         raise Corrupt(
-            f"{where}: batch with offset {int(batches[batch, 3])}, record {record} of "
-            f"{int(counts[batch])}: {status_text(status)}"
+            f"{where}: batch with offset {offset}, record {record} of {int(counts[batch])}: "
+            f"{status_text(status)}"
         )
     return RecordColumns(payload, table), np.cumsum(counts)
 
@@ -243,35 +244,37 @@ def _is_abort(batch: Batch) -> bool:
 
 
 def _locate_records(buffer: Bytes, rows: Table, where: str) -> tuple[Bytes, Table]:
-    """The bytes that contain the records, and the row of `parse_batches` for each batch."""
-    batches = np.empty((len(rows), PLACE_COUNT), np.int64)
+    """The bytes that contain the records, and the `BatchSpan` row of each batch."""
+    spans = np.empty((len(rows), BATCH_SPAN_COUNT), np.int64)
     attributes = rows[:, BatchColumn.ATTRIBUTES]
-    batches[:, 0] = rows[:, BatchColumn.POSITION] + HEADER_BYTES
-    batches[:, 1] = rows[:, BatchColumn.POSITION] + rows[:, BatchColumn.SIZE]
-    batches[:, 2] = rows[:, BatchColumn.RECORD_COUNT]
-    batches[:, 3] = rows[:, BatchColumn.BASE_OFFSET]
-    batches[:, 4] = rows[:, BatchColumn.BASE_TIMESTAMP]
+    spans[:, BatchSpan.RECORDS_START] = rows[:, BatchColumn.POSITION] + HEADER_BYTES
+    spans[:, BatchSpan.RECORDS_END] = rows[:, BatchColumn.POSITION] + rows[:, BatchColumn.SIZE]
+    spans[:, BatchSpan.RECORD_COUNT] = rows[:, BatchColumn.RECORD_COUNT]
+    spans[:, BatchSpan.BASE_OFFSET] = rows[:, BatchColumn.BASE_OFFSET]
+    spans[:, BatchSpan.BASE_TIMESTAMP] = rows[:, BatchColumn.BASE_TIMESTAMP]
     is_append_time = (attributes & LOG_APPEND_TIME_BIT) != 0
     append_times = rows[:, BatchColumn.MAX_TIMESTAMP]
-    batches[:, 5] = np.where(is_append_time, append_times, NO_LOG_APPEND_TIMESTAMP)
+    spans[:, BatchSpan.LOG_APPEND_TIMESTAMP] = np.where(
+        is_append_time, append_times, NO_LOG_APPEND_TIMESTAMP
+    )
     codecs = attributes & CODEC_MASK
     if not codecs.any():
-        return buffer, batches
+        return buffer, spans
     pieces = [
         _decompress(buffer[start:end], codec, f"{where}: batch with offset {offset}")
         for start, end, codec, offset in zip(
-            batches[:, 0].tolist(),
-            batches[:, 1].tolist(),
+            spans[:, BatchSpan.RECORDS_START].tolist(),
+            spans[:, BatchSpan.RECORDS_END].tolist(),
             codecs.tolist(),
-            batches[:, 3].tolist(),
+            spans[:, BatchSpan.BASE_OFFSET].tolist(),
             strict=True,
         )
     ]
     ends = np.cumsum([piece.size for piece in pieces])
-    batches[:, 1] = ends
-    batches[0, 0] = 0
-    batches[1:, 0] = ends[:-1]
-    return frozen_bytes(np.concatenate(pieces)), batches
+    spans[:, BatchSpan.RECORDS_END] = ends
+    spans[0, BatchSpan.RECORDS_START] = 0
+    spans[1:, BatchSpan.RECORDS_START] = ends[:-1]
+    return frozen_bytes(np.concatenate(pieces)), spans
 
 
 def _decompress(data: Bytes, number: int, where: str) -> Bytes:
@@ -279,13 +282,15 @@ def _decompress(data: Bytes, number: int, where: str) -> Bytes:
     return data if codec is Codec.NONE else decompress_to_array(codec, data.data, where=where)
 
 
-def _check_counts(batches: Table, where: str) -> None:
+def _check_counts(spans: Table, where: str) -> None:
     """Rejects record counts that exceed the bytes, before memory is allocated for them."""
-    counts_max = (batches[:, 1] - batches[:, 0]) // RECORD_SIZE_MIN
-    is_wrong = (batches[:, 2] < 0) | (batches[:, 2] > counts_max)
+    sizes = spans[:, BatchSpan.RECORDS_END] - spans[:, BatchSpan.RECORDS_START]
+    counts = spans[:, BatchSpan.RECORD_COUNT]
+    is_wrong = (counts < 0) | (counts > sizes // RECORD_SIZE_MIN)
     if is_wrong.any():
         row = int(is_wrong.argmax())
+        offset = int(spans[row, BatchSpan.BASE_OFFSET])
         raise Corrupt(
-            f"{where}: batch with offset {int(batches[row, 3])} has {int(batches[row, 2])} records "
-            f"in {int(batches[row, 1] - batches[row, 0])} bytes"
+            f"{where}: batch with offset {offset} has {int(counts[row])} records in "
+            f"{int(sizes[row])} bytes"
         )

@@ -13,7 +13,7 @@ from varve.cleaning.explain.explain import (
     explain_offset,
 )
 from varve.cleaning.explain.explanation import Blocker, RecordState, RemovalPath
-from varve.cleaning.key_index.segment_indexes import UncleanableSegment
+from varve.cleaning.key_index.segment_indexes import HeldSegment
 from varve.cleaning.retention.rules import BlockingRule
 from varve.commit_log import Isolation
 from varve.disk import MemoryFileSystem
@@ -206,7 +206,7 @@ def test_a_clean_segment_with_little_stale_in_it_is_not_rewritten(compacted: Ask
 def test_a_held_segment_says_so(compacted: Asked) -> None:
     compacted.put("a")
     compacted.log.roll()
-    hold = UncleanableSegment(0, 80, None, "bad checksum", NOW_MS, 3, NOW_MS + HOUR)
+    hold = HeldSegment(0, 80, None, "bad checksum", NOW_MS, 3, NOW_MS + HOUR)
     found = compacted.segment(0, holds=(hold,))
     assert found.compaction.blocks == (
         Blocker(

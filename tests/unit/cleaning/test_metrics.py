@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from varve.cleaning import metrics as declared
-from varve.cleaning.key_index.segment_indexes import UncleanableSegment
+from varve.cleaning.key_index.segment_indexes import HeldSegment
 from varve.cleaning.metrics import CleanerMetrics
 from varve.cleaning.removals.removal import Reason
 from varve.cleaning.report import CleanReport, PartitionHealth
@@ -138,7 +138,7 @@ def test_a_selection_shows_ratio_delay_and_the_time_since(
 
 
 def test_health_is_told_by_directory_and_forgotten_when_it_heals(metrics: CleanerMetrics) -> None:
-    hold = UncleanableSegment(0, 500, None, "broken", since_ms=0, attempts=1, retry_ms=0)
+    hold = HeldSegment(0, 500, None, "broken", since_ms=0, attempts=1, retry_ms=0)
     sick = PartitionHealth(PARTITION, holds=(hold,))
     failed = PartitionHealth(TopicPartition("orders", 1), error="boom")
     metrics.set_health({"/a": [sick, failed], "/b": []}, dead_threads=1)

@@ -1,4 +1,4 @@
-"""A damaged segment is held back with a reason, and everything else goes on: G4, G5, G7.
+"""A damaged segment is held with a reason, and everything else goes on: G4, G5, G7.
 
 The second of four segments is damaged. It holds an old value of a key that is deleted later on, so
 the tombstone must stay as long as the segment cannot be cleaned.
@@ -13,7 +13,7 @@ import pytest
 from tests.support.cleaning_bench import PARTITION, RETENTION_MS, CleaningBench, compacted
 from tests.support.cleaning_checks import check_exact, check_promises, foretell
 from varve.cleaning.key_index.key_index import ENTRY, HEADER_BYTES
-from varve.cleaning.key_index.segment_indexes import UncleanableSegment
+from varve.cleaning.key_index.segment_indexes import HeldSegment
 from varve.foundation.errors import StoreError
 from varve.records import Record
 from varve.testing.faulty_disk import CrashMode
@@ -74,7 +74,7 @@ def _offsets_beside(bench: CleaningBench) -> list[int]:
     ]
 
 
-def _the_hold(bench: CleaningBench) -> UncleanableSegment:
+def _the_hold(bench: CleaningBench) -> HeldSegment:
     (health,) = bench.cleaner.health()
     assert not health.is_healthy
     (hold,) = health.holds
@@ -108,7 +108,7 @@ def test_g4_who_holds_a_segment_names_a_copy_and_what_a_repair_would_cost(
     with pytest.raises(StoreError) as caught:
         bench.cleaner.find_key(PARTITION, b"nobody", bench.now_ms)
     for text in [*told, str(caught.value)]:
-        assert "is left as it is and everything else goes on" in text
+        assert "is held: cleaning skips it and everything else goes on" in text
         assert "restore this file from a copy" in text
         assert "cut the log at that batch and drop what follows" in text
         assert "--repair" not in text

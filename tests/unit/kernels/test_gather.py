@@ -6,6 +6,7 @@ import pytest
 from varve.kernels.batch_layout import NO_LOG_APPEND_TIMESTAMP, RecordColumn, RecordStatus
 from varve.kernels.record_columns import (
     HEADER_CELL_COUNT,
+    BatchSpan,
     add_hashes,
     column_offsets,
     copy_cells,
@@ -23,15 +24,15 @@ PAYLOAD = np.frombuffer(b"abcde", np.uint8)
 def parse(*batches: bytes) -> tuple[np.ndarray, np.ndarray, int]:
     payload = np.frombuffer(b"".join(batches), np.uint8)
     ends = np.cumsum([len(batch) for batch in batches])
-    places = np.array(
+    spans = np.array(
         [
             [end - len(batch) + HEADER_BYTES, end, batch[60], 10 * number, 5, -1 << 63]
             for number, (batch, end) in enumerate(zip(batches, ends, strict=True))
         ],
         np.int64,
     )
-    records = record_table(int(places[:, 2].sum()))
-    status, _, _ = parse_batches(payload, places, records)
+    records = record_table(int(spans[:, BatchSpan.RECORD_COUNT].sum()))
+    status, _, _ = parse_batches(payload, spans, records)
     return payload, records, status
 
 
@@ -49,8 +50,8 @@ def test_records_of_several_batches_stand_in_one_table() -> None:
 def test_a_fault_names_its_batch_and_record() -> None:
     batch = build_batch([Record(b"a", b"1", timestamp=0)])
     payload = np.frombuffer(batch, np.uint8)
-    places = np.array([[HEADER_BYTES, len(batch) - 1, 1, 0, 0, -1 << 63]], np.int64)
-    status, at, record = parse_batches(payload, places, record_table(1))
+    spans = np.array([[HEADER_BYTES, len(batch) - 1, 1, 0, 0, -1 << 63]], np.int64)
+    status, at, record = parse_batches(payload, spans, record_table(1))
     assert (status != RecordStatus.OK, at, record) == (True, 0, 0)
 
 
@@ -107,3 +108,11 @@ def test_the_last_record_of_each_key_is_kept_once() -> None:
     keep = np.ones(5, np.bool_)
     assert mark_latest(hashes, records, keep, grown) == 0
     assert not keep.any()
+
+
+def test_a_set_without_slots_is_refused() -> None:
+    hashes, slots = np.ones((1, 2), np.uint64), np.zeros((0, 2), np.uint64)
+    with pytest.raises(IndexError, match="no slots"):
+        add_hashes(hashes, slots)
+    with pytest.raises(IndexError, match="no slots"):
+        mark_latest(hashes, record_table(1), np.ones(1, np.bool_), slots)

@@ -23,7 +23,7 @@ def _is_served(kit: KafkaKit) -> bool:
 def test_it_serves_until_it_is_closed() -> None:
     with KafkaKit() as kit:
         assert _is_served(kit)
-    with pytest.raises(Closed, match="restart"):
+    with pytest.raises(Closed, match="`with` block"):
         _ = kit.bootstrap
 
 

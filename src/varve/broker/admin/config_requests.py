@@ -187,7 +187,7 @@ async def _alter_all(
                     ErrorCode.INVALID_REQUEST, "a resource is named twice; name it once"
                 )
             planned = partial(plan, broker, resource)
-            await _alter(broker, context, kind, name, planned, is_trial=request.validate_only)
+            await _alter(broker, context, kind, name, planned, validate_only=request.validate_only)
         results.append(result)
     return results
 
@@ -199,21 +199,21 @@ async def _alter(
     name: str,
     plan: Callable[[], Changes],
     *,
-    is_trial: bool,
+    validate_only: bool,
 ) -> None:
     _authorize(context, Operation.ALTER_CONFIGS, kind, name)
     _check_alterable(broker, kind, name)
     is_topic = kind == ResourceKind.TOPIC
     affected = [name] if is_topic else [topic.name for topic in broker.topics]
-    async with broker.changing_topics([] if is_trial else affected):
+    async with broker.changing_topics([] if validate_only else affected):
         if is_topic:
             changes = plan()
             broker.topic_configs.check_changes(name, changes)
-            if changes and not is_trial:
+            if changes and not validate_only:
                 await broker.blocking.run(broker.store.alter_topic, name, changes)
         else:
             defaults = broker.broker_configs.as_defaults(plan())
-            if defaults and not is_trial:
+            if defaults and not validate_only:
                 await broker.blocking.run(broker.store.alter_defaults, defaults)
 
 

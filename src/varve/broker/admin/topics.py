@@ -44,6 +44,7 @@ async def handle_create_topics(
     requested = {topic.name: topic for topic in request.topics}
     results = []
     created: list[str] = []
+    # Also for validation: a topic that another request creates meanwhile is a conflict.
     async with broker.changing_topics(requested):
         for topic in requested.values():
             result = messages.CreatableTopicResult(name=topic.name, configs=[])
@@ -53,7 +54,7 @@ async def handle_create_topics(
                 if not context.is_authorized(Operation.CREATE, ResourceType.CLUSTER):
                     context.authorize(Operation.CREATE, ResourceType.TOPIC, topic.name)
                 _check_name(broker, topic.name, created)
-                await _create(broker, topic, result, is_trial=request.validate_only)
+                await _create(broker, topic, result, validate_only=request.validate_only)
                 created.append(topic.name)
                 _hide_configs(context, result)
     return messages.CreateTopicsResponse(topics=results)
@@ -69,11 +70,11 @@ async def _create(
     topic: messages.CreatableTopic,
     result: messages.CreatableTopicResult,
     *,
-    is_trial: bool,
+    validate_only: bool,
 ) -> None:
     count = _partition_count(broker, topic)
     own = _own_configs(broker.topic_configs, topic)
-    if not is_trial:
+    if not validate_only:
         created = await broker.blocking.run(
             lambda: broker.store.create_topic(topic.name, partitions=count, settings=own)
         )
@@ -159,11 +160,11 @@ def _assigned_count(assignments: list[messages.CreatableReplicaAssignment], node
             f"which is at most {PARTITION_COUNT_MAX}",
         )
     for assignment in assignments:
-        _check_assignment(assignment.partition_index, assignment.broker_ids, node_id)
+        _check_brokers(assignment.partition_index, assignment.broker_ids, node_id)
     return len(numbers)
 
 
-def _check_assignment(partition: int, broker_ids: list[int], node_id: int) -> None:
+def _check_brokers(partition: int, broker_ids: list[int], node_id: int) -> None:
     if broker_ids != [node_id]:
         raise KafkaError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
@@ -206,22 +207,22 @@ async def handle_delete_topics(
         requested = [messages.DeleteTopicState(name=name) for name in request.topic_names]
     counts = Counter((topic.name, topic.topic_id) for topic in requested)
     results = []
-    names: list[str] = []
+    names: list[str] = []  # filled inside, as an id is looked up only while no topic changes
     async with broker.changing_topics(names):
         for (name, id), count in counts.items():
             result = messages.DeletableTopicResult(name=name, topic_id=id)
             results.append(result)
             with reporting(result):
-                _check_delete(broker, context, name, id, count)
+                _check_deletion_request(broker, context, name, id, count)
                 topic = _get_described_topic(broker, context, name, id)
                 result.name, result.topic_id = topic.name, topic.id
-                _check_deletable(context, topic)
+                _check_may_delete(context, topic)
                 names.append(topic.name)
                 await broker.blocking.run(broker.store.delete_topic, topic.name)
     return messages.DeleteTopicsResponse(responses=results)
 
 
-def _check_delete(
+def _check_deletion_request(
     broker: Broker, context: RequestContext, name: str | None, id: UUID, count: int
 ) -> None:
     if not broker.admin.delete_topic_enable:
@@ -251,7 +252,7 @@ def _get_described_topic(
     return topic
 
 
-def _check_deletable(context: RequestContext, topic: ServedTopic) -> None:
+def _check_may_delete(context: RequestContext, topic: ServedTopic) -> None:
     if not context.is_authorized(Operation.DELETE, ResourceType.CLUSTER):
         context.authorize(Operation.DELETE, ResourceType.TOPIC, topic.name)
     if topic.is_internal:
@@ -270,6 +271,7 @@ async def handle_create_partitions(
     counts = Counter(topic.name for topic in request.topics)
     requested = {topic.name: topic for topic in request.topics}
     results = []
+    # Also for validation, so that the partition count does not change; then no topic is changed.
     async with broker.changing_topics([] if request.validate_only else requested):
         for topic in requested.values():
             result = messages.CreatePartitionsTopicResult(name=topic.name)
@@ -278,7 +280,7 @@ async def handle_create_partitions(
                 _check_named_once(topic.name, counts[topic.name])
                 served = context.get_topic(Operation.ALTER, name=topic.name)
                 _check_count(served, topic.count)
-                _check_assignments(topic, len(served.logs), broker.settings.node_id)
+                _check_new_assignments(topic, len(served.logs), broker.settings.node_id)
                 if not request.validate_only:
                     add_partitions = broker.store.add_partitions
                     await broker.blocking.run(add_partitions, topic.name, topic.count)
@@ -301,7 +303,9 @@ def _check_count(topic: ServedTopic, count: int) -> None:
         )
 
 
-def _check_assignments(topic: messages.CreatePartitionsTopic, current: int, node_id: int) -> None:
+def _check_new_assignments(
+    topic: messages.CreatePartitionsTopic, current: int, node_id: int
+) -> None:
     if topic.assignments is None:
         return
     if len(topic.assignments) != topic.count - current:
@@ -311,4 +315,4 @@ def _check_assignments(topic: messages.CreatePartitionsTopic, current: int, node
             f"{len(topic.assignments)} are assigned: assign all of them, or none",
         )
     for number, assignment in enumerate(topic.assignments, start=current):
-        _check_assignment(number, assignment.broker_ids, node_id)
+        _check_brokers(number, assignment.broker_ids, node_id)

@@ -1,4 +1,4 @@
-"""The ids of deduplicated partitions on disk: where they are, and whether they may be used.
+"""The record ids that deduplicated partitions remember, on disk: where, and when they are valid.
 
 Layout     `<log directory>.dedup/<topic id>-<partition>/` with the ids, and beside it a state file
            of the same name with `.json`: `format`, `rules` in words, `secret` as 32 hexadecimal
@@ -6,7 +6,8 @@ Layout     `<log directory>.dedup/<topic id>-<partition>/` with the ids, and bes
            are closed. docs/formats/dedup-ids.md
 Invariant  ids are used only under the rules they were written with, and only if the log cannot have
            lost a record that they remember: they were closed, or the machine has not been restarted
-           since. Only directories with a state file are removed: others may belong to a processor.
+           since. Only directories with a state file are removed: others may belong to the
+           processor of `varve dedup`.
 Crash      a state file is written aside and renamed. One that cannot be read counts as missing: the
            ids are rebuilt.
 """
@@ -71,8 +72,8 @@ class DedupEnvironment:
             return self._databases
 
     def _make_default_databases(self) -> "Databases":
-        """On disk, or in memory where the logs are."""
-        # A server without deduplicated topics loads neither.
+        """On disk; in memory if the logs are."""
+        # A server without deduplicated topics loads neither engine.
         if isinstance(self.file_system, RealFileSystem):
             from varve.rocks.database import RocksDatabases
 
@@ -86,7 +87,7 @@ class DedupEnvironment:
 
 
 def state_root(log_directory: str) -> str:
-    """Where the ids of a log directory's partitions are."""
+    """The directory with the ids of a log directory's partitions."""
     return log_directory + _DIRECTORY_SUFFIX
 
 

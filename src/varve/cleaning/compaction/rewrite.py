@@ -20,7 +20,7 @@ import numpy.typing as npt
 from varve.cleaning.compaction.segment_plan import BatchDecisions, SegmentPlan
 from varve.cleaning.key_index.builder import KeyIndexBuilder
 from varve.cleaning.key_index.key_index import KeyIndexHeader
-from varve.cleaning.key_index.segment_indexes import LEFT_ALONE
+from varve.cleaning.key_index.segment_indexes import HELD_REMEDY
 from varve.cleaning.removals.removal import SegmentSummary, SegmentSummaryBuilder
 from varve.cleaning.work_budget import WorkBudget
 from varve.commit_log import LogSettings
@@ -445,7 +445,7 @@ class _SegmentCopy:
     def _damaged(self, position: int, fault: str) -> DamagedSegment:
         segment = self._plan.segment
         return DamagedSegment(
-            f"{segment.path(LOG)}: position {position}: {fault}; {LEFT_ALONE}",
+            f"{segment.path(LOG)}: position {position}: {fault}; {HELD_REMEDY}",
             segment.base_offset,
         )
 

@@ -30,11 +30,10 @@ from varve.cleaning.compaction.rewrite import (
     write_group,
 )
 from varve.cleaning.compaction.segment_plan import RunRules, SegmentPlan
+from varve.cleaning.key_index.derived_files import is_partition_failure, partition_failure
 from varve.cleaning.key_index.segment_indexes import (
     CLEANING_RETRY,
     SegmentKeyIndexes,
-    is_partition_failure,
-    partition_failure,
 )
 from varve.cleaning.removals.removal import Removal, RemovalKind, hex_digest
 from varve.cleaning.removals.removal_log import RemovalLog

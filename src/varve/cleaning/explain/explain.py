@@ -21,7 +21,7 @@ from varve.cleaning.explain.explanation import (
     SegmentExplanation,
 )
 from varve.cleaning.explain.segment_blockers import SegmentBlockers, read_batch
-from varve.cleaning.key_index.segment_indexes import UncleanableSegment
+from varve.cleaning.key_index.segment_indexes import HeldSegment
 from varve.cleaning.remote_tier import RemoteBounds
 from varve.cleaning.retention.forecast import (
     covering_row,
@@ -57,7 +57,7 @@ class ExplainContext:
     first_dirty_offset: int | None = None
     remote: RemoteSegments | None = None
     is_remote_unavailable: bool = False
-    holds: Sequence[UncleanableSegment] = ()
+    holds: Sequence[HeldSegment] = ()
     stale_bytes: Mapping[int, int] = field(default_factory=dict)
     find_latest: Callable[[bytes, int], Record | None] | None = None
     remote_bounds: RemoteBounds | None = None

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from varve.cleaning.compaction.cleanable_log import WAITS_FOR_COPY, CleanableLog
 from varve.cleaning.explain.explanation import Blocker
-from varve.cleaning.key_index.segment_indexes import UncleanableSegment
+from varve.cleaning.key_index.segment_indexes import HeldSegment
 from varve.cleaning.retention.rules import BlockingRule
 from varve.cleaning.retention.segments import (
     SegmentInfo,
@@ -33,7 +33,7 @@ class SegmentBlockers:
     segments: SegmentList
     cleanable: CleanableLog
     now_ms: int
-    holds: Sequence[UncleanableSegment]
+    holds: Sequence[HeldSegment]
     stale_bytes: Mapping[int, int]
 
     def find(self, segment: SegmentInfo) -> list[Blocker]:

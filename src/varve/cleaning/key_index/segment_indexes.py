@@ -3,16 +3,14 @@
 Invariant  an index is used only after its checksum was verified or it was built here, and only
            while it marks the same transactions as aborted as the log does: a truncation may have
            removed a marker, and a later one may have decided otherwise. A segment whose data is
-           damaged is uncleanable: it is tried again after an interval that doubles. I/O errors of
-           derived files stay with their partition, because the log works without these files.
-Threads    one at a time, the holder of the partition; any thread may call `find` and `needs_run`.
+           damaged is held: cleaning skips it, and tries again after an interval that doubles.
+Threads    one at a time, the holder of the partition; any thread may call `find`, which deletes the
+           files of unusable indexes, and `needs_run`.
 """
 
 import contextlib
-import errno
 import logging
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,8 +21,6 @@ from varve.cleaning.key_index.builder import build_key_index
 from varve.cleaning.key_index.key_index import (
     BATCH_ABORTED,
     CONTROL_NONE,
-    NO_TOPIC_ID,
-    REMEDY,
     KeyIndexHeader,
     SegmentKeys,
     Table,
@@ -32,22 +28,21 @@ from varve.cleaning.key_index.key_index import (
 )
 from varve.cleaning.work_budget import WorkBudget
 from varve.commit_log import Log
-from varve.commit_log.check import Finding, Severity
-from varve.commit_log.check.directory import DirectoryFacts
-from varve.commit_log.check.partition import PartitionFacts
 from varve.commit_log.names import KEYS, LOG
-from varve.commit_log.segment import Segment, SegmentFiles
+from varve.commit_log.segment import Segment
 from varve.commit_log.segment_reader import first_batch_timestamp
 from varve.commit_log.transaction_index import AbortedTransaction
-from varve.disk import DiskProblem, FileSystem, classify_error, to_store_error
+from varve.disk import FileSystem
 from varve.foundation.backoff import Backoff
-from varve.foundation.errors import Corrupt, StoreError, Unavailable, UnsupportedFormat
+from varve.foundation.errors import Corrupt, StoreError, UnsupportedFormat
 from varve.kernels.batch_layout import BATCH_COLUMN_COUNT, BatchColumn
 from varve.kernels.transaction_marks import find_aborted
 
-_LEFT: Final = "the segment is left as it is and everything else goes on"
-LEFT_ALONE: Final = (
-    f"{_LEFT}; restore this file from a copy if there is one: a repair would cut the log at that "
+logger = logging.getLogger(__name__)
+
+_HELD: Final = "the segment is held: cleaning skips it and everything else goes on"
+HELD_REMEDY: Final = (
+    f"{_HELD}; restore this file from a copy if there is one: a repair would cut the log at that "
     "batch and drop what follows (`varve check` shows what)"
 )
 
@@ -55,46 +50,16 @@ LEFT_ALONE: Final = (
 def hold_reason(error: StoreError) -> str:
     """The reason why a segment is held, with the remedy."""
     # The error of an old format has its own remedy; a repair does not change it.
-    return f"{error}; {_LEFT if isinstance(error, UnsupportedFormat) else LEFT_ALONE}"
+    return f"{error}; {_HELD if isinstance(error, UnsupportedFormat) else HELD_REMEDY}"
 
-
-# Key indexes, their temporary and spill files, and a new segment until it is swapped in.
-_DERIVED: Final = re.compile(r".*\.(keys|cleaned)(\.tmp|\.run)?")
-
-
-def is_of_derived_file(error: OSError) -> bool:
-    """Whether the error is of a file that the log does not need.
-
-    A missing file is not a failure: it was deleted with its segment.
-    """
-    if isinstance(error, FileNotFoundError) or not isinstance(error.filename, str):
-        return False
-    return _DERIVED.fullmatch(error.filename) is not None
-
-
-def is_partition_failure(error: OSError) -> bool:
-    """Whether the error fails only the partition, because it says nothing about the log's disk."""
-    # A limit of the process on file sizes refuses the write and leaves everything as it was.
-    return is_of_derived_file(error) or error.errno == errno.EFBIG
-
-
-def partition_failure(error: OSError, doing: str) -> Unavailable:
-    """The error of the partition for a failed derived file."""
-    then = "try again, the log is as it was"
-    if classify_error(error) in (DiskProblem.DENIED, DiskProblem.BROKEN):
-        then = f"{then}; or delete the file: it is rebuilt"
-    return to_store_error(error, doing, then=then)
-
-
-logger = logging.getLogger(__name__)
 
 CLEANING_RETRY: Final = Backoff(60_000, 3_600_000)
 """Building a key index reads its whole segment, and damaged bytes seldom repair themselves."""
 
 
 @dataclass(frozen=True, slots=True)
-class UncleanableSegment:
-    """A segment that cleaning leaves alone because its bytes are damaged.
+class HeldSegment:
+    """A segment that cleaning skips because its bytes are damaged.
 
     `oldest_ms` is the oldest batch timestamp that could be read, None without one.
     """
@@ -125,7 +90,7 @@ class SegmentKeyIndexes:
         self._topic_id = topic_id
         self._buffer_bytes = buffer_bytes
         self._verified: dict[Segment, _VerifiedIndex] = {}
-        self.holds: dict[int, UncleanableSegment] = {}
+        self.holds: dict[int, HeldSegment] = {}
         self.recovered: set[int] = set()
         """Base offsets of segments that were held, until a run has cleaned them too."""
 
@@ -181,7 +146,7 @@ class SegmentKeyIndexes:
     def ensure(
         self, segment: Segment, next_offset: int, now_ms: int, budget: WorkBudget
     ) -> SegmentKeys | None:
-        """The index of a decided segment, built if need be; None while the segment is held."""
+        """The index of a segment without open transactions, built if need be; None while held."""
         keys = self.find(segment, next_offset)
         if keys is not None:
             self._release(segment)
@@ -211,7 +176,7 @@ class SegmentKeyIndexes:
             self.recovered.add(segment.base_offset)
 
     def hold(self, segment: Segment, reason: str, now_ms: int) -> None:
-        """Leaves a damaged segment alone until the next attempt is due.
+        """Holds a damaged segment until the next attempt is due.
 
         Its key index is deleted, as a valid key index proves that the segment is intact.
         """
@@ -222,7 +187,7 @@ class SegmentKeyIndexes:
         oldest_ms: int | None = None
         with contextlib.suppress(Corrupt, UnsupportedFormat):
             oldest_ms = first_batch_timestamp(segment, size=segment.size)
-        self.holds[segment.base_offset] = UncleanableSegment(
+        self.holds[segment.base_offset] = HeldSegment(
             base_offset=segment.base_offset,
             bytes_held=segment.size,
             oldest_ms=oldest_ms if oldest_ms is not None and oldest_ms >= 0 else None,
@@ -232,7 +197,7 @@ class SegmentKeyIndexes:
             retry_ms=now_ms + wait_ms,
         )
         logger.warning(
-            "segment held back from cleaning",
+            "segment held: cleaning skips it",
             extra={"path": segment.path(LOG), "error": reason, "attempts": attempts},
         )
 
@@ -246,11 +211,11 @@ class SegmentKeyIndexes:
             self._remove(segment)
 
     def forget(self) -> None:
-        """Discards all checks: indexes are verified again at their next use."""
+        """Forgets which indexes were verified: each is verified again at its next use."""
         self._verified = {}
 
     def forget_vanished(self) -> None:
-        """Drops the indexes and holds of segments that are no longer in the log."""
+        """Forgets the indexes and holds of segments that are no longer in the log."""
         closed = set(self._log.view.closed)
         bases = {segment.base_offset for segment in closed}
         verified = list(self._verified.items())  # a copy, because a look-up may add to it meanwhile
@@ -282,42 +247,3 @@ def _flags_same_batches(
     find_aborted(rows, candidates.view(np.uint8), aborted_table(aborted), is_aborted)
     is_flagged = batches["flags"][numbers] & BATCH_ABORTED != 0
     return not bool(np.any(candidates & (is_flagged != (is_aborted != 0))))
-
-
-_NEXT_USE = "rebuilt at the next use"
-
-
-def check_keys(fs: FileSystem, facts: DirectoryFacts) -> list[Finding]:
-    """Findings about key indexes; a segment without one is not a finding."""
-    return [
-        finding
-        for partition_facts in facts.partitions.values()
-        for finding in _check_partition(fs, partition_facts)
-    ]
-
-
-def _check_partition(fs: FileSystem, facts: PartitionFacts) -> Iterator[Finding]:
-    topic_id = NO_TOPIC_ID if facts.topic_id is None else facts.topic_id.bytes
-    files = SegmentFiles(fs)
-    for info in facts.segments:
-        segment = Segment(files, facts.directory, base_offset=info.base_offset, size=info.size)
-        path = segment.path(KEYS)
-        # The directory is not locked: an index that vanishes was replaced with its segment.
-        with contextlib.suppress(FileNotFoundError):
-            if not fs.info(path).is_directory:
-                yield from _check_index(fs, segment, path, topic_id)
-
-
-def _check_index(fs: FileSystem, segment: Segment, path: str, topic_id: bytes) -> Iterator[Finding]:
-    try:
-        index = open_key_index(fs, segment, topic_id=topic_id)
-        if index is None:
-            message = f"built from another generation of the data file; {_NEXT_USE}"
-            yield Finding(Severity.NOTE, path, None, "key-index-stale", message)
-            return
-        with index:
-            index.verify()
-    except Corrupt as error:
-        text = str(error).removeprefix(f"{path}: ").removesuffix(f": {REMEDY}")
-        message = f"{text}; {_NEXT_USE}"
-        yield Finding(Severity.NOTE, path, None, "key-index-corrupt", message)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from varve.cleaning.key_index.builder import KeyIndexBuilder
-from varve.cleaning.key_index.segment_indexes import LEFT_ALONE
+from varve.cleaning.key_index.segment_indexes import HELD_REMEDY
 from varve.cleaning.removals.removal import MeasuredSegment, SegmentSummary, measure_segment
 from varve.commit_log.names import (
     CLEANED,
@@ -103,7 +103,7 @@ class LiveSegments:
             for table in walk:
                 builder.add(table)
                 self._advance(table.end - table.start)
-            walk.check_ended(self.path(segment), remedy=LEFT_ALONE)
+            walk.check_ended(self.path(segment), remedy=HELD_REMEDY)
         builder.finish(segment.size)
         return builder.digest
 

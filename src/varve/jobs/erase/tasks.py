@@ -1,7 +1,8 @@
 """Tasks of an erasure: search segments, rewrite a segment, re-scan objects.
 
 A re-scan is the proof for the receipt. In the remote tier it reads every log object below the
-topic's prefix: live, in an older manifest, announced, replaced and in its grace time, or unreferenced.
+topic's prefix: live, in an older manifest, announced, replaced and in its grace time, or
+unreferenced.
 
 Invariant  a task contains all its inputs and changes nothing that a reader sees; run twice, it
            writes the same objects. An unusable key index costs a scan, but never misses a match. A

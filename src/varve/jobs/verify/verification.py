@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from varve.cleaning.compaction.key_plan import ENTRY_BYTES
+from varve.cleaning.key_index.check import check_key_indexes
 from varve.cleaning.key_index.key_index import KeyIndexHeader
-from varve.cleaning.key_index.segment_indexes import check_keys
 from varve.commit_log.check import hold_lock, inspect_directory
 from varve.commit_log.check.findings import Finding
 from varve.commit_log.check.partition import PartitionContext, PartitionFacts
@@ -352,7 +352,8 @@ def verify_directory(
             context = PartitionContext(now_ms=now_ms, deep=True)
             facts = inspect_directory(fs, directory, context)
             findings = [
-                _translate_finding(finding) for finding in (*facts.findings, *check_keys(fs, facts))
+                _translate_finding(finding)
+                for finding in (*facts.findings, *check_key_indexes(fs, facts))
             ]
             starts = _read_starts(fs, directory)
             cluster = read_cluster(fs, directory)

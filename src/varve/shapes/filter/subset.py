@@ -1,8 +1,9 @@
 """A query of part of a shape's rows: a filter, an order, a limit.
 
-Invariant  an order is over plain columns and ends with the row's key, so that equal requests get
-           equal rows and pages neither overlap nor leave gaps. However many rows match, those in
-           memory are bounded in number and in bytes: by limit and offset, or by the settings.
+Invariant  an order is over columns, not expressions, and ends with the row's key, so that equal
+           requests get equal rows and pages neither overlap nor leave gaps. However many rows
+           match, those in memory are bounded in number and in bytes: by limit and offset, or by
+           the settings.
 """
 
 import re
@@ -19,7 +20,7 @@ from varve.shapes.filter.value import RowValues, Value, show_json
 from varve.shapes.filter.where import Where
 
 ORDER_MAX: Final = 32
-_ORDER: Final = re.compile(
+_ENTRY: Final = re.compile(
     r"(?P<name>\"(?:[^\"]|\"\")*\"|\S+)"
     r"(?:\s+(?P<direction>asc|desc))?(?:\s+nulls\s+(?P<nulls>first|last))?",
     re.IGNORECASE,
@@ -35,7 +36,7 @@ class OrderBy:
 
     column: str
     is_descending: bool
-    is_nulls_first: bool
+    nulls_first: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,7 @@ class Subset:
         """
         if self.offset > rows_max:
             raise InvalidRequest(f"offset {self.offset} is above the limit of {rows_max} rows")
-        # A limit above the maximum has no effect: the number of rows counts.
+        # A larger limit is ignored; the query fails only if more rows match.
         limit = self.limit if self.limit is not None and self.limit <= rows_max else None
         first_rows = _FirstRows(
             self.offset + (limit or rows_max), bytes_max, is_cut=limit is not None
@@ -98,14 +99,14 @@ class Subset:
         where = self.where
         for key, row in rows:
             if where is None or where.matches(row):
-                sort_key = self._sort_key(key, row) if self.order_by else ()
+                sort_key = self._row_sort_key(key, row) if self.order_by else ()
                 if first_rows.may_include(sort_key):
                     first_rows.add(sort_key, show(key, row))
         return first_rows.take()[self.offset :]
 
-    def _sort_key(self, key: str, row: Row) -> tuple[object, ...]:
+    def _row_sort_key(self, key: str, row: Row) -> tuple[object, ...]:
         values = RowValues(row)
-        return (*[_sort_key(values[by.column], by) for by in self.order_by], key)
+        return (*[_value_sort_key(values[by.column], by) for by in self.order_by], key)
 
 
 class _FirstRows:
@@ -115,7 +116,7 @@ class _FirstRows:
         self._count = count
         self._bytes_max = bytes_max
         self._is_cut = is_cut
-        # Sorting waits until half of the rows, or as many as the spare ones, are new.
+        # Sorts only when `_spare_rows` rows have been added, to amortize the cost.
         self._spare_rows = min(count, _SPARE_ROWS) if is_cut else 0
         self._spare_bytes = bytes_max if is_cut else 0
         self._rows: list[tuple[tuple[object, ...], bytes]] = []
@@ -160,11 +161,11 @@ def parse_order(text: str) -> tuple[OrderBy, ...]:
     entries = split_list(text, "order_by")
     if len(entries) > ORDER_MAX:
         raise InvalidRequest(f"order_by has {len(entries)} columns; at most {ORDER_MAX} may be")
-    return tuple([_order(entry) for entry in entries])
+    return tuple([_parse_entry(entry) for entry in entries])
 
 
-def _order(entry: str) -> OrderBy:
-    match = _ORDER.fullmatch(entry)
+def _parse_entry(entry: str) -> OrderBy:
+    match = _ENTRY.fullmatch(entry)
     if match is None:
         raise InvalidRequest(
             f"{entry!r:.80} is not an order: it is a column, then asc or desc, "
@@ -175,10 +176,10 @@ def _order(entry: str) -> OrderBy:
     return OrderBy(parse_identifier(match["name"]), is_descending, nulls == "first")
 
 
-def _sort_key(value: Value, by: OrderBy) -> tuple[object, ...]:
+def _value_sort_key(value: Value, by: OrderBy) -> tuple[object, ...]:
     """The sort key of a value: null first or last, then by type, then by value."""
     if value is None:
-        return (0 if by.is_nulls_first else 2,)
+        return (0 if by.nulls_first else 2,)
     ranked = _rank(value)
     return (1, _Reversed(ranked) if by.is_descending else ranked)
 
