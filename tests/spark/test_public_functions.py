@@ -41,7 +41,7 @@ def test_jobs_run_on_the_users_session(
     done = vs.compact(spark, bucket, [NAME], topic_config=config)
     done.raise_for_failures()
     assert [one.error for one in done.partitions] == [None]
-    assert done.to_dict()["job"] == done.job_id
+    assert done.to_json()["job"] == done.job_id
     taken = vs.snapshot(spark, bucket, NAME, to=str(tmp_path / "state"))
     assert taken.rows == 4
     table = vs.sync_table(

@@ -33,7 +33,7 @@ class Timers(Protocol):
     def call_later(self, delay_ms: int, call: Callable[[], object]) -> Timer: ...
 
 
-def cancel(timer: Timer | None) -> None:
+def cancel_timer(timer: Timer | None) -> None:
     """Does nothing for a timer that was never set, or is cancelled or due already."""
     if timer is not None:
         timer.cancel()
@@ -51,6 +51,7 @@ class LoopTimers:
 
 async def sleep_ms(timers: Timers, delay_ms: int) -> None:
     """Waits by the broker's timers."""
+    # The timer cancels the future: that has no effect, and raises nothing, if it is over already.
     over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     timer = timers.call_later(delay_ms, over.cancel)
     try:
@@ -108,7 +109,7 @@ class BackgroundTasks:
     def _ended(self, task: "asyncio.Task[Any]") -> None:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
-        # A KafkaError was already sent as the response to a request.
+        # A KafkaError is a response to a client, which whoever awaits the task sends.
         if error is not None and not isinstance(error, KafkaError):
             logger.error("background task failed", exc_info=error)
 

@@ -1,4 +1,4 @@
-"""The topics a broker serves, by name and by id.
+"""The topics a broker serves, by name and by id; and the leader epochs of their logs.
 
 Invariant  a topic that was deleted and recreated has another id; the old id finds nothing.
 Threads    looked up in the loop's thread; changed by work off the loop, after which `refresh` is
@@ -99,7 +99,7 @@ def by_topic(partitions: Iterable[tuple[K, int]]) -> dict[K, list[int]]:
 
 @dataclass(frozen=True, slots=True)
 class TopicsView:
-    """The topics of the store at one time; `generation` is the one served when it was taken."""
+    """The topics of the store at one time, and the `Topics.generation` at that time."""
 
     generation: int
     by_name: dict[str, ServedTopic]
@@ -169,5 +169,5 @@ def _serve(topic: Topic) -> ServedTopic:
 def _find_log(topic: Topic, partition: int) -> Log | None:
     try:
         return topic.partition(partition).log
-    except StoreError:
+    except StoreError:  # its directory is offline or missing: the topic is served without it
         return None

@@ -29,6 +29,7 @@ class JsonFields:
     __slots__ = ()
 
     def to_json(self) -> dict[str, Any]:
+        """The fields as values that `json.dumps` accepts."""
         return encode_fields(self)
 
 
@@ -41,10 +42,6 @@ class JobResult(JsonFields):
     def failures(self) -> tuple[str, ...]:
         """One message per failure; empty for jobs that raise their first error."""
         return ()
-
-    def to_dict(self) -> dict[str, Any]:
-        """The public name of `to_json`."""
-        return self.to_json()
 
     def raise_for_failures(self) -> None:
         """Raises JobIncomplete if there are failures."""

@@ -26,14 +26,20 @@ from varve.wire import ApiKey
 logger = logging.getLogger(__name__)
 
 _ACCEPTED_PER_TURN: Final = 64
+"""Clients accepted before the loop turns to other work."""
 _CHECK_SECONDS: Final = 1.0
+"""Between checks of timeouts; less if a timeout is shorter."""
 _WATCH_SECONDS: Final = 0.25
+"""Between measurements of the load."""
 _ACCEPT_RETRY_SECONDS: Final = 0.1
 _STOP_POLL_SECONDS: Final = 0.01
 
 
 class Server:
-    """Serves a broker to clients. The broker is started and stopped with it; the store is not."""
+    """Serves a broker to clients. The broker is started and stopped with it; the store is not.
+
+    The server adds its settings to those of the broker that clients may see.
+    """
 
     def __init__(
         self,
@@ -104,7 +110,7 @@ class Server:
             raise
         for listening in self._sockets:
             listening.listen(self.settings.socket_listen_backlog_size)
-        workers = [*accepting, self._check_timeouts(), self._watch_loop()]
+        workers = [*accepting, self._check_timeouts(), self._watch_load()]
         self._workers = [self._loop.create_task(worker) for worker in workers]
         self._is_ready = True
 
@@ -172,7 +178,7 @@ class Server:
                 ssl=tls,
                 ssl_handshake_timeout=None if tls is None else handshake_seconds,
             )
-        except (OSError, ConnectionError, TimeoutError) as error:
+        except OSError as error:
             self.registry.dismiss(host)
             client.close()
             self.metrics.table.add(CLOSED_CONNECTIONS, 1, "handshake")
@@ -200,7 +206,7 @@ class Server:
             await asyncio.sleep(seconds)
             await self.registry.check_timeouts()
 
-    async def _watch_loop(self) -> None:
+    async def _watch_load(self) -> None:
         """Measures how late the loop runs, and bounds the memory of responses."""
         while True:
             due = self._loop.time() + _WATCH_SECONDS
@@ -233,7 +239,7 @@ class Server:
             task.cancel()
         await asyncio.gather(*unfinished, return_exceptions=True)
 
-    async def cut(self) -> None:
+    async def abort(self) -> None:
         """Closes all connections at once, as a crash would; `stop` does the rest."""
         await self._stop_listening()
         self._abort_connections()

@@ -88,9 +88,10 @@ class ObstoreObjectStore:
 
     def create(self, key: str, data: Buffer) -> ObjectInfo:
         check_key(key, store=self.name, operation="create")
-        return self._create(key, data)
+        return self._create_unchecked(key, data)
 
-    def _create(self, key: str, data: Buffer) -> ObjectInfo:
+    def _create_unchecked(self, key: str, data: Buffer) -> ObjectInfo:
+        """`create` of any key, also a reserved one."""
         with translated(self.name, "create", key):
             result = obstore.put(self.client, key, data, mode="create", use_multipart=False)
         return self._written(key, memoryview(data).nbytes, result)
@@ -157,9 +158,9 @@ class ObstoreObjectStore:
 
     def _delete_page(self, keys: Sequence[str]) -> None:
         """Delete in bulk; one by one when a missing key fails that, as on GCS and Azure."""
-        first = keys[0] if len(keys) == 1 else f"{keys[0]} and {len(keys) - 1} more"
+        described = keys[0] if len(keys) == 1 else f"{keys[0]} and {len(keys) - 1} more"
         try:
-            with translated(self.name, "delete", first):
+            with translated(self.name, "delete", described):
                 obstore.delete(self.client, keys)
         except ObjectNotFound:
             if len(keys) > 1:
@@ -187,7 +188,7 @@ class MemoryObjectStore(ObstoreObjectStore):
 
 
 class CountedParts:
-    """Yields parts and raises InvalidRequest, before the last, unless they add up to `size`.
+    """Yields parts; raises before the upload completes unless they add up to `size` bytes.
 
     `error` is an error of the parts, to distinguish it from an error of the store.
     """
@@ -201,25 +202,25 @@ class CountedParts:
 
     def __iter__(self) -> Iterator[Buffer]:
         try:
-            count = 0
+            size = 0
             for part in self._parts:
-                count += memoryview(part).nbytes
-                if count > self._size:
-                    raise self._wrong_size(f"more than {count - 1}")
+                size += memoryview(part).nbytes
+                if size > self._size:
+                    raise self._wrong_size(f"more than {size - 1}")
                 yield part
-            if count < self._size:
-                raise self._wrong_size(str(count))
+            if size < self._size:
+                raise self._wrong_size(str(size))
         except Exception as error:
             self.error = error
             raise
 
-    def _wrong_size(self, count: str) -> InvalidRequest:
+    def _wrong_size(self, size: str) -> InvalidRequest:
         return failure(
             InvalidRequest,
             store=self._store,
             operation="put parts",
             key=self._key,
-            cause=f"the parts have {count} bytes, but size says {self._size}",
+            cause=f"the parts have {size} bytes, but size says {self._size}",
         )
 
 

@@ -105,7 +105,7 @@ class S3ObjectStore(CloudObjectStore[S3Settings]):
         """
         if not self._must_check:
             return self
-        create = partial(self._create, MARK, b"varve")
+        create = partial(self._create_unchecked, MARK, b"varve")
         if retries is not None:
             retrying = RetryingObjectStore(self, policy=retries, clock=self._clock)
             create = partial(retrying.repeat, create)

@@ -148,7 +148,10 @@ class RecordColumns:
 
 
 class Batch:
-    """The batch at `position` of a buffer; other bytes may follow it."""
+    """The batch at `position` of a buffer; other bytes may follow it.
+
+    Errors begin with `where`, the name of the source of the bytes.
+    """
 
     __slots__ = ("_buffer", "_where", "header")
 
@@ -193,7 +196,7 @@ class Batch:
         count = header.records_count
         size = len(payload) - start
         if count != 0 and not count_fits(count, size):
-            raise Corrupt(f"{self._what()} has {count} records in {size} bytes")
+            raise Corrupt(f"{self._describe()} has {count} records in {size} bytes")
         table = record_table(count)
         status, index = parse_records(
             payload,
@@ -206,7 +209,7 @@ class Batch:
             table,
         )
         if status != RecordStatus.OK:
-            raise Corrupt(f"{self._what()}, record {index} of {count}: {status_text(status)}")
+            raise Corrupt(f"{self._describe()}, record {index} of {count}: {status_text(status)}")
         return RecordColumns(payload, table)
 
     def _payload(self, limit_bytes: int) -> tuple[Bytes, int]:
@@ -215,10 +218,12 @@ class Batch:
         if codec is Codec.NONE or self.header.records_count == 0:
             return frozen_bytes(self._buffer), HEADER_BYTES
         payload = self._buffer[HEADER_BYTES:]
-        records = decompress_to_array(codec, payload, where=self._what(), limit_bytes=limit_bytes)
+        records = decompress_to_array(
+            codec, payload, where=self._describe(), limit_bytes=limit_bytes
+        )
         return frozen_bytes(records), 0
 
-    def _what(self) -> str:
+    def _describe(self) -> str:
         return f"{self._where}: batch with offset {self.header.base_offset}"
 
 
@@ -235,16 +240,17 @@ def _decode_headers(area: bytes, count: int) -> Headers:
 
 
 def _decode_cell(area: bytes, position: int) -> tuple[bytes | None, int]:
-    groups = shift = 0
+    """A byte string after its size, a zigzag varint; -1 is null. Also the position after it."""
+    zigzag = shift = 0
     while True:
         byte = area[position]
         position += 1
-        groups |= (byte & 0x7F) << shift
+        zigzag |= (byte & 0x7F) << shift
         shift += 7
         if byte < 0x80:
             break
-    groups &= 0xFFFFFFFF
-    size = (groups >> 1) ^ -(groups & 1)
+    zigzag &= 0xFFFFFFFF
+    size = (zigzag >> 1) ^ -(zigzag & 1)
     if size < 0:
         return None, position
     return area[position : position + size], position + size

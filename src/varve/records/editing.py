@@ -117,7 +117,7 @@ def stamp_producer_all(
     *,
     default_timestamp: int | None = None,
 ) -> tuple[list[bytearray], int]:
-    """`stamp_producer` for consecutive batches, and the sequence that follows the last of them."""
+    """Stamps consecutive batches; returns them, and the sequence of the record after the last."""
     stamped = []
     for batch in batches:
         stamped.append(
@@ -144,9 +144,9 @@ def rebuild_batch(
     codec: Codec,
     level: int | None = None,
 ) -> bytes:
-    """The batch with another codec and consecutive offsets; all other fields are kept.
+    """The batch with another codec, its records at consecutive offsets from the base offset.
 
-    Under LogAppendTime the producer's deltas stay as sent.
+    All other fields are kept, under LogAppendTime also the timestamp deltas that the producer sent.
     """
     source = Batch(batch)
     header, columns = source.header, source.columns_as_sent()

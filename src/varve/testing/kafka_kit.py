@@ -227,7 +227,7 @@ class KafkaKit(Closing):
             return
         server = self._running.server
         if crash:
-            self._running.run(server.cut())
+            self._running.run(server.abort())
             self._call(server.broker.dedup_topics.abandon)
             self.virtual.crash_now()
         self._running.run(server.stop())

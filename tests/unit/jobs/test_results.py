@@ -55,7 +55,7 @@ RESULT = Result(
 
 
 def test_fields_are_encoded_under_their_names_in_order() -> None:
-    encoded = RESULT.to_dict()
+    encoded = RESULT.to_json()
     assert list(encoded) == ["mode", "parts", "offsets", "reasons", "summary", "errors"]
     assert json.loads(json.dumps(encoded)) == {
         "mode": "append",

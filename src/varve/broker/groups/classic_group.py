@@ -25,7 +25,7 @@ from enum import StrEnum
 from typing import Final, Self
 from uuid import UUID
 
-from varve.broker.background import Timer, cancel
+from varve.broker.background import Timer, cancel_timer
 from varve.broker.groups.classic_member import (
     ClassicMember,
     ClassicMembers,
@@ -157,10 +157,10 @@ class ClassicGroup:
         """Members that wait get an error, with which they look for the coordinator again."""
         self.state = ClassicState.DEAD
         for timer in (self._rebalance_timer, self._sync_timer, *self.pending_members.values()):
-            cancel(timer)
+            cancel_timer(timer)
         self.pending_members.clear()
         for member in self.members.values():
-            cancel(member.session)
+            cancel_timer(member.session)
             member.fail(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
     # JoinGroup
@@ -229,7 +229,7 @@ class ClassicGroup:
 
     async def _add(self, member_id: str, request: JoinRequest) -> JoinGroupResponse:
         """A new member waits for its first generation."""
-        cancel(self.pending_members.pop(member_id, None))
+        cancel_timer(self.pending_members.pop(member_id, None))
         waiting: asyncio.Future[JoinGroupResponse] = self._services.loop.create_future()
         member = ClassicMember(member_id, request, is_new=True, join=waiting)
         if not self.members:
@@ -434,7 +434,7 @@ class ClassicGroup:
         timeout_ms = member.request.session_timeout_ms
         if member.is_new:
             timeout_ms = _NEW_MEMBER_TIMEOUT_MS
-        cancel(member.session)
+        cancel_timer(member.session)
         member.session = self._timers.call_later(timeout_ms, lambda: self._expire_member(member))
 
     def _expire_member(self, member: ClassicMember) -> None:
@@ -461,7 +461,7 @@ class ClassicGroup:
         for member in self.members.values():
             response = SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS)
             self._answer_sync(member, response)
-        cancel(self._sync_timer)
+        cancel_timer(self._sync_timer)
         self._become(ClassicState.PREPARING_REBALANCE)
         timeout_ms = self.members.rebalance_timeout_ms
         if was_empty:
@@ -491,7 +491,7 @@ class ClassicGroup:
         self._complete_rebalance()
 
     def _complete_rebalance(self) -> None:
-        cancel(self._rebalance_timer)
+        cancel_timer(self._rebalance_timer)
         self._initial_wait = None
         for member in list(self.members.values()):
             if not member.is_joining and member.instance_id is None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, ValuesView
 from dataclasses import dataclass, field
 from typing import Self, TypeVar
 
-from varve.broker.background import Timer, cancel
+from varve.broker.background import Timer, cancel_timer
 from varve.wire import ErrorCode
 from varve.wire.errors import KafkaError
 from varve.wire.messages.groups import JoinGroupRequest, JoinGroupResponse, SyncGroupResponse
@@ -147,7 +147,7 @@ class ClassicMembers(Mapping[str, ClassicMember]):
 
     def remove(self, member: ClassicMember) -> None:
         """Ends its session; the next member follows a leader."""
-        cancel(member.session)
+        cancel_timer(member.session)
         del self._by_id[member.id]
         self.unsynced.discard(member.id)
         if member.instance_id is not None:

@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import Final
 from uuid import UUID
 
-from varve.broker.background import BlockingPool, Timer, cancel
+from varve.broker.background import BlockingPool, Timer, cancel_timer
 from varve.broker.groups.assignors import ASSIGNORS, Subscriptions
 from varve.broker.groups.consumer_membership import (
     Client,
@@ -89,15 +89,15 @@ class ConsumerGroup:
         before, self.state = self.state, state
         for id in before.members:
             if id not in state.members:
-                cancel(self._sessions.pop(id, None))
-                cancel(self._revocations.pop(id, None))
+                cancel_timer(self._sessions.pop(id, None))
+                cancel_timer(self._revocations.pop(id, None))
         for id, member in state.members.items():
             previous = before.members.get(id)
             if previous is not member and (previous is None or not member.is_revoking_as(previous)):
                 self._start_revocation_timer(member)
 
     def renew_session(self, member_id: str) -> None:
-        cancel(self._sessions.pop(member_id, None))
+        cancel_timer(self._sessions.pop(member_id, None))
         if not self._is_closed:
             self._sessions[member_id] = self._timers.call_later(
                 self._coordinator.services.settings.group_consumer_session_timeout_ms,
@@ -122,7 +122,7 @@ class ConsumerGroup:
         self._coordinator.expire_member(self, member_id)
 
     def _start_revocation_timer(self, member: ConsumerMember) -> None:
-        cancel(self._revocations.pop(member.id, None))
+        cancel_timer(self._revocations.pop(member.id, None))
         if member.is_revoking and not self._is_closed:
             self._revocations[member.id] = self._timers.call_later(
                 member.rebalance_timeout_ms, lambda: self._end_revocation(member.id)

@@ -10,7 +10,7 @@ import logging
 import random as random_module
 from typing import Final
 
-from varve.broker.background import BackgroundTasks, BlockingPool, Timer, Timers, cancel
+from varve.broker.background import BackgroundTasks, BlockingPool, Timer, Timers, cancel_timer
 from varve.broker.groups.classic_group import NO_MEMBER, ClassicGroup
 from varve.broker.groups.committed_offsets import Commits, CommittedOffsets, OffsetExpiry
 from varve.broker.groups.consumer_coordinator import ConsumerCoordinator
@@ -97,7 +97,7 @@ class GroupCoordinator:
 
     async def stop(self) -> None:
         """Closes all groups; members that wait get an error and look for the coordinator again."""
-        cancel(self._expiry_timer)
+        cancel_timer(self._expiry_timer)
         self._expiry_timer = None
         for group in self.groups:
             group.close()

@@ -2,9 +2,9 @@
 
 Layout     `varve-credentials.json`: by user and mechanism salt, iterations and keys in base64,
            and a secret. docs/formats/directory.md
-Invariant  neither passwords nor salted passwords are stored. An unknown user gets a salt derived
-           from the secret and the name, which looks like those of known users and is the same at
-           every try.
+Invariant  neither passwords nor salted passwords are stored. The login of an unknown user gets a
+           salt derived from the secret and the name, like that of a known user and the same at
+           each attempt: clients cannot find out which users exist.
 Crash      see `directory_document`.
 Threads    changed off the loop, one change at a time under `_lock`; `users` is replaced as a whole
            and read without it.
@@ -189,17 +189,17 @@ def add_credential(
 
 def _typical_parameters(users: Users) -> dict[ScramMechanism, tuple[int, int]]:
     """By mechanism, the size of the salt and the iterations that most credentials have."""
-    usual = {}
+    typical = {}
     for mechanism in ScramMechanism:
-        shapes = Counter(
+        parameters = Counter(
             (len(credential.salt), credential.iterations)
             for credentials in users.values()
             if (credential := credentials.get(mechanism)) is not None
         )
         # The largest of those that are equally common: the order of users must not matter.
-        best = max(shapes.items(), key=lambda item: (item[1], item[0]), default=None)
-        usual[mechanism] = (SALT_BYTES, ITERATIONS) if best is None else best[0]
-    return usual
+        best = max(parameters.items(), key=lambda item: (item[1], item[0]), default=None)
+        typical[mechanism] = (SALT_BYTES, ITERATIONS) if best is None else best[0]
+    return typical
 
 
 def _encode(credential: ScramCredential) -> dict[str, str | int]:

@@ -123,7 +123,7 @@ class DirectoryCheck:
             self._findings.warning(path, "missing-meta-properties", message)
         except Corrupt as error:
             repair = "keep the readable lines, generate the others"
-            self._findings.corrupt(path, "meta-properties-corrupt", error, repair=repair)
+            self._findings.add_corrupt(path, "meta-properties-corrupt", error, repair=repair)
 
     def _read_offsets(self, name: str) -> Offsets | None:
         path = f"{self._path}/{name}"
@@ -132,7 +132,7 @@ class DirectoryCheck:
         except FileNotFoundError:
             return {}
         except Corrupt as error:
-            self._findings.corrupt(path, "checkpoint-corrupt", error, repair=REWRITE)
+            self._findings.add_corrupt(path, "checkpoint-corrupt", error, repair=REWRITE)
             return None
 
     def _find_partitions(self) -> list[TopicPartition]:

@@ -17,7 +17,7 @@ RULES: Final[dict[str, str]] = {
     "batch-crc": "A batch's checksum matches its bytes.",
     "batch-size": "A batch is at least as long as its header.",
     "batch-magic": "A batch has a known message format.",
-    "old-format": "Message formats 0 and 1 are not read.",
+    "old-format": "A batch has message format 2; formats 0 and 1 are not read.",
     "torn-tail": "A data file ends with a whole batch.",
     "zero-tail": "A data file does not end in zeros, once its log was closed.",
     "offsets-ascend": "Offsets ascend from batch to batch, and from the segment's base.",
@@ -141,7 +141,7 @@ class FindingList:
     warning = functools.partialmethod(add, Severity.WARNING)
     note = functools.partialmethod(add, Severity.NOTE)
 
-    def corrupt(
+    def add_corrupt(
         self,
         path: str,
         rule: str,
@@ -150,7 +150,7 @@ class FindingList:
         severity: Severity = Severity.ERROR,
         repair: str | None = None,
     ) -> None:
-        """Adds the error of decoding a file."""
+        """Adds a finding of a rule for a file that cannot be decoded."""
         self.add(severity, path, rule, str(error).removeprefix(f"{path}: "), repair=repair)
 
     def has(self, rule: str, path: str) -> bool:

@@ -214,7 +214,7 @@ class PartitionCheck:
         try:
             return decode_partition_metadata(self._fs.read(path), where=path)
         except Corrupt as error:
-            self._findings.corrupt(path, "partition-metadata-corrupt", error)
+            self._findings.add_corrupt(path, "partition-metadata-corrupt", error)
             return None
 
     def _read_snapshots(
@@ -237,7 +237,7 @@ class PartitionCheck:
             except FileNotFoundError:
                 self._findings.note(path, "vanished", "gone while it was checked")
             except Corrupt as error:
-                self._findings.corrupt(path, "snapshot-corrupt", error, repair=REMOVE_SNAPSHOT)
+                self._findings.add_corrupt(path, "snapshot-corrupt", error, repair=REMOVE_SNAPSHOT)
         return snapshots
 
     def _check_segments(

@@ -293,7 +293,7 @@ def read_epochs(fs: FileSystem, path: str, finding_list: FindingList) -> LeaderE
         epochs = LeaderEpochs.decode(data, where=path)
         line_count = len(decode_checkpoint(data, path))
     except Corrupt as error:
-        finding_list.corrupt(path, "epochs-corrupt", error, repair=REBUILD_EPOCHS)
+        finding_list.add_corrupt(path, "epochs-corrupt", error, repair=REBUILD_EPOCHS)
         return None
     if len(epochs.entries) != line_count:
         message = "epochs or their start offsets do not ascend"

@@ -385,7 +385,7 @@ def _read_aborted(
     except FileNotFoundError:
         return None
     except Corrupt as error:
-        finding_list.corrupt(
+        finding_list.add_corrupt(
             path, "txnindex-corrupt", error, severity=checked.severity, repair=REBUILD
         )
         return None

@@ -73,7 +73,7 @@ class ShapeApi(HttpApi):
             engine, access, self.read_pool, self.admin_pool, settings.snapshot_wait_ms
         )
         self.waiters = Waiters(asyncio.get_running_loop())
-        self._unsubscribe = engine.subscribe(self.waiters.note)
+        self._unsubscribe = engine.subscribe(self.waiters.wake_later)
         self._reads = ShapeReads(self)
         self._subsets = SubsetReads(self, self._reads)
         self._document = Response.of_json(200, make_document(), *headers.NO_STORE)

@@ -1,9 +1,11 @@
-"""Limits requests in progress, and wakes those that wait for changes of a shape.
+"""Requests in progress: `Waiters` wakes those that wait for changes of a shape.
+
+`RequestLimiter` bounds how many there are.
 
 Invariant  a request that starts waiting before it checks misses nothing: a wake between the two is
            kept.
-Threads    the event loop only, except `note`, which any thread may call; it wakes the loop once for
-           all shapes that are noted until the loop handles them.
+Threads    the event loop only, except `wake_later`, which any thread may call; it wakes the loop
+           once for all changed shapes until the loop handles them.
 """
 
 import asyncio
@@ -54,7 +56,7 @@ class Waiters:
         self._loop = loop
         self._by_handle: dict[str, set[Waiter]] = {}
         self._lock = threading.Lock()
-        self._noted: set[str] = set()  # guarded by _lock
+        self._changed: set[str] = set()  # guarded by _lock
         self.is_stopping = False
         self.count = 0
 
@@ -72,25 +74,25 @@ class Waiters:
             if not self._by_handle[handle]:
                 del self._by_handle[handle]
 
-    def note(self, handles: Collection[str]) -> None:
+    def wake_later(self, handles: Collection[str]) -> None:
         """Wakes the requests that wait for these shapes; called by the engine."""
         with self._lock:
-            is_first = not self._noted
-            self._noted.update(handles)
+            is_first = not self._changed
+            self._changed.update(handles)
         if is_first and handles and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._wake_noted)
+            self._loop.call_soon_threadsafe(self._wake_changed)
 
-    def _wake_noted(self) -> None:
+    def _wake_changed(self) -> None:
         with self._lock:
-            noted, self._noted = self._noted, set()
-        if len(noted) > len(self._by_handle):
-            noted = noted.intersection(self._by_handle)
-        for handle in noted:
+            changed, self._changed = self._changed, set()
+        if len(changed) > len(self._by_handle):
+            changed = changed.intersection(self._by_handle)
+        for handle in changed:
             for waiter in self._by_handle.get(handle, ()):
                 waiter.wake()
 
     def stop(self) -> None:
-        """Wakes every request, as at the end of its time."""
+        """Wakes every waiting request, which then responds as if its time were over."""
         self.is_stopping = True
         for waiting in self._by_handle.values():
             for waiter in waiting:
@@ -116,6 +118,7 @@ class RequestLimiter:
             raise unavailable(
                 f"{self.counts[kind]} {kind} requests are in progress, the limit: try again later",
                 code="concurrent_request_limit_exceeded",
+                # 5 to 10 seconds in turn: spreads the retries.
                 retry_s=5 + self.refused[kind] % 6,
             )
         self.counts[kind] += 1
@@ -132,7 +135,10 @@ class Admission:
         self._kind = kind
 
     def mark_existing(self) -> None:
-        """Counts the request as existing while it is sent: slow clients do not block new shapes."""
+        """Counts the request as existing while its response is sent.
+
+        Clients that read slowly then do not block new shapes.
+        """
         self.leave()
         self._kind = "existing"
         self._counts[self._kind] += 1
