@@ -62,7 +62,7 @@ def command(
     record, see `varve audit`. Ctrl-C stops it between two chunks: nothing is lost, and the next run
     goes on. A dry run builds missing key indexes.
 
-    The exit status is 1 when a partition fails or has a damaged segment that had to be left alone.
+    The exit status is 1 when a partition fails or has a damaged segment, which is held.
     With --json every line has `partition`, `dry_run`, `error` (null or a sentence), `compaction`
     (null, or segments, bytes, records and bytes by reason, what was left, holds and a note) and
     `expiry` (null, or its segments with offsets, size, reason and rule) and `undecided` (of a dry

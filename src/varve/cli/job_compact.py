@@ -95,7 +95,7 @@ def command(
     The bucket does not hold the settings of topics. With --dir they are those of the log directory;
     without, name the topics, whose policy is then compact, and give the rest with --setting.
 
-    The exit status is 1 when a partition failed or has a damaged segment that had to be left alone.
+    The exit status is 1 when a partition failed or has a damaged segment, which is held.
     With --json every line has `type`: partition or report.
 
     \b
@@ -245,7 +245,7 @@ def _details(result: "PartitionResult") -> Iterator[tuple[str, Any]]:
         yield from _foretell(result.estimate)
     if result.held:
         bases = ", ".join(map(str, result.held[:10]))
-        yield "damaged", f"segments left alone at base offsets {bases}"
+        yield "damaged", f"segments held at base offsets {bases}"
     if result.voided_groups:
         yield "left", f"{result.voided_groups} groups whose segments were changed meanwhile"
     if result.swept:

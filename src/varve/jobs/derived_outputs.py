@@ -223,14 +223,14 @@ def _decode_outputs(data: bytes, where: str) -> list[DerivedOutput]:
 
 
 def is_remote(sources: Sequence[PartitionSource]) -> bool:
-    """Whether a topic is in the cold tier, by its opened partitions."""
+    """Whether a topic is in the remote tier, by its opened partitions."""
     return any(source.manifest_version is not None for source in sources)
 
 
 def open_output_registry(
     options: SourceOptions, sources: Sequence[PartitionSource]
 ) -> OutputRegistry:
-    """Opens the registry of a topic: in its cold tier, or else in its log directory."""
+    """Opens the registry of a topic: in the remote tier, or else in its log directory."""
     if options.address is not None and is_remote(sources):
         return RemoteOutputRegistry(options.address.objects(), find_cluster(options.address))
     return LocalOutputRegistry(options.directories[0])

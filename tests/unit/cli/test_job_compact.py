@@ -85,5 +85,5 @@ def test_partitions_are_shown_before_and_after(capsys: pytest.CaptureFixture[str
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert " ".join(lines[1]) == "state-3 8 1 4.0 KiB 1.0 KiB 75% 40 10"
     assert " ".join(lines[2]) == "removed 30 records, 2.9 KiB: superseded"
-    assert " ".join(lines[3]) == "damaged segments left alone at base offsets 70"
+    assert " ".join(lines[3]) == "damaged segments held at base offsets 70"
     assert [line[0] for line in lines[4:]] == ["note", "failed"]

@@ -26,7 +26,7 @@ from varve.jobs.compact.settings import CompactSettings
 from varve.jobs.derived_outputs import DerivedOutput, ErasedRows, OutputKind, RemoteOutputRegistry
 from varve.jobs.snapshot.document import SnapshotDocument, SnapshotPartition, find_snapshot
 from varve.jobs.snapshot.erase import count_in_snapshot, erase_from_snapshot
-from varve.jobs.snapshot.plan import has_all_tombstones
+from varve.jobs.snapshot.plan import keeps_tombstones_since
 from varve.jobs.snapshot.snapshot import take_snapshot
 from varve.jobs.snapshot.store import check_apart, open_snapshot
 from varve.jobs.snapshot.tasks import StagedBuckets
@@ -168,10 +168,12 @@ def test_tombstones_that_may_be_gone_make_it_read_all() -> None:
         cleaned_up_to=40,
     )
     now = replace(known, resume_offset=90, manifest_version=9, cleaned_up_to=50)
-    assert has_all_tombstones(known, now), "nothing behind the last snapshot was compacted"
-    assert not has_all_tombstones(known, replace(now, cleaned_up_to=51))
-    assert not has_all_tombstones(known, replace(now, cleaned_up_to=39)), "how far was forgotten"
-    assert not has_all_tombstones(replace(known, manifest_version=None), now)
+    assert keeps_tombstones_since(known, now), "nothing behind the last snapshot was compacted"
+    assert not keeps_tombstones_since(known, replace(now, cleaned_up_to=51))
+    assert not keeps_tombstones_since(known, replace(now, cleaned_up_to=39)), (
+        "how far was forgotten"
+    )
+    assert not keeps_tombstones_since(replace(known, manifest_version=None), now)
 
 
 def test_a_deleted_key_stays_deleted_whatever_compactions_were_told(kit: SnapshotTopic) -> None:

@@ -67,10 +67,10 @@ def count_in_snapshot(
 
 
 def _find_address(output: DerivedOutput, settings: Mapping[str, GivenValue]) -> Bucket:
-    opening: dict[str, GivenValue] = {**dict(output.how), **settings}
+    store_settings: dict[str, GivenValue] = {**dict(output.how), **settings}
     if find_scheme(output.place) not in BUCKETS:
-        opening = {}  # a directory takes no settings; these are for object stores
-    return find_store_address(output.place, opening)
+        store_settings = {}  # a directory takes no settings; these are for object stores
+    return find_store_address(output.place, store_settings)
 
 
 def erase_from_store(

@@ -162,7 +162,7 @@ def _continue_from(scope: PartitionPlan, previous: SnapshotDocument) -> Partitio
             "truncated and has continued with other records"
         )
         return replace(scope, note=note, is_reread=True)
-    if not has_all_tombstones(before, now):
+    if not keeps_tombstones_since(before, now):
         note = (
             f"read in full: compacted up to offset {now.cleaned_up_to}, and tombstones after "
             f"offset {before.resume_offset} may have left the log since snapshot "
@@ -173,11 +173,15 @@ def _continue_from(scope: PartitionPlan, previous: SnapshotDocument) -> Partitio
     return replace(scope, partition=replace(now, read_from=read_from))
 
 
-def has_all_tombstones(before: SnapshotPartition, now: SnapshotPartition) -> bool:
-    """Whether every tombstone written since is still in the log: only compaction removes them.
+def keeps_tombstones_since(before: SnapshotPartition, now: SnapshotPartition) -> bool:
+    """Whether no tombstone since the snapshot `before` can be missing from the log.
 
-    `delete.retention.ms` is not considered: a compaction may have run with another value than the
-    topic has now. If `cleaned_up_to` has decreased, its record was lost.
+    Compaction removes tombstones only below `cleaned_up_to`. `delete.retention.ms` is not
+    considered: a compaction may have run with another value than the topic has now. If
+    `cleaned_up_to` has decreased, its record was lost.
+
+    A snapshot that ends at the log start needs none: the whole log is read, and rows of records
+    below the log start are dropped.
     """
     if before.resume_offset in (now.resume_offset, now.start_offset):
         return True
