@@ -490,6 +490,18 @@ def test_a_table_made_anew_keeps_the_expired_rows_it_is_to_keep(
     assert bench.places() == [(0, 0), (0, 2), (0, 3), (0, 4), (0, 5), (0, 6)]
 
 
+def test_a_table_that_has_read_nothing_above_the_log_start_needs_no_tombstones(
+    bench: TableBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(bench, 0, 6)
+    bench.sync(UPSERT)
+    bench.expire_to(6)
+    put(bench, 1, 2)
+    monkeypatch.setattr(PartitionSource, "cleaned_up_to", 7)
+    assert not bench.sync(UPSERT).is_rebuilt
+    assert bench.places() == [(0, 6)]
+
+
 def test_tombstones_are_there_above_what_was_cleaned() -> None:
     """However young the table is: a compaction may have let go of them at once."""
     known = SyncState({0: 4}, {}, synced_ms=1 << 60, is_remote=True)

@@ -1,7 +1,7 @@
 """I/O errors of derived files: key indexes and segments that are not yet part of the log.
 
-Invariant  they fail only their partition, because the log works without these files; every other
-           I/O error takes the log directory offline.
+Invariant  they fail only their partition, because the log works without these files; other I/O
+           errors are those of the log (`commit_log/health.py`).
 """
 
 import errno
