@@ -89,7 +89,7 @@ class VarveServer:
 
     def start(self) -> None:
         options = [f"--set={name}={value}" for name, value in self._settings.items()]
-        where = [str(self._home / "data"), "--listen", "127.0.0.1:0"]
+        where = ["--dir", str(self._home / "data"), "--listen", "127.0.0.1:0"]
         # What is installed has its bytecode beside it, whatever the caller does without.
         environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
         self._process = subprocess.Popen(

@@ -137,7 +137,7 @@ class LiveTable:
             root = stack.enter_context(tempfile.TemporaryDirectory())
             data, shapes = f"{root}/data", f"{root}/shapes"
             options = ("--listen", "127.0.0.1:0", "--log-level", "warning")
-            broker = Command("serve", data, *options)
+            broker = Command("serve", "-d", data, *options)
             self.bootstrap = stack.enter_context(broker).address
             admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
             created = admin.create_topics([NewTopic(TOPIC, 1, 1)])

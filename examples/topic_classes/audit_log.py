@@ -54,8 +54,8 @@ def look(kit: VirtualStore, year: int) -> Year:
         offsets.log_start,
         offsets.local_start,
         offsets.end,
-        status.hot_bytes,
-        status.cold_bytes or 0,
+        status.local_bytes,
+        status.remote_bytes or 0,
         (kit.now_ms - oldest.timestamp) / YEAR_MS,
     )
 

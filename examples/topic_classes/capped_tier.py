@@ -60,8 +60,8 @@ def look(kit: VirtualStore, quarter: int) -> Quarter:
         offsets.log_start,
         offsets.local_start,
         offsets.end,
-        status.hot_bytes,
-        status.cold_bytes or 0,
+        status.local_bytes,
+        status.remote_bytes or 0,
         sum(each.size for each in kit.objects.list("") if "/segment/" in each.key),
         (kit.now_ms - oldest.timestamp) / DAY_MS,
     )

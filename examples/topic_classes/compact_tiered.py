@@ -58,9 +58,9 @@ def look(kit: VirtualStore, year: int) -> Year:
         offsets.local_start,
         offsets.end,
         sum(1 for _ in topic.read(start=offsets.local_start)),
-        status.hot_bytes,
+        status.local_bytes,
         sum(1 for _ in topic.read(end=offsets.local_start)),
-        status.cold_bytes or 0,
+        status.remote_bytes or 0,
     )
 
 

@@ -4,17 +4,13 @@ import shutil
 from pathlib import Path
 
 import pytest
-import typer
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from conformance.golden_reader import GOLDENS, NAMES, latest_timestamp
 from tests.support.directory_check import check_log_directory
-from varve.cli.check import command
+from varve.cli.main import app
 from varve.commit_log.check import Severity
 from varve.disk import RealFileSystem
-
-app = typer.Typer()
-app.command()(command)
 
 
 @pytest.mark.parametrize("golden", NAMES)
@@ -35,7 +31,7 @@ def test_a_repair_leaves_every_batch_in_place(golden: str, tmp_path: Path) -> No
     shutil.copytree(source, copy)
     for index in copy.glob("*/*.index"):
         index.unlink()
-    result = CliRunner().invoke(app, ["--repair", "--deep", str(copy)])
+    result = CliRunner().invoke(app, ["check", "--repair", "--deep", "-d", str(copy)])
     assert result.exit_code == 0, result.stdout
     assert f"After: {copy}: nothing found" in result.stdout
     for path in source.glob("*/*.log"):

@@ -81,7 +81,7 @@ class Doors:
     def _add_user(self) -> None:
         """As its operators do: by a command, at the open door."""
         mechanism = ("--mechanism", self._login.mechanism)
-        words = ("user", "add", _USER, "--broker", self.server.bootstrap, *mechanism)
+        words = ("user", "add", _USER, "--bootstrap", self.server.bootstrap, *mechanism)
         subprocess.run(
             [sys.executable, "-m", "varve", *words],
             input=_PASSWORD,

@@ -36,8 +36,8 @@ def _findings(name: str, *words: str) -> list[str]:
 def check_directory(directory: Path) -> list[str]:
     """`varve check --deep` of both tiers, and `varve audit`."""
     return [
-        *_findings("check", "check", "--deep", "--tier", str(directory)),
-        *_findings("audit", "audit", "--deep", "--tier", str(directory)),
+        *_findings("check", "check", "--deep", "--tier", "-d", str(directory)),
+        *_findings("audit", "audit", "--deep", "--tier", "-d", str(directory)),
     ]
 
 
@@ -53,5 +53,5 @@ def check_tier(directory: Path) -> tuple[list[str], int]:
     orphans = [one for one in lines if one.get("type") == "object" and one.get("class") == "orphan"]
     if not orphans:
         return _findings("fsck", "tier", "fsck", *where, "--deep"), 0
-    run_tool("tier", "fsck", *where, "--sweep")
+    run_tool("tier", "fsck", *where, "--sweep", "--yes")
     return _findings("fsck", "tier", "fsck", *where, "--deep"), len(orphans)

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from pyspark.sql import SparkSession
-from typer.testing import CliRunner
 
 import varve
 from tests.support.spark_session import connect_url
@@ -42,7 +42,7 @@ def test_a_query_and_a_compaction_run_at_the_server(spark: SparkSession, tmp_pat
         topic = store.create_topic("state", settings=TOPIC)
         for number in range(400):
             topic.append(key=f"k{number % 10}", value=f"value {number}")
-    assert CliRunner().invoke(app, ["tier", "copy", data, "--roll"]).exit_code == 0
+    assert CliRunner().invoke(app, ["tier", "copy", "-d", data, "--roll"]).exit_code == 0
     place = ["--dir", data, "--master", connect_url(spark), "--json"]
 
     there = ["--conf", "spark.varve.hereBytes=0"]
@@ -59,7 +59,7 @@ def test_a_query_and_a_compaction_run_at_the_server(spark: SparkSession, tmp_pat
 
     asked = run("query", "state", *place, "--where", "offset >= 398")
     assert asked.returncode == 0, asked.stderr
-    rows = [json.loads(line) for line in asked.stdout.splitlines()]
+    *rows, _ = map(json.loads, asked.stdout.splitlines())
     assert {(row["offset"], row["value"]) for row in rows} == {
         (398, "value 398"),
         (399, "value 399"),

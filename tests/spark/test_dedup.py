@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from pyspark.sql import SparkSession
-from typer.testing import CliRunner
 
 import varve
 from tests.support.dedup_model import Arrival, DedupModel
@@ -220,7 +220,7 @@ def test_a_table_gets_each_record_once_with_bad_values_beside(
 def test_the_command_tells_counts_of_batches_and_of_the_run(tmp_path: Path) -> None:
     stream = Stream(tmp_path)
     stream.put((0, b"x", START_MS), (0, b"x", START_MS + 1), (1, None, START_MS))
-    given = ["dedup", "in", "--to", "out", "--by", "key", "--window", "10s", "--null", "drop"]
+    given = ["dedup", "in", "--to", "out", "--by", "key", "--window", "10s", "--no-id", "drop"]
     place = ["--dir", str(stream.directory), "--checkpoint", str(tmp_path / "checkpoint")]
     done = CliRunner().invoke(app, ["job", *given, *place, "--json"])
     assert done.exit_code == 0, done.stderr

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from click.testing import CliRunner, Result
 
 import varve
 from tests.support.spark_session import spark as spark
@@ -34,7 +34,7 @@ def test_what_is_superseded_goes_and_a_second_run_finds_nothing(tmp_path: Path) 
         topic = store.create_topic("state", settings=TOPIC)
         for number in range(400):
             topic.append(key=f"k{number % 10}", value=f"value {number}")
-    assert run("tier", "copy", data, "--roll").exit_code == 0
+    assert run("tier", "copy", "-d", data, "--roll").exit_code == 0
     done = run("job", "compact", "--dir", data, "--json", "--report", str(tmp_path / "report"))
     assert done.exit_code == 0, done.stderr
     partition, report = map(json.loads, done.stdout.splitlines())

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from tests.support.spark_session import spark as spark
 from varve.cli.job_demo_stream import CustomerStream

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from click.testing import CliRunner, Result
 
 import varve
 from tests.support.spark_session import spark as spark
@@ -42,7 +42,7 @@ def test_a_person_leaves_the_log_the_bucket_and_every_copy(tmp_path: Path) -> No
         for number in range(300):
             value = {"email": f"person-{number % 30}@x", "n": number}
             topic.append(key=f"key-{number % 30}", value=json.dumps(value))
-    run("tier", "copy", data, "--roll")
+    run("tier", "copy", "-d", data, "--roll")
     run("job", "snapshot", "people", "--dir", data, "--to", place)
     run("job", "table", "people", "--to", "shop.people", "--format", "json", "--dir", data)
     assert find_files(tmp_path, b"person-7@x")
@@ -55,7 +55,7 @@ def test_a_person_leaves_the_log_the_bucket_and_every_copy(tmp_path: Path) -> No
     assert erasure["receipt"] is None
 
     out = str(tmp_path / "receipt")
-    done = run("job", "erase", "people", "--dir", data, "--key", "key-7", "--receipt", out)
+    done = run("job", "erase", "people", "--dir", data, "--key", "key-7", "--yes", "--receipt", out)
     assert "none found" in " ".join(done.stdout.split())
     receipt = json.loads((tmp_path / "receipt.json").read_text())
     (topic_told,) = receipt["topics"]
@@ -67,7 +67,7 @@ def test_a_person_leaves_the_log_the_bucket_and_every_copy(tmp_path: Path) -> No
     rows = open_snapshot(place).read().to_pylist()
     assert len(rows) == 29
     run("tier", "fsck", "--dir", data, "--deep")
-    run("check", data)
+    run("check", "-d", data)
     with varve.open(data, maintain=False) as store:
         assert store.topic("people").get("key-7") is None
         assert len(list(store.topic("people").read())) == 290

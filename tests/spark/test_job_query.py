@@ -10,14 +10,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner, Result
 from pyspark.sql import SparkSession
-from typer.testing import CliRunner, Result
 
 import varve
 from tests.support.spark_session import spark as spark
-from varve.cli.job_run import Job
 from varve.cli.main import app
 from varve.foundation.settings import GivenValue
+from varve.spark.console import SparkJob
 
 pytestmark = [
     pytest.mark.spark,
@@ -37,7 +37,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
             topic.append(
                 key=f"k{number}", value=b"\xff\x00" if number == 3 else f'"{number}, café"'
             )
-    assert CliRunner().invoke(app, ["tier", "copy", str(path / "data"), "--roll"]).exit_code == 0
+    assert (
+        CliRunner().invoke(app, ["tier", "copy", "-d", str(path / "data"), "--roll"]).exit_code == 0
+    )
     with varve.open(path / "data", maintain=False) as store:
         for number in range(9):
             store.topic("orders").append(key=f"k{number}", value=f"newer {number}")
@@ -57,16 +59,19 @@ def run(place: Path, *arguments: str, topic: str = "orders") -> Result:
 def test_rows_of_both_tiers_as_json(place: Path) -> None:
     found = run(place, "--json", "--where", "offset IN (3, 4, 19)")
     assert found.exit_code == 0, found.stderr
-    rows = {row["offset"]: row for row in map(json.loads, found.stdout.splitlines())}
+    *objects, report = map(json.loads, found.stdout.splitlines())
+    assert [row["type"] for row in objects] == ["row"] * 3
+    rows = {row["offset"]: row for row in objects}
     assert [rows[offset]["value"] for offset in (3, 4, 19)] == ["base64:/wA=", '"4, café"', None]
     assert rows[4]["key"] == "k4"
     assert rows[4]["timestamp"].endswith("Z")
-    assert "3 rows" in found.stderr
+    assert (report["type"], report["rows"]) == ("report", 3)
 
 
 def test_csv_can_be_read_back(place: Path) -> None:
     found = run(place, "--format", "csv", "--from", "4", "--to", "6", "--select", "offset, value")
     rows = list(csv.reader(found.stdout.splitlines()))
+    assert "2 rows" in found.stderr
     assert rows == [["offset", "value"], ["4", '"4, café"'], ["5", '"5, café"']]
 
 
@@ -95,7 +100,7 @@ def test_parquet_keeps_bytes_and_the_report_counts_rows(
     assert again.exit_code == 1
     assert "already exists" in again.stderr
     listed = CliRunner().invoke(
-        app, ["job", "outputs", "orders", "--dir", str(place / "data"), "--json"]
+        app, ["output", "list", "orders", "--dir", str(place / "data"), "--json"]
     )
     assert ("files", str(output)) in [
         (one["kind"], one["place"]) for one in map(json.loads, listed.stdout.splitlines())
@@ -104,7 +109,10 @@ def test_parquet_keeps_bytes_and_the_report_counts_rows(
 
 def test_sql_sees_the_topic_as_a_table(place: Path) -> None:
     sql = "SELECT count(*) AS rows, count(DISTINCT key) AS keys FROM records"
-    assert json.loads(run(place, "--json", "--sql", sql).stdout) == {"rows": 20, "keys": 10}
+    assert json.loads(run(place, "--format", "json", "--sql", sql).stdout) == {
+        "rows": 20,
+        "keys": 10,
+    }
 
 
 def test_wrong_sql_is_one_line(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -144,7 +152,7 @@ def interrupt_when_it_runs(spark: SparkSession) -> Iterator[None]:
 
 @pytest.mark.usefixtures("interrupt_when_it_runs")
 def test_an_interrupt_cancels_what_spark_runs(spark: SparkSession) -> None:
-    job = Job("sleep", spark)
+    job = SparkJob("sleep", spark)
 
     def work() -> object:
         slow = spark.sparkContext.parallelize([1, 2], 2).map(lambda one: threading.Event().wait(90))

@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner, Result
 from pyspark.sql import SparkSession
-from typer.testing import CliRunner, Result
 
 import varve
 from tests.support.spark_session import spark as spark
@@ -55,7 +55,7 @@ def state_of(data: str) -> dict[bytes, bytes]:
 def test_a_snapshot_is_taken_and_taken_further(spark: SparkSession, tmp_path: Path) -> None:
     data, place = str(tmp_path / "data"), str(tmp_path / "place")
     fill(data, 0, 400)
-    assert CliRunner().invoke(app, ["tier", "copy", data, "--roll"]).exit_code == 0
+    assert CliRunner().invoke(app, ["tier", "copy", "-d", data, "--roll"]).exit_code == 0
     fill(data, 400, 30)
     first = run("state", "--dir", data, "--to", place, "--buckets", "4", "--json")
     assert first.exit_code == 0, first.stderr
@@ -69,13 +69,13 @@ def test_a_snapshot_is_taken_and_taken_further(spark: SparkSession, tmp_path: Pa
 
     again = run("state", "--dir", data, "--to", place)
     assert again.exit_code == 0, again.stderr
-    assert "was there already" in " ".join(again.stdout.split())
+    assert "existed already" in " ".join(again.stdout.split())
     fill(data, 430, 3)
     second = run("state", "--dir", data, "--to", place, "--keep", "1")
     assert second.exit_code == 0, second.stderr
-    assert "goes on from 1" in " ".join(second.stdout.split())
+    assert "continues from 1" in " ".join(second.stdout.split())
     assert "removed" in second.stdout
-    listed = run("--list", place, "--json")
+    listed = CliRunner().invoke(app, ["snapshot", "list", place, "--json"])
     assert [json.loads(line)["snapshot"] for line in listed.stdout.splitlines()] == [2]
     found = {row["key"]: row["value"] for row in open_snapshot(place).read().to_pylist()}
     assert found == state_of(data)
@@ -84,7 +84,7 @@ def test_a_snapshot_is_taken_and_taken_further(spark: SparkSession, tmp_path: Pa
 def test_executors_give_what_one_process_gives(spark: SparkSession, tmp_path: Path) -> None:
     data = str(tmp_path / "data")
     fill(data, 0, 600)
-    assert CliRunner().invoke(app, ["tier", "copy", data, "--roll"]).exit_code == 0
+    assert CliRunner().invoke(app, ["tier", "copy", "-d", data, "--roll"]).exit_code == 0
     address = Bucket(f"file:{data}.cold")
     settings = SnapshotSettings(buckets=2, split_bytes=10_000, range_bytes=4 << 10)
     result = take_snapshot(
@@ -119,11 +119,12 @@ def test_what_cannot_be_is_one_line_and_verify_tells_damage(tmp_path: Path) -> N
     assert inside.exit_code == 1
     assert "overlap" in inside.stderr
     assert run("state", "--dir", data).exit_code == 2
-    done = run("state", "--dir", data, "--to", str(place), "--at-offset", '{"0": 3, "1": 4}')
+    done = run("state", "--dir", data, "--to", str(place), "--at", '{"0": 3, "1": 4}')
     assert done.exit_code == 0, done.stderr
     assert open_snapshot(str(place)).resume_offsets == {0: 3, 1: 4}
-    assert run("--verify", str(place)).exit_code == 0
+    verify = ["snapshot", "verify", str(place)]
+    assert CliRunner().invoke(app, verify).exit_code == 0
     next((place / "data").iterdir()).write_bytes(b"damage")
-    verified = run("--verify", str(place))
+    verified = CliRunner().invoke(app, verify)
     assert verified.exit_code == 1
-    assert "1 are not as they were written" in verified.stdout
+    assert "1 damaged or missing" in verified.stdout

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from click.testing import CliRunner, Result
 
 import varve
 from tests.support.spark_session import spark as spark
@@ -36,11 +36,11 @@ def test_a_damaged_object_of_a_tier_is_named_and_nothing_else(tmp_path: Path) ->
             topic = store.create_topic(name, settings={**TOPIC, "cleanup.policy": policy})
             for number in range(300):
                 topic.append(key=f"k{number % 10}", value=f"value {number}")
-    assert run("tier", "copy", data, "--roll").exit_code == 0
+    assert run("tier", "copy", "-d", data, "--roll").exit_code == 0
     log = sorted((tmp_path / "data.cold").rglob("*/log"))[1]
     log.write_bytes(log.read_bytes()[:-1] + b"~")
     page = tmp_path / "page.html"
-    done = run("job", "verify", "--dir", data, "--json", "--report-page", str(page))
+    done = run("job", "verify", "--dir", data, "--json", "--page", str(page))
     assert done.exit_code == 1, done.stdout + done.stderr
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     assert [one["type"] for one in lines] == ["partition", "partition", "finding", "report"]

@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from pyspark.sql import SparkSession
-from typer.testing import CliRunner
 
 from tests.support.kafka_server import ServerMaker
 from tests.support.shape_audience import Audience

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import duckdb
 import pytest
+from click.testing import CliRunner, Result
 from pyspark.sql import SparkSession
-from typer.testing import CliRunner, Result
 
 import varve
 from tests.support.spark_session import spark as spark

@@ -14,11 +14,11 @@ import sys
 import threading
 import traceback
 
-from varve.cli import shape_serve
+from varve.cli import shape
 from varve.cli.main import main as run_command
 from varve.http.shapes import launch
 
-LOADED = (launch, shape_serve)
+LOADED = (launch, shape)
 """What a command imports when it runs; here it is there before."""
 
 

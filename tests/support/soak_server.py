@@ -45,7 +45,16 @@ class ServedProcess:
         began = time.monotonic()
         with self.log.open("a") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "varve", "serve", str(self.directory), *options, *given],
+                [
+                    sys.executable,
+                    "-m",
+                    "varve",
+                    "serve",
+                    "-d",
+                    str(self.directory),
+                    *options,
+                    *given,
+                ],
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,

@@ -38,13 +38,7 @@ from varve.broker.settings import (
     TransactionSettings,
 )
 from varve.broker.state_topic import StateTopic
-from varve.broker.topics import (
-    OFFSETS_TOPIC,
-    TRANSACTIONS_TOPIC,
-    ServedTopic,
-    Topics,
-    TopicsView,
-)
+from varve.broker.topics import ServedTopic, Topics, TopicsView
 from varve.broker.transactions.coordinator import TransactionCoordinator
 from varve.broker.transactions.markers import MarkerWriter
 from varve.broker.transactions.producer_ids import ProducerIds
@@ -52,6 +46,7 @@ from varve.commit_log import TopicPartition
 from varve.embedded import Store
 from varve.foundation.clock import Clock
 from varve.foundation.settings import Settings
+from varve.wire.messages.state_records import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 
 _SYNC_THREADS: Final = 8
 """They wait for the disk, which syncs several files at once, and use little CPU time."""

@@ -8,7 +8,7 @@ Threads    looked up in the loop's thread; changed by work off the loop, after w
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import TypeVar
 from uuid import UUID
 
 from varve.commit_log import Log, LogSettings, TopicPartition
@@ -17,12 +17,9 @@ from varve.embedded.topic import Topic
 from varve.foundation.errors import StoreError
 from varve.wire import NO_ID, ErrorCode
 from varve.wire.errors import KafkaError
+from varve.wire.messages.state_records import INTERNAL_TOPICS
 
 K = TypeVar("K", str, UUID)
-
-OFFSETS_TOPIC: Final = "__consumer_offsets"
-TRANSACTIONS_TOPIC: Final = "__transaction_state"
-INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,157 +1,165 @@
-"""`varve acl`: who may do what at a broker."""
+"""`varve acl`: the ACLs of a broker."""
 
-from typing import Annotated, Final
+from collections.abc import Callable
+from typing import Any, Final
 
-import typer
+import click
 
-from varve.cli.kafka_client import (
-    BrokerAddress,
-    ClientFile,
-    ClientSettings,
-    make_client,
+from varve.brokers.acls import CLUSTER_NAME, OPERATIONS, AclResource, AclRow
+from varve.cli import options
+from varve.cli.command import command
+from varve.cli.output import Output
+from varve.cli.where import Where
+
+_COLUMNS: Final = AclRow._fields
+
+
+def _build_resource(
+    topic: str | None, acl_group: str | None, transactional_id: str | None, cluster: bool
+) -> AclResource | None:
+    resources = [
+        AclResource(type, name)
+        for type, name in (
+            ("TOPIC", topic),
+            ("GROUP", acl_group),
+            ("TRANSACTIONAL_ID", transactional_id),
+            ("BROKER", CLUSTER_NAME if cluster else None),
+        )
+        if name is not None
+    ]
+    if len(resources) > 1:
+        raise click.UsageError("name one of --topic, --group, --transactional-id and --cluster")
+    return resources[0] if resources else None
+
+
+_resource = options.bundle(
+    "resource",
+    _build_resource,
+    click.option("--topic", metavar="NAME", help="On this topic; * is every topic."),
+    click.option("--group", "acl_group", metavar="NAME", help="On this group; * is every group."),
+    click.option("--transactional-id", metavar="ID", help="On this transactional id."),
+    click.option("--cluster", is_flag=True, help="On the cluster."),
+    names=("topic", "acl_group", "transactional_id", "cluster"),
 )
-from varve.cli.store_access import AsJson
 
-app = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    add_completion=False,
-    help="Show, grant and withdraw rights at a broker, varve's or any Kafka.",
-)
 
-_COLUMNS: Final = ["principal", "permission", "operation", "resource", "name", "pattern", "host"]
-
-Principal = Annotated[
-    str | None, typer.Option(metavar="TYPE:NAME", help="Whose right, e.g. User:alice or User:*.")
-]
-Operations = Annotated[
-    list[str],
-    typer.Option(
+def _operations(*, required: bool) -> Callable[[Any], Any]:
+    return click.option(
         "--operation",
-        "-o",
-        help="read, write, create, delete, alter, describe, describe_configs, alter_configs, "
-        "cluster_action, idempotent_write or all; may be repeated.",
-    ),
-]
-Topic = Annotated[str | None, typer.Option(help="On this topic; * is every one.")]
-Group = Annotated[str | None, typer.Option(help="On this group; * is every one.")]
-TransactionalId = Annotated[str | None, typer.Option(help="On this transactional id.")]
-Cluster = Annotated[bool, typer.Option("--cluster", help="On the cluster itself.")]
-Prefixed = Annotated[
-    bool, typer.Option("--prefixed", help="The name is what names of resources begin with.")
-]
-Host = Annotated[str, typer.Option(help="From this address; * is any.")]
-Deny = Annotated[bool, typer.Option("--deny", help="A denial, which wins over every grant.")]
+        "operations",
+        multiple=True,
+        required=required,
+        type=click.Choice(OPERATIONS, case_sensitive=False),
+        metavar="OPERATION",
+        help=f"{', '.join(OPERATIONS)}.",
+    )
 
 
-@app.command("list")
+_principal = click.option(
+    "--principal", metavar="TYPE:NAME", help="Of this principal, such as User:alice or User:*."
+)
+
+
+@command(examples=("varve acl list --principal User:alice", "varve acl list --topic orders --json"))
+@_principal
+@_resource
+@options.broker
+@options.output
 def list_acls(
-    broker: BrokerAddress = None,
-    settings: ClientSettings = [],  # noqa: B006, typer copies it
-    file: ClientFile = None,
-    principal: Principal = None,
-    topic: Topic = None,
-    group: Group = None,
-    transactional_id: TransactionalId = None,
-    cluster: Cluster = False,
-    as_json: AsJson = False,
+    where: Where, output: Output, principal: str | None, resource: AclResource | None
 ) -> None:
-    """List the rights, all or those of somebody or on something.
+    """List ACLs: all, or those of a principal or on a resource."""
+    from varve.brokers.acls import find_acls
 
-    \b
-    Examples:
-      varve acl list
-      varve acl list --principal User:alice
-      varve acl list --topic orders --json
-    """
-    from varve.cli.kafka_acls import acl_rows, choose_resource
-    from varve.cli.log_output import print_rows
-
-    resource = choose_resource(topic, group, transactional_id, cluster, is_needed=False)
-    client = make_client(broker, settings, file)
-    rows = acl_rows(client, client.admin(), principal, resource)
-    print_rows(_COLUMNS, rows, as_json=as_json)
+    acls = find_acls(where.client(), principal=principal, resource=resource)
+    output.print_table("acl", _COLUMNS, [acl.row for acl in acls])
 
 
-@app.command()
+@command(
+    examples=(
+        "varve acl add --principal User:alice --operation read --topic orders",
+        "varve acl add --principal User:mallory --operation all --topic '*' --deny",
+    )
+)
+@click.option(
+    "--principal",
+    required=True,
+    metavar="TYPE:NAME",
+    help="Who is allowed, such as User:alice or User:*.",
+)
+@_operations(required=True)
+@_resource
+@click.option("--prefixed", is_flag=True, help="On every resource whose name starts so.")
+@click.option(
+    "--host", default="*", show_default=True, metavar="ADDRESS", help="From this address."
+)
+@click.option("--deny", is_flag=True, help="Deny; a denial beats every permission.")
+@options.broker
+@options.output
 def add(
-    principal: Annotated[
-        str, typer.Option(metavar="TYPE:NAME", help="Who gets it, e.g. User:alice or User:*.")
-    ],
-    operations: Operations,
-    broker: BrokerAddress = None,
-    settings: ClientSettings = [],  # noqa: B006, typer copies it
-    file: ClientFile = None,
-    topic: Topic = None,
-    group: Group = None,
-    transactional_id: TransactionalId = None,
-    cluster: Cluster = False,
-    prefixed: Prefixed = False,
-    host: Host = "*",
-    deny: Deny = False,
-    as_json: AsJson = False,
+    where: Where,
+    output: Output,
+    principal: str,
+    operations: tuple[str, ...],
+    resource: AclResource | None,
+    prefixed: bool,
+    host: str,
+    deny: bool,
 ) -> None:
-    """Grant somebody a right, or deny it.
+    """Allow or deny operations on a resource."""
+    from varve.brokers.acls import add_acls
 
-    \b
-    Examples:
-      varve acl add --principal User:alice --operation read --topic orders
-      varve acl add --principal User:alice -o read --group audit-- --prefixed
-      varve acl add --principal User:mallory -o all --topic '*' --deny
-    """
-    from varve.cli.kafka_acls import add_acls, choose_resource
-    from varve.cli.log_output import print_rows
-
-    resource = choose_resource(topic, group, transactional_id, cluster, is_needed=True)
-    client = make_client(broker, settings, file)
+    if resource is None:
+        raise click.UsageError(
+            "name the resource: --topic, --group, --transactional-id or --cluster"
+        )
+    if ":" not in principal:
+        raise click.BadParameter(
+            f"{principal!r:.80} has no type; write User:{principal:.80}",
+            param_hint="'--principal'",
+        )
     rows = add_acls(
-        client,
+        where.client(),
+        resource,
         principal=principal,
         operations=operations,
-        resource=resource,
         is_prefixed=prefixed,
         host=host,
         is_denial=deny,
     )
-    print_rows(_COLUMNS, rows, as_json=as_json)
+    output.print_table("acl", _COLUMNS, rows)
 
 
-@app.command()
-def remove(
-    broker: BrokerAddress = None,
-    settings: ClientSettings = [],  # noqa: B006, typer copies it
-    file: ClientFile = None,
-    principal: Principal = None,
-    operations: Operations = [],  # noqa: B006, typer copies it
-    topic: Topic = None,
-    group: Group = None,
-    transactional_id: TransactionalId = None,
-    cluster: Cluster = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    as_json: AsJson = False,
+@command(
+    examples=(
+        "varve acl delete --principal User:alice --topic orders",
+        "varve acl delete --principal User:alice --operation write --topic orders --yes",
+    )
+)
+@_principal
+@_operations(required=False)
+@_resource
+@options.yes
+@options.broker
+@options.output
+def delete(
+    where: Where,
+    output: Output,
+    principal: str | None,
+    operations: tuple[str, ...],
+    resource: AclResource | None,
+    yes: bool,
 ) -> None:
-    """Withdraw rights: every one that fits what is named, grants and denials.
+    """Delete the ACLs that match, permissions and denials alike."""
+    from varve.brokers.acls import delete_acls, find_acls
 
-    Shows them and asks on a terminal; elsewhere it wants --yes.
-
-    \b
-    Examples:
-      varve acl remove --principal User:alice --topic orders
-      varve acl remove --principal User:alice --operation write --topic orders --yes
-    """
-    from varve.cli.kafka_acls import choose_resource, find_acls, remove_acls
-    from varve.cli.log_output import print_rows
-    from varve.cli.topic import confirm
-
-    resource = choose_resource(topic, group, transactional_id, cluster, is_needed=False)
     if principal is None and resource is None:
-        raise typer.BadParameter("name somebody with --principal, or what the rights are on")
-    client = make_client(broker, settings, file)
-    admin = client.admin()
-    acls = find_acls(client, admin, principal, resource, operations)
-    print_rows(_COLUMNS, [acl.row for acl in acls], as_json=as_json)
+        raise click.UsageError("name a --principal or a resource")
+    client = where.client()
+    acls = find_acls(client, principal=principal, resource=resource, operations=operations)
+    output.print_table("acl", _COLUMNS, [acl.row for acl in acls])
+    count = f"{len(acls)} ACL{'' if len(acls) == 1 else 's'}"
     if acls:
-        if not yes:
-            confirm(f"withdraw {'this right' if len(acls) == 1 else f'these {len(acls)} rights'}")
-        remove_acls(client, admin, acls)
-    typer.echo(f"withdrew {len(acls)} right{'' if len(acls) == 1 else 's'}", err=True)
+        output.confirm(f"delete {count}", is_confirmed=yes)
+        delete_acls(client, acls)
+    output.note(f"deleted {count}")

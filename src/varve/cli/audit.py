@@ -1,185 +1,286 @@
-"""`varve audit`: holds the record of every removal against its arithmetic and the disk.
+"""`varve audit`: the recorded removals of partitions, verified against the files.
 
 Invariant  reads only, also while a store has the directory open.
 """
 
-import json
-import posixpath
 import re
-import sys
-from typing import Annotated, Any, Final
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
 
-import typer
+import click
 
-from varve.cleaning.removals.audit import AUDIT_RULES, AuditedEntry, AuditReport, audit_partition
-from varve.cleaning.removals.removal import encode_removal
-from varve.cli.audit_table import print_report
-from varve.cli.audit_tier import print_remote_removals
-from varve.cli.byte_progress import byte_progress
-from varve.cli.tier_access import StoreSettings
-from varve.commit_log.check import find_partition, is_partition_directory
-from varve.commit_log.names import LOG, TopicPartition
+from varve.cleaning.removals.audit import (
+    AUDIT_RULES,
+    AuditedEntry,
+    AuditReport,
+    Outcome,
+    audit_partition,
+)
+from varve.cleaning.removals.removal import Reason, encode_removal
+from varve.cli import options
+from varve.cli.command import command
+from varve.cli.options import TopicPartitionName
+from varve.cli.output import SEVERITY_STYLES, Details, Output, make_console
+from varve.cli.where import Where, split_store_settings
+from varve.commit_log.check import find_partition
+from varve.commit_log.check.findings import Severity, count_by_severity
+from varve.commit_log.directory_files import decode_partition_metadata
+from varve.commit_log.names import LOG, PARTITION_METADATA_FILE, TopicPartition
 from varve.disk import FileSystem, RealFileSystem
 from varve.foundation.errors import NotFound
+from varve.foundation.units import format_count
 
-SHOWN: Final = 20
+if TYPE_CHECKING:
+    from varve.tiering.expiry import RemoteRemoval
 
+DEFAULT_LIMIT: Final = 20
 
-def find_directories(fs: FileSystem, path: str, wanted: str | None) -> list[str]:
-    """The partitions' directories below a log directory, or the one that the path names.
-
-    `wanted` is a topic or a topic and its partition; raises NotFound when none fits.
-    """
-    if is_partition_directory(fs, path):
-        found = [path]
-    else:
-        found = [f"{path}/{entry.name}" for entry in fs.scan(path) if entry.is_directory]
-    chosen = [directory for directory in found if _is_wanted(find_partition(directory), wanted)]
-    if not chosen:
-        what = "partitions" if wanted is None else f"partitions of {wanted!r}"
-        raise NotFound(f"{path} has no {what}: give a log directory, or one partition's")
-    return sorted(chosen, key=lambda directory: find_partition(directory) or TopicPartition("", 0))
-
-
-def _is_wanted(partition: TopicPartition | None, wanted: str | None) -> bool:
-    if partition is None:
-        return False
-    return wanted in (None, partition.topic, f"{partition.topic}:{partition.partition}")
+_COLUMNS: Final = ("id", "time (UTC)", "kind", "offsets", "segments", "kept")
+_OUTCOME_STYLES: Final = {
+    Outcome.DONE: "",
+    Outcome.DONE_UNMARKED: "dim",
+    Outcome.NOT_DONE: "dim",
+    Outcome.UNCLEAR: "yellow",
+}
+_SHOWN_HEAD_LENGTH: Final = 12
+_LATEST_MS: Final = 253_402_300_799_999
+"""The end of the year 9999, the last that datetime can represent."""
 
 
-def _data_bytes(fs: FileSystem, directory: str) -> int:
-    return sum(entry.size for entry in fs.scan(directory) if entry.name.endswith(LOG))
-
-
-def _print_json(report: AuditReport) -> None:
-    common = {"topic": report.partition.topic, "partition": report.partition.partition}
-    documents: list[dict[str, Any]] = [_removal(entry) for entry in report.entries]
-    for finding in report.findings:
-        documents.append(
-            {
-                "type": "finding",
-                **common,
-                "severity": str(finding.severity),
-                "rule": finding.rule,
-                "id": finding.id,
-                "message": finding.message,
-            }
-        )
-    documents.append(
-        {
-            "type": "summary",
-            **common,
-            "directory": report.directory,
-            "removals": len(report.entries),
-            "segments_verified": report.segments_verified,
-            "bytes_verified": report.bytes_verified,
-            "head": report.head,
-            "is_clean": report.is_clean,
-        }
+@command(
+    examples=(
+        "varve audit orders -d data --deep --tier",
+        'varve audit orders:0 -d data --head "$(cat noted-head)" --json',
     )
-    for document in documents:
-        sys.stdout.write(json.dumps(document, ensure_ascii=False) + "\n")
-
-
-def _removal(entry: AuditedEntry) -> dict[str, Any]:
-    return {
-        "type": "removal",
-        "id": entry.removal.id,
-        "outcome": str(entry.outcome),
-        "outputs_verified": entry.verified,
-        **encode_removal(entry.removal),
-    }
-
-
-def _list_rules(is_wanted: bool) -> None:
-    if is_wanted:
-        for rule, sentence in AUDIT_RULES.items():
-            sys.stdout.write(f"{rule:20} {sentence}\n")
-        raise typer.Exit(0)
-
-
-def command(
-    directory: Annotated[
-        str, typer.Argument(metavar="DIRECTORY", help="A log directory, or one partition's.")
-    ],
-    wanted: Annotated[
-        str | None,
-        typer.Argument(metavar="TOPIC[:PARTITION]", help="One topic, or one of its partitions."),
-    ] = None,
-    deep: Annotated[
-        bool, typer.Option("--deep", help="Compare the keys of all records as well.")
-    ] = False,
-    head: Annotated[
-        str | None,
-        typer.Option(
-            "--head",
-            metavar="CHAIN",
-            help="The head of an earlier audit of this partition, which must still be there.",
-        ),
-    ] = None,
-    tier: Annotated[
-        bool,
-        typer.Option("--tier", help="Show what went from object storage as well, as it has it."),
-    ] = False,
-    store_settings: StoreSettings = [],  # noqa: B006, typer reads it once
-    show_all: Annotated[
-        bool, typer.Option("--all", help=f"Show all removals, not the newest {SHOWN} only.")
-    ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object per line instead of tables.")
-    ] = False,
-    rules: Annotated[
-        bool,
-        typer.Option("--rules", is_eager=True, callback=_list_rules, help="List what is audited."),
-    ] = False,
+)
+@options.optional_topic_partition
+@click.option("--deep", is_flag=True, help="Compare the keys of all records too.")
+@click.option("--tier", is_flag=True, help="Show what was removed from the object store too.")
+@click.option(
+    "--head",
+    metavar="CHAIN",
+    help="The head of an earlier audit of this partition, which must still be in the record.",
+)
+@click.option(
+    "-n",
+    "--limit",
+    type=click.IntRange(min=0),
+    default=DEFAULT_LIMIT,
+    show_default=True,
+    metavar="N",
+    help="Print the newest N removals of each partition; --json prints all.",
+)
+@options.list_rules(lambda: AUDIT_RULES)
+@options.directory
+@options.output
+def audit(
+    topic_partition: TopicPartitionName | None,
+    where: Where,
+    output: Output,
+    deep: bool,
+    tier: bool,
+    head: str | None,
+    limit: int,
 ) -> None:
-    """Show every removal on record, and whether the records add up and agree with the disk.
+    """List every recorded removal and verify it against the files.
 
-    Compaction and retention write down what they take, and why, before they take it. The audit
-    checks that no line was changed or taken out, that every record is accounted for, and reads the
-    segments that came out of it again. It may run while the directory is in use, and writes
-    nothing.
+    Compaction and retention record what they remove, and why, before they remove it. The audit
+    checks that no line of the record was changed or removed, that all records are accounted for,
+    and reads the resulting segments. Nothing is written, and the directory may be in use.
 
-    Records that were moved to the cold tier are gone from the local disk only. What expiry and
-    jobs took from there is on record in the bucket, and --tier shows it. A topic that left the
-    tier took its record there along.
-
-    The exit status is 0 when nothing of severity error is found, 1 otherwise. With --json every
-    line has `type` (removal, cold_removal, finding or summary), `topic` and `partition`. Lines
-    taken off the end of the record leave no trace in it: note the `head` of the summary that --json
-    prints elsewhere, and give it to a later audit; tables show only its beginning.
-
-    \b
-    Examples:
-      varve audit data
-      varve audit data orders
-      varve audit --tier data orders
-      varve audit --deep --json data orders:0
-      varve audit --head "$(cat noted-head)" data orders:0
+    The exit status is 1 if it finds an error. With --json every line has a `type` (removal,
+    remote_removal, finding or summary), `topic` and `partition`. Lines cut off the end of the
+    record leave no trace in it: keep the `head` of a summary elsewhere and pass it to a later
+    audit.
     """
     if head is not None and not re.fullmatch(r"[0-9a-f]{64}", head):
-        raise typer.BadParameter(
-            f"--head {head[:70]!r} is no chain: give all 64 hex digits, as --json shows them"
+        raise click.BadParameter(
+            f"{head:.70} is not a chain; give all 64 hex digits, as --json prints them",
+            param_hint="'--head'",
         )
     fs = RealFileSystem()
-    # A relative path may not tell the directory's own name or the one around it.
-    path = posixpath.abspath(directory)
-    if not fs.exists(path) or not fs.info(path).is_directory:
-        raise typer.BadParameter(f"{path} is not a directory")
-    directories = find_directories(fs, path, wanted)
+    directories = _find_partitions(fs, where.paths(), topic_partition)
     if head is not None and len(directories) > 1:
-        raise typer.BadParameter("--head is that of one partition: name it as TOPIC:PARTITION")
+        raise click.UsageError("--head belongs to one partition; name it as TOPIC:PARTITION")
     is_clean = True
-    for one in directories:
-        passes = 2 if deep else 1
-        with byte_progress("Auditing", passes * _data_bytes(fs, one)) as advance:
-            report = audit_partition(fs, one, deep=deep, head=head, advance=advance)
-        is_clean = is_clean and report.is_clean
-        if as_json:
-            _print_json(report)
-        else:
-            print_report(report, last=None if show_all else SHOWN)
+    for log_directory, directory in directories:
+        size = sum(file.size for file in fs.scan(directory) if file.name.endswith(LOG))
+        with output.progress("Auditing", size * (2 if deep else 1)) as bar:
+            report = audit_partition(fs, directory, deep=deep, head=head, advance=bar.advance)
+        is_clean &= report.is_clean
+        print_report(output, report, limit=limit)
         if tier:
-            print_remote_removals(fs, report, store_settings, as_json=as_json)
+            store_settings, _ = split_store_settings(where.store_settings)
+            _print_remote(output, fs, report, log_directory, store_settings)
     if not is_clean:
-        raise typer.Exit(1)
+        raise click.exceptions.Exit(1)
+
+
+def _find_partitions(
+    fs: FileSystem, paths: Sequence[str], wanted: TopicPartitionName | None
+) -> list[tuple[str, str]]:
+    """Log directories, each with a partition directory in it; raises NotFound without any."""
+    partitions: dict[TopicPartition, tuple[str, str]] = {}
+    topic, number = wanted or (None, None)
+    for path in paths:
+        for entry in fs.scan(path):
+            name = find_partition(f"{path}/{entry.name}") if entry.is_directory else None
+            is_chosen = name and topic in (None, name.topic) and number in (None, name.partition)
+            if name is not None and is_chosen:
+                partitions[name] = (path, f"{path}/{entry.name}")
+    if not partitions:
+        what = topic if number is None else f"{topic}:{number}"
+        of_topic = "" if topic is None else f" of {what!r:.280}"
+        raise NotFound(
+            f"{', '.join(paths)} has no partitions{of_topic}; name log directories with --dir"
+        )
+    return [partitions[name] for name in sorted(partitions)]
+
+
+def print_report(output: Output, report: AuditReport, *, limit: int) -> None:
+    """The newest removals, the findings and a summary."""
+    if output.is_json:
+        _print_objects(output, report)
+        return
+    shown = report.entries[-limit:] if limit else ()
+    _print_entries(output, shown)
+    if len(shown) < len(report.entries):
+        hidden = format_count(len(report.entries) - len(shown), "earlier removal")
+        click.secho(f"{hidden} not shown; --limit shows more", dim=True)
+    if report.findings:
+        severities = list(Severity)
+        findings = sorted(report.findings, key=lambda f: severities.index(f.severity))
+        output.print_table(
+            "finding",
+            ["severity", "rule", "id"],
+            [[str(finding.severity), finding.rule, finding.id] for finding in findings],
+            details=[[("", finding.message)] for finding in findings],
+            styles=[SEVERITY_STYLES[finding.severity] for finding in findings],
+        )
+    click.echo(_summarize(report))
+
+
+def _print_objects(output: Output, report: AuditReport) -> None:
+    common = {"topic": report.partition.topic, "partition": report.partition.partition}
+    for entry in report.entries:
+        fields: dict[str, Any] = {
+            "id": entry.removal.id,
+            "outcome": str(entry.outcome),
+            "outputs_verified": entry.verified,
+            **encode_removal(entry.removal),
+        }
+        output.print_object("removal", fields)
+    for finding in report.findings:
+        fields = {
+            **common,
+            "severity": str(finding.severity),
+            "rule": finding.rule,
+            "id": finding.id,
+            "message": finding.message,
+        }
+        output.print_object("finding", fields)
+    summary = {
+        **common,
+        "directory": report.directory,
+        "removals": len(report.entries),
+        "segments_verified": report.segments_verified,
+        "bytes_verified": report.bytes_verified,
+        "head": report.head,
+        "is_clean": report.is_clean,
+    }
+    output.print_object("summary", summary)
+
+
+def _summarize(report: AuditReport) -> str:
+    removed = sum(removal.records_removed for removal in report.carried_out)
+    parts = [
+        f"{format_count(len(report.entries), 'removal')} on record",
+        f"{format_count(removed, 'record')} removed",
+        f"{format_count(report.segments_verified, 'segment')} of {report.bytes_verified:,} bytes "
+        "verified",
+        count_by_severity(finding.severity for finding in report.findings) or "nothing wrong",
+    ]
+    if report.moved_records:
+        moved = format_count(report.moved_records, "record")
+        parts.insert(2, f"{moved} moved to the object store (see --tier)")
+    return f"{report.partition}: {', '.join(parts)}; head {report.head[:_SHOWN_HEAD_LENGTH]}..."
+
+
+def _print_entries(output: Output, entries: Sequence[AuditedEntry]) -> None:
+    if not entries:
+        return
+    rows: list[list[object]] = []
+    details: list[Details] = []
+    for entry in entries:
+        removal, inputs = entry.removal, entry.removal.inputs
+        time = datetime.fromtimestamp(min(removal.at_ms, _LATEST_MS) / 1000, UTC)
+        rows.append(
+            [
+                removal.id,
+                f"{time:%Y-%m-%d %H:%M:%S}",
+                str(removal.kind),
+                f"{inputs[0].base_offset}..{inputs[-1].next_offset}" if inputs else "-",
+                f"{len(inputs)} to {len(removal.outputs)}",
+                removal.records.get(Reason.KEPT, 0),
+            ]
+        )
+        outcome = str(entry.outcome)
+        if entry.verified:
+            outcome += f", {entry.verified} of {len(removal.outputs)} verified"
+        details.append(
+            [("removed", _count_removed(entry)), ("outcome", outcome), ("rule", removal.rule)]
+        )
+    styles = [_OUTCOME_STYLES[entry.outcome] for entry in entries]
+    output.print_table("removal", _COLUMNS, rows, details=details, styles=styles)
+    make_console().print()
+
+
+def _count_removed(entry: AuditedEntry) -> str:
+    parts = [
+        f"{count} {reason.value}"
+        for reason, count in entry.removal.records.items()
+        if count and reason is not Reason.KEPT
+    ]
+    return ", ".join(parts) or "nothing"
+
+
+def _print_remote(
+    output: Output,
+    fs: FileSystem,
+    report: AuditReport,
+    log_directory: str,
+    store_settings: Mapping[str, str],
+) -> None:
+    """The removals from the object store, if a part of the partition was ever there."""
+    from varve.embedded.offline_tier import OfflineTier
+    from varve.embedded.topic_table import find_tiered_topics
+    from varve.tiering.expiry import read_remote_removals
+
+    tiered = find_tiered_topics(fs, log_directory)
+    if not report.moved_records and report.partition.topic not in tiered:
+        return
+    path = f"{report.directory}/{PARTITION_METADATA_FILE}"
+    topic_id = decode_partition_metadata(fs.read(path), where=path) if fs.exists(path) else None
+    with OfflineTier(fs, log_directory, store_settings) as tier:
+        manifests = tier.open_manifests(report.partition, topic_id)
+        removals = read_remote_removals(tier.objects, manifests)
+        is_copied = manifests.load().version > 0
+    if output.is_json:
+        for removal in removals:
+            fields = {"key": removal.key, "is_done": removal.is_done}
+            output.print_object("remote_removal", {**fields, **encode_removal(removal.balance)})
+        return
+    _print_entries(output, list(map(_to_entry, removals)))
+    done = sum(removal.balance.records_removed for removal in removals if removal.is_done)
+    text = f"{format_count(len(removals), 'removal')} on record, "
+    text += f"{format_count(done, 'record')} removed"
+    if not is_copied:
+        text = "nothing is there: it was removed from the tier, or never copied"
+    click.echo(f"{report.partition} in the object store: {text}")
+
+
+def _to_entry(removal: "RemoteRemoval") -> AuditedEntry:
+    return AuditedEntry(
+        removal.balance, Outcome.DONE if removal.is_done else Outcome.NOT_DONE, verified=0
+    )

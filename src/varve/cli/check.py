@@ -1,266 +1,160 @@
-"""`varve check`: walks every invariant of directories, and mends what can be mended.
+"""`varve check`: verifies every invariant of directories, and repairs what can be repaired."""
 
-Invariant  nothing is written without `--repair`, no data is cut without `--allow-data-loss`.
-"""
+import os
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
 
-import json
-import posixpath
-import random
-import sys
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Annotated, Final
+import click
 
-import typer
-
-from varve.cleaning.key_index.check import check_key_indexes
-from varve.cli.byte_progress import byte_progress
-from varve.cli.check_table import print_findings
-from varve.cli.check_tier import TIER_RULES, TierCheck, check_tier, check_tier_file
-from varve.cli.tier_access import StoreSettings
-from varve.commit_log.check import (
-    Finding,
-    Severity,
-    hold_lock,
-    inspect_directory,
-    inspect_partition,
-    is_log_directory,
-    is_partition_directory,
-)
-from varve.commit_log.check.directory import DirectoryFacts
-from varve.commit_log.check.findings import RULES
-from varve.commit_log.check.partition import PartitionContext
-from varve.commit_log.check.repair import Quarantine, RepairReport, RepairTools, repair_directory
+from varve.cli import options
+from varve.cli.command import command
+from varve.cli.output import SEVERITY_STYLES, Output
+from varve.cli.where import Where, split_store_settings
+from varve.commit_log.check import Finding, Severity, is_partition_directory
+from varve.commit_log.check.findings import count_by_severity
 from varve.commit_log.names import LOG
 from varve.disk import FileSystem, RealFileSystem
-from varve.embedded.topic_table import (
-    TOPICS_FILE,
-    decode_topics,
-    find_lost_settings,
-    lost_settings_message,
+from varve.embedded.directory_check import (
+    CHECK_RULES,
+    QUARANTINE_NAME,
+    CheckOptions,
+    CheckResult,
+    check_path,
 )
-from varve.foundation.clock import Clock, SystemClock
-from varve.foundation.errors import StoreError
-
-QUARANTINE_NAME: Final = "varve-quarantine"
+from varve.foundation.clock import SystemClock
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckOptions:
-    """What a check does besides looking."""
+@command(
+    examples=(
+        "varve check -d data --deep --tier",
+        "varve check data/orders-0 --repair --allow-data-loss --quarantine /backup/cut",
+    )
+)
+@click.argument("paths", nargs=-1, type=options.DIRECTORY, metavar="[PARTITION_DIR]...")
+@click.option("--deep", is_flag=True, help="Decompress and parse all records; read key indexes.")
+@click.option(
+    "--tier", is_flag=True, help="Check the remote tier too; a repair does not change it."
+)
+@click.option("--repair", is_flag=True, help="Rebuild what can be rebuilt, then check again.")
+@click.option(
+    "--allow-data-loss", is_flag=True, help="Let a repair cut damaged data, which is kept aside."
+)
+@click.option(
+    "--quarantine",
+    type=options.DIRECTORY,
+    metavar="DIR",
+    help=f"Where cut bytes are kept; default {QUARANTINE_NAME} beside the log directory.",
+)
+@click.option("--no-lock", is_flag=True, help="Check although the directory may be in use.")
+@options.list_rules(lambda: CHECK_RULES)
+@options.directory_unless_paths
+@options.output
+def check(
+    paths: tuple[Path, ...],
+    where: Where,
+    output: Output,
+    deep: bool,
+    tier: bool,
+    repair: bool,
+    allow_data_loss: bool,
+    quarantine: Path | None,
+    no_lock: bool,
+) -> None:
+    """Check every invariant of log directories or partitions, and repair them.
 
-    deep: bool = False
-    lock: bool = True
-    repair: bool = False
-    allow_data_loss: bool = False
-    quarantine: str | None = None
-    tier: TierCheck | None = None
+    The exit status is 1 if it finds an error. A warning is repaired by the next open, a note is
+    information. Without --repair nothing is written. The evidence of removals is checked by
+    `varve audit`.
+
+    With --json every line has a `type` (finding, done or refused); findings have `stage` (before or
+    after the repair), `severity`, `path`, `position`, `rule`, `message` and `repair`.
+    """
+    if no_lock and repair:
+        raise click.UsageError("--repair needs the lock of the directory; leave out --no-lock")
+    if (allow_data_loss or quarantine is not None) and not repair:
+        raise click.UsageError("--allow-data-loss and --quarantine need --repair")
+    fs = RealFileSystem()
+    chosen = _choose_paths(fs, paths, where)
+    if no_lock:
+        output.warn("not locked: findings may be changes in progress")
+    check_options = CheckOptions(
+        deep=deep,
+        lock=not no_lock,
+        repair=repair,
+        allow_data_loss=allow_data_loss,
+        quarantine=None if quarantine is None else str(quarantine),
+        store_settings=split_store_settings(where.store_settings)[0] if tier else None,
+    )
+    is_clean = True
+    for path in chosen:
+        with output.progress("Checking", _data_bytes(fs, path) * (2 if repair else 1)) as bar:
+            result = check_path(fs, path, check_options, SystemClock(), bar.advance)
+        is_clean &= result.is_clean
+        _print_result(output, result)
+    if not is_clean:
+        raise click.exceptions.Exit(1)
 
 
-@dataclass(frozen=True, slots=True)
-class CheckResult:
-    """What was found, and after a repair what was done and what is left."""
-
-    path: str
-    before: list[Finding]
-    report: RepairReport | None = None
-    after: list[Finding] | None = None
-
-    @property
-    def is_clean(self) -> bool:
-        findings = self.before if self.after is None else self.after
-        is_refused = self.report is not None and bool(self.report.refused)
-        return not is_refused and all(f.severity is not Severity.ERROR for f in findings)
-
-
-def check_path(
-    fs: FileSystem,
-    path: str,
-    options: CheckOptions,
-    clock: Clock,
-    advance: Callable[[int], None],
-) -> CheckResult:
-    """Checks a log directory or a partition directory; raises Locked when it is in use."""
-    path = path.rstrip("/") or "/"
-    is_partition = is_partition_directory(fs, path)
-    log_directory = (posixpath.dirname(path) or ".") if is_partition else path
-    context = PartitionContext(now_ms=clock.now_ms(), deep=options.deep, advance=advance)
-
-    def inspect() -> DirectoryFacts:
-        if is_partition:
-            return inspect_partition(fs, path, context)
-        return inspect_directory(fs, path, context)
-
-    def findings_of(facts: DirectoryFacts) -> list[Finding]:
-        found = facts.findings + (check_key_indexes(fs, facts) if options.deep else [])
-        found += _check_topics(fs, path) + check_tier_file(fs, log_directory)
-        if options.tier is not None:
-            found += check_tier(fs, log_directory, facts, options.tier)
-        return found
-
-    with hold_lock(fs, log_directory, wanted=options.lock):
-        facts = inspect()
-        before = findings_of(facts)
-        if not options.repair:
-            return CheckResult(path, before)
-        beside = posixpath.dirname(log_directory) or "."
-        quarantine = options.quarantine or f"{beside}/{QUARANTINE_NAME}"
-        tools = RepairTools(
-            fs=fs,
-            clock=clock,
-            random=random.Random(),
-            quarantine=Quarantine(fs, quarantine),
-            allow_data_loss=options.allow_data_loss,
-        )
-        has_own_files = not is_partition or is_log_directory(fs, log_directory)
-        report = repair_directory(facts, tools, has_own_files=has_own_files)
-        return CheckResult(path, before, report, findings_of(inspect()))
-
-
-def _check_topics(fs: FileSystem, directory: str) -> list[Finding]:
-    """What is wrong with the table of topics, which a repair leaves alone: it cannot be guessed."""
-    path = f"{directory}/{TOPICS_FILE}"
-    try:
-        known = decode_topics(fs.read(path), path).topics if fs.exists(path) else {}
-    except StoreError as error:
-        message = str(error).removeprefix(f"{path}: ")
-        return [Finding(Severity.ERROR, path, None, "topics-corrupt", message)]
-    return [
-        Finding(Severity.ERROR, path, None, "topics-lost", lost_settings_message(topic))
-        for topic in sorted(find_lost_settings(fs, [directory], known))
-    ]
+def _choose_paths(fs: FileSystem, partitions: Sequence[Path], where: Where) -> list[str]:
+    """Absolute paths of the log directories and of the partitions."""
+    # A relative path may lack the name of the directory or of its parent.
+    paths = list(map(os.path.abspath, partitions))
+    for path in paths:
+        if not os.path.isdir(path) or not is_partition_directory(fs, path):
+            raise click.UsageError(
+                f"{path} is not the directory of a partition; name log directories with --dir"
+            )
+    return [*where.paths(), *paths]
 
 
 def _data_bytes(fs: FileSystem, path: str) -> int:
     total = 0
     for entry in fs.scan(path):
-        child = f"{path}/{entry.name}"
-        inside = fs.scan(child) if entry.is_directory else [entry]
-        total += sum(file.size for file in inside if file.name.endswith(LOG))
+        files = fs.scan(f"{path}/{entry.name}") if entry.is_directory else [entry]
+        total += sum(file.size for file in files if file.name.endswith(LOG))
     return total
 
 
-def _print_json(result: CheckResult) -> None:
-    for stage, findings in (("before", result.before), ("after", result.after or [])):
-        for finding in findings:
-            document = {"kind": "finding", "stage": stage, **asdict(finding)}
-            sys.stdout.write(json.dumps(document, ensure_ascii=False) + "\n")
-        if stage == "before" and result.report is not None:
-            for kind in ("done", "refused"):
-                for message in getattr(result.report, kind):
-                    document = {"kind": kind, "directory": result.path, "message": message}
-                    sys.stdout.write(json.dumps(document, ensure_ascii=False) + "\n")
-
-
-def _print_text(result: CheckResult) -> None:
-    print_findings(result.path, result.before, title="Before" if result.report else None)
+def _print_result(output: Output, result: CheckResult) -> None:
+    is_repaired = result.report is not None
+    _print_findings(output, result.path, result.before, "before", is_repaired=is_repaired)
     if result.report is None:
         return
-    for message in result.report.done:
-        sys.stdout.write(f"repaired  {message}\n")
-    for message in result.report.refused:
-        sys.stdout.write(f"refused   {message}\n")
-    print_findings(result.path, result.after or [], title="After")
+    for type, label, messages in (
+        ("done", "repaired", result.report.done),
+        ("refused", "refused ", result.report.refused),
+    ):
+        for message in messages:
+            output.print_result(f"{label}  {message}", type, directory=result.path, message=message)
+    _print_findings(output, result.path, result.after or [], "after", is_repaired=True)
 
 
-def _list_rules(is_wanted: bool) -> None:
-    if is_wanted:
-        for rule, sentence in {**RULES, **TIER_RULES}.items():
-            sys.stdout.write(f"{rule:30} {sentence}\n")
-        raise typer.Exit(0)
-
-
-def command(
-    directories: Annotated[
-        list[str],
-        typer.Argument(metavar="DIRECTORY", help="A log directory, or one partition's."),
-    ],
-    repair: Annotated[
-        bool, typer.Option("--repair", help="Rebuild what can be rebuilt, then check again.")
-    ] = False,
-    allow_data_loss: Annotated[
-        bool,
-        typer.Option("--allow-data-loss", help="Let a repair cut damaged data; it is kept aside."),
-    ] = False,
-    quarantine: Annotated[
-        str | None,
-        typer.Option(
-            "--quarantine",
-            help=f"Where cut bytes go; {QUARANTINE_NAME} beside the log directory by default.",
-        ),
-    ] = None,
-    deep: Annotated[
-        bool,
-        typer.Option(
-            "--deep", help="Decompress and parse every record, and read key indexes, as well."
-        ),
-    ] = False,
-    tier: Annotated[
-        bool,
-        typer.Option(
-            "--tier",
-            help="Look into the cold tier too: both tiers join, and all objects are there.",
-        ),
-    ] = False,
-    store_settings: StoreSettings = [],  # noqa: B006, typer reads it once
-    no_lock: Annotated[
-        bool,
-        typer.Option("--no-lock", help="Look even while the directory is in use."),
-    ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object per line instead of a table.")
-    ] = False,
-    rules: Annotated[
-        bool,
-        typer.Option("--rules", is_eager=True, callback=_list_rules, help="List what is checked."),
-    ] = False,
+def _print_findings(
+    output: Output, path: str, findings: Sequence[Finding], stage: str, *, is_repaired: bool
 ) -> None:
-    """Walk every invariant of log directories or partitions and name what is broken.
+    """The findings, errors first, and their numbers."""
+    if output.is_json:
+        for finding in findings:
+            output.print_object("finding", {"stage": stage, **asdict(finding)})
+        return
+    severities = list(Severity)
+    ordered = sorted(findings, key=lambda f: (severities.index(f.severity), f.path))
+    if ordered:
+        output.print_table(
+            "finding",
+            ["severity", "rule", "where"],
+            [[str(finding.severity), finding.rule, _place(path, finding)] for finding in ordered],
+            details=[
+                [("", finding.message), *([("repair", finding.repair)] if finding.repair else [])]
+                for finding in ordered
+            ],
+            styles=[SEVERITY_STYLES[finding.severity] for finding in ordered],
+        )
+    counts = count_by_severity(finding.severity for finding in findings) or "nothing found"
+    click.echo(f"{f'{stage.capitalize()}: ' if is_repaired else ''}{path}: {counts}")
 
-    The exit status is 0 when nothing of severity error is found, 1 otherwise. A warning mends
-    itself at the next open, a note is worth knowing. With --json every line has `kind` (finding,
-    done or refused); findings have `stage`, `severity`, `path`, `position`, `rule`, `message` and
-    `repair`. Without --repair nothing is written. With --tier the cold tier is looked at as well,
-    with --deep all its objects are read; a repair leaves it alone. The evidence of removals is not
-    looked at here: `varve audit` checks it.
 
-    \b
-    Examples:
-      varve check data
-      varve check --deep --json data/orders-0
-      varve check --tier data
-      varve check --repair data
-      varve check --repair --allow-data-loss --quarantine /backup/cut data
-    """
-    if no_lock and repair:
-        raise typer.BadParameter("a repair needs the directory for itself: leave out --no-lock")
-    if allow_data_loss and not repair:
-        raise typer.BadParameter("--allow-data-loss has a meaning with --repair only")
-    fs = RealFileSystem()
-    # A relative path may not tell the directory's own name or the one around it.
-    directories = [posixpath.abspath(directory) for directory in directories]
-    for directory in directories:
-        if not fs.exists(directory) or not fs.info(directory).is_directory:
-            raise typer.BadParameter(f"{directory} is not a directory")
-    if no_lock:
-        sys.stderr.write("Not locked: what is found may be a change in progress.\n")
-    options = CheckOptions(
-        deep=deep,
-        lock=not no_lock,
-        repair=repair,
-        allow_data_loss=allow_data_loss,
-        quarantine=quarantine,
-        tier=TierCheck(store_settings, deep, SystemClock().now_ms()) if tier else None,
-    )
-    is_clean = True
-    for directory in directories:
-        passes = 2 if repair else 1
-        with byte_progress("Checking", passes * _data_bytes(fs, directory)) as advance:
-            result = check_path(fs, directory, options, SystemClock(), advance)
-        is_clean = is_clean and result.is_clean
-        if as_json:
-            _print_json(result)
-        else:
-            _print_text(result)
-    if not is_clean:
-        raise typer.Exit(1)
+def _place(path: str, finding: Finding) -> str:
+    position = "" if finding.position is None else f" at {finding.position}"
+    return f"{finding.path.removeprefix(f'{path}/')}{position}"

@@ -1,181 +1,151 @@
-"""`varve clean`: compacts and expires now what the topics' policies let go.
+"""`varve clean`: compacts and expires what the topics' policies allow, now.
 
-Invariant  an interrupt is taken between two chunks, so that it never meets a swap; what was swapped
-           before stays, what was being written goes.
+Invariant  an interrupt takes effect between two chunks, never during a swap. Swapped segments stay,
+           a segment that was being written is discarded.
 """
 
-import contextlib
-import json
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
-import typer
+import click
 
-from varve.cleaning.key_index.segment_indexes import HeldSegment
-from varve.cleaning.removals.removal import Reason
-from varve.cleaning.report import CleanProgress, CleanReport
-from varve.cleaning.retention.retention import ExpiredSegment, RetentionPlan
-from varve.cli.byte_progress import phase_progress
-from varve.cli.clean_tier import tier_document, tier_lines
-from varve.cli.interrupts import interrupts_between, told_when_interrupted
-from varve.cli.store_access import (
-    Directory,
-    Wanted,
-    find_topic,
-    open_existing,
-    parse_wanted,
-    tell_failure,
-)
-from varve.cli.tier_access import StoreSettings, tier_settings
+from varve.cli import options
+from varve.cli.command import command
+from varve.cli.interrupts import interruptible_progress, note_interrupt
+from varve.cli.options import TopicPartitionName
+from varve.cli.output import Output
+from varve.cli.where import Where, find_topic
 from varve.foundation.errors import StoreError
-from varve.foundation.settings import GivenValue
+from varve.foundation.units import format_count
 
 if TYPE_CHECKING:
-    from varve.embedded import Cleaned
+    from varve.cleaning.report import CleanReport
+    from varve.cleaning.retention.retention import ExpiredSegment, RetentionPlan
+    from varve.commit_log import TopicPartition
+    from varve.embedded import Cleaned, Store
+    from varve.tiering.tier import TierPass
 
-Show = Callable[[CleanProgress], None]
+_INDENT: Final = " " * 4
+_REPORT_FIELDS: Final = (
+    "first_dirty_offset",
+    "end_offset",
+    "segments_before",
+    "segments_after",
+    "segments_rewritten",
+    "bytes_before",
+    "bytes_after",
+    "left_stale_bytes",
+    "bytes_read",
+    "bytes_written",
+    "elapsed_ms",
+    "note",
+)
 
 
-def command(
-    directory: Directory,
-    wanted: Wanted = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", "-n", help="Tell what would go, and leave it.")
-    ] = False,
-    roll: Annotated[
-        bool,
-        typer.Option(
-            "--roll", help="Close the active segments first: cleaning leaves active ones alone."
-        ),
-    ] = False,
-    store_settings: StoreSettings = [],  # noqa: B006, typer reads it once
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per partition.")] = False,
+@command(
+    examples=(
+        "varve clean scores -d data --dry-run",
+        "varve clean scores:0 -d data --roll --json",
+    )
+)
+@options.optional_topic_partition
+@click.option(
+    "--roll", is_flag=True, help="Close the active segments first; they are never cleaned."
+)
+@options.dry_run
+@options.directory
+@options.output
+def clean(
+    topic_partition: TopicPartitionName | None,
+    where: Where,
+    output: Output,
+    roll: bool,
+    dry_run: bool,
 ) -> None:
-    """Compact and expire now what the policies of topics let go.
+    """Compact topics and delete expired segments now.
 
-    Compacted topics lose records that a later one of their key supersedes, without waiting for
-    min.cleanable.dirty.ratio; topics with delete in their policy lose segments past retention.ms
-    and retention.bytes. Of topics in the cold tier copied segments past local.retention.* leave the
-    local disk, and what is past its retention expires in both tiers. Every removal is put on
-    record, see `varve audit`. Ctrl-C stops it between two chunks: nothing is lost, and the next run
-    goes on. A dry run builds missing key indexes.
+    Compaction does not wait for min.cleanable.dirty.ratio. Copied segments of a topic with a remote
+    tier leave the local disk after local.retention.*, and expire in both tiers. `varve audit` lists
+    what was removed. Ctrl-C stops between two chunks; run it again to continue. A dry run builds
+    missing key indexes.
 
-    The exit status is 1 when a partition fails or has a damaged segment, which is held.
-    With --json every line has `partition`, `dry_run`, `error` (null or a sentence), `compaction`
-    (null, or segments, bytes, records and bytes by reason, what was left, holds and a note) and
-    `expiry` (null, or its segments with offsets, size, reason and rule) and `undecided` (of a dry
-    run: the segments that compaction comes before retention to, so that nobody can tell yet), and
-    `tier` (null, or the segments that left the local disk as `moved`, those that `expired` in the
-    cold tier, and `removed_segments`, whose objects went).
-
-    \b
-    Examples:
-      varve clean data
-      varve clean data scores --dry-run
-      varve clean data scores:0 --roll --json
+    The exit status is 1 if a partition fails or has a damaged segment. With --json a line per
+    partition has `error`, `compaction`, `expiry`, `undecided` (segments whose expiry a dry run
+    cannot decide before compaction) and `tier`, which are null where they do not apply.
     """
-    settings = tier_settings("", store_settings)
-    with told_when_interrupted("stopped; nothing is lost, run it again to go on"):
-        _clean(directory, wanted, settings, dry_run=dry_run, roll=roll, as_json=as_json)
+    topic, partition = topic_partition or (None, None)
+    is_successful = True
+    with (
+        note_interrupt(output, "stopped; nothing is lost, run it again to continue"),
+        where.open_store(maintain=False) as store,
+    ):
+        if topic is not None:
+            find_topic(store, topic)
+        for name in store.partitions(topic, partition):
+            is_successful &= _clean(store, name, output, roll=roll, dry_run=dry_run)
+    if not is_successful:
+        raise click.exceptions.Exit(1)
 
 
 def _clean(
-    directory: Path,
-    wanted: str | None,
-    settings: dict[str, GivenValue],
-    *,
-    dry_run: bool,
-    roll: bool,
-    as_json: bool,
-) -> None:
-    topic, partition = parse_wanted(wanted)
-    is_well = True
-    with open_existing([directory], maintain=False, settings=settings) as store:
-        if topic is not None:
-            find_topic(store, topic)
-        for topic_partition in store.partitions(topic, partition):
-            failure = ""
-            with _progress() as show, interrupts_between(show) as progress:
-                try:
-                    (cleaned,) = store.clean(
-                        topic_partition.topic,
-                        topic_partition.partition,
-                        roll=roll,
-                        dry_run=dry_run,
-                        at_once=True,
-                        progress=progress,
-                    )
-                except StoreError as error:
-                    failure = str(error)
-            if failure:
-                is_well = False
-                _tell_failure(str(topic_partition), failure, dry_run=dry_run, as_json=as_json)
-                continue
-            is_well = is_well and not (cleaned.compaction and cleaned.compaction.holds)
-            if as_json:
-                sys.stdout.write(json.dumps(_document(cleaned, dry_run=dry_run)) + "\n")
-            else:
-                _print(cleaned, dry_run=dry_run)
-            for hold in cleaned.compaction.holds if cleaned.compaction else ():
-                _warn(cleaned, hold)
-    if not is_well:
-        raise typer.Exit(1)
-
-
-@contextlib.contextmanager
-def _progress() -> Iterator[Show]:
-    with phase_progress() as show:
-        yield lambda progress: show(
-            f"{progress.partition} {progress.phase:5}", progress.done_bytes, progress.total_bytes
+    store: "Store", partition: "TopicPartition", output: Output, *, roll: bool, dry_run: bool
+) -> bool:
+    """Clean and print one partition; False if it failed or has damaged segments."""
+    failure: str | None = None
+    cleaned: Cleaned | None = None
+    with interruptible_progress(output) as show:
+        try:
+            (cleaned,) = store.clean(
+                partition.topic,
+                partition.partition,
+                roll=roll,
+                dry_run=dry_run,
+                at_once=True,
+                progress=lambda progress: show(
+                    f"{partition} {progress.phase:5}", progress.done_bytes, progress.total_bytes
+                ),
+            )
+        except StoreError as error:
+            failure = str(error)
+    if output.is_json:
+        fields = {"partition": str(partition), "dry_run": dry_run, "error": failure}
+        output.print_object("cleaning", {**fields, **_encode_cleaned(cleaned)})
+    elif cleaned is not None:
+        lines = list(_describe(cleaned, "would be " if dry_run else "")) or ["nothing to do"]
+        click.secho(f"{partition}  ", bold=True, nl=False)
+        click.echo(f"\n{_INDENT}".join(lines))
+    if failure is not None:
+        output.print_partition_failure(partition, failure)
+    holds = cleaned.compaction.holds if cleaned and cleaned.compaction else ()
+    for hold in holds:
+        output.warn(
+            f"{partition}: segment {hold.base_offset} with {hold.bytes_held:,} bytes is not "
+            f"cleaned: {hold.reason}; `varve check` on the directory shows details"
         )
+    return failure is None and not holds
 
 
-def _tell_failure(partition: str, failure: str, *, dry_run: bool, as_json: bool) -> None:
-    if as_json:
-        document = {
-            "partition": partition,
-            "dry_run": dry_run,
-            "error": failure,
-            "compaction": None,
-            "expiry": None,
-            "undecided": [],
-            "tier": None,
-        }
-        sys.stdout.write(json.dumps(document) + "\n")
-    tell_failure(partition, failure)
+# JSON
 
 
-def _document(cleaned: "Cleaned", *, dry_run: bool) -> dict[str, Any]:
+def _encode_cleaned(cleaned: "Cleaned | None") -> dict[str, Any]:
+    if cleaned is None:
+        return {"compaction": None, "expiry": None, "undecided": [], "tier": None}
     return {
-        "partition": str(cleaned.partition),
-        "dry_run": dry_run,
-        "error": None,
-        "compaction": cleaned.compaction and _compaction_document(cleaned.compaction),
-        "expiry": cleaned.expiry and _expiry_document(cleaned.expiry),
-        "undecided": [_segment_document(segment) for segment in cleaned.undecided],
-        "tier": cleaned.tier and tier_document(cleaned.tier),
+        "compaction": cleaned.compaction and _encode_compaction(cleaned.compaction),
+        "expiry": cleaned.expiry
+        and {
+            "before_offset": cleaned.expiry.end_offset,
+            "segments": _encode_segments(cleaned.expiry.segments),
+        },
+        "undecided": _encode_segments(cleaned.undecided),
+        "tier": cleaned.tier and _encode_tier(cleaned.tier),
     }
 
 
-def _compaction_document(report: CleanReport) -> dict[str, Any]:
-    figures = (
-        "first_dirty_offset",
-        "end_offset",
-        "segments_before",
-        "segments_after",
-        "segments_rewritten",
-        "bytes_before",
-        "bytes_after",
-        "left_stale_bytes",
-        "bytes_read",
-        "bytes_written",
-        "elapsed_ms",
-        "note",
-    )
+def _encode_compaction(report: "CleanReport") -> dict[str, Any]:
     return {
-        **{name: getattr(report, name) for name in figures},
+        **{name: getattr(report, name) for name in _REPORT_FIELDS},
         "records": {reason.value: count for reason, count in report.records.items()},
         "bytes": {reason.value: size for reason, size in report.bytes.items()},
         "holds": [
@@ -185,100 +155,116 @@ def _compaction_document(report: CleanReport) -> dict[str, Any]:
     }
 
 
-def _expiry_document(expiry: RetentionPlan) -> dict[str, Any]:
-    return {
-        "before_offset": expiry.end_offset,
-        "segments": [_segment_document(segment) for segment in expiry.segments],
-    }
+def _encode_segments(segments: "Sequence[ExpiredSegment]") -> list[dict[str, Any]]:
+    return [_encode_segment(segment, str(segment.reason), segment.rule) for segment in segments]
 
 
-def _segment_document(segment: ExpiredSegment) -> dict[str, Any]:
+def _encode_segment(segment: Any, reason: str, rule: str) -> dict[str, Any]:
     return {
         "base_offset": segment.base_offset,
         "next_offset": segment.next_offset,
         "size": segment.size,
-        "reason": str(segment.reason),
-        "rule": segment.rule,
+        "reason": reason,
+        "rule": rule,
     }
 
 
-def _print(cleaned: "Cleaned", *, dry_run: bool) -> None:
-    would = "would be " if dry_run else ""
-    lines: list[str] = []
+def _encode_tier(tier_pass: "TierPass") -> dict[str, Any]:
+    return {
+        "moved": _encode_segments(tier_pass.moved.segments),
+        "expired": [
+            _encode_segment(due.segment, str(due.reason), due.rule)
+            for due in tier_pass.expiry.expired
+        ],
+        "removed_segments": tier_pass.expiry.removed_count,
+    }
+
+
+# Text
+
+
+def _describe(cleaned: "Cleaned", would: str) -> Iterator[str]:
     if cleaned.compaction is not None:
-        lines += _compaction_lines(cleaned.compaction, would)
+        yield from _describe_compaction(cleaned.compaction, would)
     if cleaned.tier is not None:
-        lines += tier_lines(cleaned.tier, would)
+        yield from _describe_tier(cleaned.tier, would)
     if cleaned.expiry is not None:
-        lines += _expiry_lines(cleaned.expiry, would)
+        yield from _describe_expiry(cleaned.expiry, would)
     if cleaned.undecided:
-        lines.append(_undecided_line(cleaned.undecided))
-    if not lines:
-        lines = ["nothing to do"]
-    typer.secho(f"{cleaned.partition}  ", bold=True, nl=False)
-    typer.echo(f"\n{' ' * 4}".join(lines))
+        yield (
+            f"{format_count(len(cleaned.undecided), 'segment')} from offset "
+            f"{cleaned.undecided[0].base_offset} on, past retention: decided after compaction"
+        )
 
 
-def _compaction_lines(report: CleanReport, would: str) -> Iterator[str]:
+def _describe_compaction(report: "CleanReport", would: str) -> Iterator[str]:
     if not report.segments_rewritten:
-        left = f"; {report.left_stale_bytes:,} stale bytes are not worth it yet"
-        yield f"nothing to compact{left if report.left_stale_bytes else ''}"
+        stale = f"; {report.left_stale_bytes:,} stale bytes are too few to rewrite a segment"
+        yield f"nothing to compact{stale if report.left_stale_bytes else ''}"
     else:
         yield (
             f"{report.segments_rewritten} of {report.segments_before} segments {would}compacted: "
             f"{report.bytes_before:,} to {report.bytes_after:,} bytes, "
-            f"{show_change(report.bytes_before, report.bytes_after)}"
+            f"{format_change(report.bytes_before, report.bytes_after)}"
         )
-        yield f"in the rewritten segments {_counts(report)}"
+        yield f"in the rewritten segments {_describe_records(report)}"
     if report.note:
         yield report.note
 
 
-def show_change(before: int, after: int) -> str:
-    """By how much it is less or more; never all of it while something is left."""
+def format_change(before: int, after: int) -> str:
+    """The change in percent; less than 100 % unless nothing is left."""
     if before == after or not before:
         return "as before"
     share = 100 * abs(before - after) / before
     text = f"{share:.0f}"
     if 99 < share < 100 or share < 1:
-        # Cut, not rounded: 100 would say that nothing is left.
+        # Truncated, not rounded: 100 would mean that nothing is left.
         text = f"{max(1, int(share * 10)) / 10:.1f}"
     return f"{text} % {'less' if after < before else 'more'}"
 
 
-def _counts(report: CleanReport) -> str:
-    gone = [
+def _describe_records(report: "CleanReport") -> str:
+    from varve.cleaning.removals.removal import Reason
+
+    removed = [
         f"{count:,} {reason.value}"
         for reason, count in report.records.items()
         if reason is not Reason.KEPT and count
     ]
-    kept = report.records.get(Reason.KEPT, 0)
-    return ", ".join([f"{kept:,} record{'' if kept == 1 else 's'} kept", *gone])
+    kept = format_count(report.records.get(Reason.KEPT, 0), "record")
+    return ", ".join([f"{kept} kept", *removed])
 
 
-def _expiry_lines(expiry: RetentionPlan, would: str) -> Iterator[str]:
-    count = len(expiry.segments)
+def _describe_expiry(expiry: "RetentionPlan", would: str) -> Iterator[str]:
     yield (
-        f"{count} segment{'s' if count > 1 else ''} {would}deleted, {expiry.size:,} bytes; the log "
-        f"begins at offset {expiry.end_offset}"
+        f"{format_count(len(expiry.segments), 'segment')} {would}deleted, {expiry.size:,} bytes; "
+        f"the log begins at offset {expiry.end_offset}"
     )
-    for reason in dict.fromkeys(segment.reason for segment in expiry.segments):
-        last = [segment for segment in expiry.segments if segment.reason is reason][-1]
-        yield f"{reason}: {last.rule}"
+    yield from _describe_rules([(segment.reason, segment.rule) for segment in expiry.segments])
 
 
-def _undecided_line(segments: Sequence[ExpiredSegment]) -> str:
-    count = len(segments)
-    return (
-        f"{count} segment{'s' if count > 1 else ''} from offset {segments[0].base_offset} on, past "
-        "retention by now: decided after compaction"
-    )
+def _describe_tier(tier_pass: "TierPass", would: str) -> Iterator[str]:
+    moved, expiry = tier_pass.moved.segments, tier_pass.expiry
+    if moved:
+        yield (
+            f"{format_count(len(moved), 'segment')} {would}removed from the local disk, "
+            f"{tier_pass.moved.size:,} bytes that the remote tier has; local records begin at "
+            f"offset {moved[-1].next_offset}"
+        )
+        yield f"local retention: {moved[-1].rule}"
+    if expiry.expired:
+        yield (
+            f"{format_count(len(expiry.expired), 'segment')} of the remote tier {would}expired, "
+            f"{expiry.size:,} bytes; the log begins at offset {expiry.end_offset}"
+        )
+        yield from _describe_rules([(due.reason, due.rule) for due in expiry.expired])
+    if expiry.removed_count:
+        count = format_count(expiry.removed_count, "segment")
+        yield f"objects of {count} {would}removed from the object store"
 
 
-def _warn(cleaned: "Cleaned", hold: HeldSegment) -> None:
-    typer.secho(
-        f"{cleaned.partition}: segment {hold.base_offset} with {hold.bytes_held:,} bytes is left "
-        f"alone: {hold.reason}; `varve check` on the directory tells more",
-        fg="yellow",
-        err=True,
-    )
+def _describe_rules(rules: Sequence[tuple[object, str]]) -> Iterator[str]:
+    """The rule of the newest segment for each reason."""
+    for reason, rule in dict(rules).items():
+        yield f"{reason}: {rule}"

@@ -1,116 +1,186 @@
-"""`varve consume`: the records of a topic of a broker."""
+"""`varve consume`: the records of a topic."""
 
+import itertools
 import sys
-from typing import Annotated
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
 
-import typer
+import click
 
-from varve.cli.kafka_client import (
-    BrokerAddress,
-    ClientFile,
-    ClientSettings,
-    make_client,
+from varve.brokers.position import BEGINNING, END, PositionKind, ReadPosition
+from varve.brokers.record import TopicRecord
+from varve.cli import options
+from varve.cli.command import command
+from varve.cli.output import Output
+from varve.cli.record_format import choose_writer, from_stored
+from varve.cli.where import Where, find_topic
+from varve.foundation.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from varve.embedded import Partition
+
+_ISOLATION: Final = ("read_uncommitted", "read_committed")
+
+
+@command(
+    examples=(
+        "varve consume orders -d data --from 2026-03-01T12:00:00 --json",
+        "varve consume orders --last 10 --template '%p:%o %k=%v\\n' -b kafka:9092",
+    )
 )
-from varve.cli.store_access import AsJson, TopicName
-
-
-def command(
-    topic: TopicName,
-    broker: BrokerAddress = None,
-    settings: ClientSettings = [],  # noqa: B006, typer copies it
-    file: ClientFile = None,
-    partition: Annotated[
-        int | None, typer.Option("--partition", "-p", min=0, help="Only this partition.")
-    ] = None,
-    start: Annotated[
-        str | None,
-        typer.Option(
-            "--from",
-            "-o",
-            help="beginning, end, an offset, @milliseconds, or a time such as 2026-03-01T12:00:00.",
-        ),
-    ] = None,
-    last: Annotated[
-        int | None,
-        typer.Option("--last", "-n", min=1, help="Begin so many offsets before each end."),
-    ] = None,
-    count: Annotated[
-        int | None, typer.Option("--count", "-c", min=0, help="At most so many records.")
-    ] = None,
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Wait for more at the end, until Ctrl-C.")
-    ] = False,
-    group: Annotated[
-        str | None,
-        typer.Option(
-            "--group", "-g", help="Read as a member of this group, and commit what was read."
-        ),
-    ] = None,
-    committed: Annotated[
-        bool,
-        typer.Option("--read-committed", help="Leave out open and aborted transactions."),
-    ] = False,
-    format: Annotated[
-        str | None,
-        typer.Option("--format", help=r"The form of a record, e.g. '%p:%o %k=%v\n'; see below."),
-    ] = None,
-    key_separator: Annotated[
-        str | None,
-        typer.Option(
-            "--key-separator", "-k", "-K", help=r"Print keys too, with this behind; \t is a tab."
-        ),
-    ] = None,
-    headers: Annotated[
-        bool, typer.Option("--headers", "-H", help="Print headers too, in front, with a tab.")
-    ] = False,
-    as_json: AsJson = False,
+@options.topic
+@click.option(
+    "--from",
+    "start",
+    type=options.POSITION,
+    metavar="POS",
+    help="beginning, end, an offset, @milliseconds, a time (UTC), or -10m for ten minutes ago.",
+)
+@click.option(
+    "--to", "end", type=options.POSITION, metavar="POS", help="Stop before this position."
+)
+@click.option(
+    "--last",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Start this many offsets before the end of each partition.",
+)
+@click.option(
+    "-n", "--limit", type=click.IntRange(min=0), metavar="N", help="At most this many records."
+)
+@options.partition
+@click.option("-f", "--follow", is_flag=True, help="With a broker: wait for more, until Ctrl-C.")
+@click.option(
+    "-g",
+    "--group",
+    metavar="GROUP",
+    help="With a broker: join this group and commit what was read.",
+)
+@click.option(
+    "--isolation",
+    type=click.Choice(_ISOLATION),
+    default=_ISOLATION[0],
+    show_default=True,
+    help="Whether open and aborted transactions are read.",
+)
+@click.option("--template", metavar="TEXT", help=r"The form of a record, such as '%p:%o %k=%v\n'.")
+@click.option(
+    "-K", "--key-separator", metavar="SEP", help=r"Print keys too, followed by this; \t is a tab."
+)
+@click.option("--headers", is_flag=True, help="Print headers too, before the rest.")
+@options.where
+@options.output
+def consume(
+    topic: str,
+    where: Where,
+    output: Output,
+    start: ReadPosition | None,
+    end: ReadPosition | None,
+    last: int | None,
+    limit: int | None,
+    partition: int | None,
+    follow: bool,
+    group: str | None,
+    isolation: str,
+    template: str | None,
+    key_separator: str | None,
+    headers: bool,
 ) -> None:
-    """Print the records of a topic of a broker, varve's or any Kafka, and exit at the end.
+    """Print the records of a topic.
 
-    Without --from everything there is; with --group what the group has not read. Records of one
-    partition keep their order. --format knows %v value, %k key, %h headers as
-    name=value,name=value, %T timestamp in milliseconds, %t topic, %p partition, %o offset, %S and
-    %K the bytes of value and key, and \\n \\t \\xNN. Null shows as `null`. With --json a line has
-    everything, and `varve produce --json` takes it back. `varve log read` reads a directory
-    instead.
-
-    \b
-    Examples:
-      varve consume orders
-      varve consume orders -n 10 --format '%p:%o %k=%v\\n'
-      varve consume orders --from 2026-03-01T12:00:00 --json
-      varve consume orders --partition 2 --from 1000 --count 5
-      varve consume orders --follow --from end
-      varve consume orders --group audit --read-committed -b kafka.example.com:9092
+    It exits at the end of the topic. Records of one partition keep their order; null is printed as
+    `null`. Templates have %v value, %k key, %h headers as name=value,name=value, %T timestamp in
+    milliseconds, %t topic, %p partition, %o offset, %S and %K the sizes of value and key, and \\n
+    \\t \\xNN.
     """
-    from varve.cli import kafka_consume
-
-    if group is not None and (start is not None or last is not None or partition is not None):
-        raise typer.BadParameter(
-            "--group begins where the group is, with the partitions it gets: leave out --from, "
-            "--last and --partition (`varve group reset-offsets` moves a group)"
+    if group is not None and (start, end, last, partition) != (None, None, None, None):
+        raise click.UsageError(
+            "--group reads from the group's offsets: leave out --from, --to, --last and "
+            "--partition (`varve group reset-offsets` moves a group)"
         )
     if start is not None and last is not None:
-        raise typer.BadParameter("--from and --last exclude each other")
-    request = kafka_consume.ConsumeRequest(
-        topic,
-        partition=partition,
-        start=start or "beginning",
-        last=last,
-        count=count,
-        follow=follow,
-        group=group,
-        committed=committed,
-    )
-    write = kafka_consume.choose_writer(
-        format=format,
+        raise click.UsageError("--from and --last exclude each other")
+    if follow and end is not None:
+        raise click.UsageError("--follow and --to exclude each other")
+    if not where.is_broker and (follow or group is not None):
+        raise click.UsageError(
+            "--follow and --group need a broker: start one with `varve serve -d DIR`, and use "
+            "--bootstrap instead of --dir"
+        )
+    writer = choose_writer(
+        template=template,
         key_separator=key_separator,
-        with_headers=headers,
-        as_json=as_json,
+        has_headers=headers,
+        is_json=output.is_json,
         is_terminal=sys.stdout.isatty(),
     )
-    client = make_client(broker, settings, file)
     out = sys.stdout.buffer
-    for record in kafka_consume.consume(client, request, out.flush):
-        out.write(write(record))
+    is_committed = isolation == "read_committed"
+    if where.is_broker:
+        from varve.brokers.consuming import ConsumeRequest, consume
+
+        request = ConsumeRequest(
+            topic,
+            partition,
+            start or BEGINNING,
+            end or END,
+            last,
+            limit,
+            follow,
+            group,
+            is_committed,
+        )
+        records = consume(where.client(), request, out.flush)
+    else:
+        records = itertools.islice(
+            _read(where, topic, partition, start or BEGINNING, end or END, last, isolation), limit
+        )
+    for record in records:
+        out.write(writer.write(record))
     out.flush()
+
+
+def _read(
+    where: Where,
+    name: str,
+    number: int | None,
+    start: ReadPosition,
+    end: ReadPosition,
+    last: int | None,
+    isolation: str,
+) -> Iterator[TopicRecord]:
+    """Records of a directory, one partition after the other."""
+    from varve.commit_log import Isolation
+
+    with where.open_store(maintain=False) as store:
+        topic = find_topic(store, name)
+        partitions = topic.partitions if number is None else [topic.partition(number)]
+        if PositionKind.OFFSET in (start.kind, end.kind) and len(partitions) > 1:
+            raise InvalidRequest(
+                f"topic {name} has {len(partitions)} partitions, each with its own offsets; name "
+                "one with --partition"
+            )
+        for partition in partitions:
+            first = _resolve(partition, start)
+            if last is not None:
+                offsets = partition.offsets()
+                first = max(offsets.log_start, offsets.end - last)
+            records = partition.read(
+                first, _resolve(partition, end), isolation=Isolation(isolation)
+            )
+            for record in records:
+                yield from_stored(name, record)
+
+
+def _resolve(partition: "Partition", position: ReadPosition) -> int:
+    """The offset of a position."""
+    if position.kind is PositionKind.OFFSET:
+        return position.number
+    if position.kind is PositionKind.TIME:
+        offset = partition.offset_for_time(position.number)
+        return partition.offsets().end if offset is None else offset
+    return (
+        partition.offsets().log_start
+        if position.kind is PositionKind.BEGINNING
+        else partition.offsets().end
+    )

@@ -5,7 +5,6 @@ middle, and what it had acknowledged is compared, record by record, with what is
 """
 
 import itertools
-import json
 import random
 import secrets
 import subprocess
@@ -14,17 +13,19 @@ import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
-import typer
+import click
 from rich.console import Console
 
 import varve
-from varve.cli import demo_compaction
+from varve.cli import demo_compaction, options
+from varve.cli.command import command
 from varve.cli.demo_compaction import show_compaction
 from varve.cli.demo_stage import demo_directory, writing_progress
 from varve.cli.demo_stream import PARTITION_COUNT, TOPIC, record_at
 from varve.cli.demo_tier import show_tiering
+from varve.cli.output import Output
 from varve.cli.segment_picture import draw_segments, topic_facts
 from varve.commit_log.names import LOG
 from varve.embedded.topic import partition_of
@@ -57,30 +58,34 @@ class _Outcome:
         return {name: getattr(self, name) for name in self.__slots__}
 
 
-def command(
-    directory: Annotated[
-        Path | None,
-        typer.Option("--dir", "-d", metavar="PATH", help="A new directory to use and keep."),
-    ] = None,
-    records: Annotated[int, typer.Option(min=1000, help="How many records to write.")] = 60_000,
-    seed: Annotated[int | None, typer.Option(help="Repeats the stream of another run.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Only a summary, as JSON.")] = False,
-) -> None:
+@command(examples=("varve demo", "varve demo -d demo-data --records 500000 --seed 7"))
+@click.option(
+    "-d",
+    "--dir",
+    "directory",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="A new directory to use and keep; default a temporary one.",
+)
+@click.option(
+    "--records",
+    type=click.IntRange(min=1000),
+    default=60_000,
+    show_default=True,
+    metavar="N",
+    help="How many records to write.",
+)
+@click.option("--seed", type=int, metavar="N", help="Repeat the records of another run.")
+@options.output
+def demo(directory: Path | None, output: Output, records: int, seed: int | None) -> None:
     """Write a keyed stream, crash it, recover, compact, and move it to object storage.
 
-    A process appends orders keyed by customer and is killed in the middle. The store is then
-    opened again: what was torn is cut, indexes are rebuilt, and every acknowledged record is
-    looked up. Then balances are written over and over, compacted by account, and every latest one
-    is looked up. At last the orders leave the local disk for object storage, here a directory
-    beside the first, and are read again from there.
-
-    \b
-    Examples:
-      varve demo
-      varve demo --dir demo-data --records 500000
-      varve demo --seed 7 --json
+    A process appends orders keyed by customer and is killed in the middle. The store is opened
+    again: torn batches are cut, indexes are rebuilt, and every acknowledged record is looked up.
+    Then balances are written over and over and compacted by account. Last, the orders move to
+    object storage, here a directory, and are read from there.
     """
-    console = Console(stderr=as_json, quiet=as_json)
+    console = Console(stderr=output.is_json, quiet=output.is_json)
     chosen = secrets.randbelow(1 << 32) if seed is None else seed
     with demo_directory(directory) as root:
         outcome = _Outcome(str(root), chosen)
@@ -88,8 +93,8 @@ def command(
         _tear(outcome, console)
         _recover(outcome, console)
         _compact(outcome, records, console)
-    if as_json:
-        print(json.dumps(outcome.as_json()))
+    if output.is_json:
+        output.print_object("demo", outcome.as_json())
     else:
         _suggest(directory, outcome.compaction["key"], console)
 
@@ -185,7 +190,7 @@ def _shortened(message: str, outcome: _Outcome) -> str:
 
 def _compare(outcome: _Outcome, topic: varve.Topic) -> None:
     """Every record found must be the next of its partition's stream; what is missing is lost."""
-    readers = [topic.read(number) for number in range(PARTITION_COUNT)]
+    readers = [topic.read(partition=number) for number in range(PARTITION_COUNT)]
     intact = [0] * PARTITION_COUNT
     ended: set[int] = set()
     for number in itertools.count():
@@ -214,8 +219,8 @@ def _suggest(directory: Path | None, found_key: str, console: Console) -> None:
     first = [] if directory else [f"varve demo --dir {place}"]
     commands = [
         *first,
-        f"varve log read {TOPIC} --dir {place} --partition 0 --from 1000 --count 3 --json",
-        f"varve log offsets {TOPIC} --dir {place}",
+        f"varve consume {TOPIC} --dir {place} --partition 0 --from 1000 --limit 3 --json",
+        f"varve topic describe {TOPIC} --dir {place}",
         f"varve get {place} {demo_compaction.TOPIC} {found_key}",
         f"varve explain {place} {demo_compaction.TOPIC} --key {found_key}",
         f"varve forecast {place}",

@@ -14,7 +14,7 @@ from rich.text import Text
 
 import varve
 from varve.cleaning.removals.removal import Reason
-from varve.cli.segment_picture import draw_bar
+from varve.cli.output import draw_bar
 from varve.foundation.errors import Corrupt
 
 TOPIC: Final = "balances"

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 import varve
-from varve.cli.segment_picture import draw_bar
+from varve.cli.output import draw_bar
 from varve.foundation.clock import SystemClock
 from varve.foundation.errors import Corrupt
 
@@ -61,8 +61,8 @@ def show_tiering(store: varve.Store, name: str, console: Console) -> Tiering:
     outcome.copy_seconds = round(time.monotonic() - started, 3)
     outcome.place = store.tier.objects.name
     statuses = [store.tier.status(partition) for partition in partitions]
-    outcome.hot_bytes = sum(status.hot_bytes for status in statuses)
-    outcome.cold_bytes = sum(status.cold_bytes or 0 for status in statuses)
+    outcome.hot_bytes = sum(status.local_bytes for status in statuses)
+    outcome.cold_bytes = sum(status.remote_bytes or 0 for status in statuses)
     console.print(
         f"\n[bold]11. Tier[/]    remote.storage.enable=true on {name}: {outcome.objects} objects "
         f"copied and checked in {outcome.copy_seconds:.2f} s, then off the local disk"

@@ -1,213 +1,211 @@
-"""`varve forecast`: what policies will delete and free, and when, without touching anything."""
+"""`varve forecast`: what retention will delete and when. Nothing is changed."""
 
-import json
-import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Final
 
-import typer
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+import click
 
-from varve.cleaning.retention.forecast import Forecast
-from varve.cli.forecast_remote import find_prices, print_remote, remote_text
-from varve.cli.moments import show_due, show_moment
-from varve.cli.screen import WIDE, make_console, print_rows_with_details
-from varve.cli.segment_picture import draw_bar
-from varve.cli.store_access import (
-    Directory,
-    Wanted,
-    find_topic,
-    open_existing,
-    parse_setting,
-    parse_wanted,
-    tell_failure,
-)
-from varve.cli.tier_access import StoreSettings, tier_settings
+from varve.cli import options
+from varve.cli.command import command
+from varve.cli.options import TopicPartitionName
+from varve.cli.output import Grouped, Output, draw_bar, make_console
+from varve.cli.where import Where, find_topic
 from varve.foundation.errors import Unavailable
-from varve.object_store import PriceTable
+from varve.foundation.units import format_bytes, format_count, format_due, format_moment
 
 if TYPE_CHECKING:
+    from varve.cleaning.retention.forecast import Forecast
     from varve.embedded import Store
+    from varve.object_store import PriceTable
 
 _STEPS: Final = 10
 _BAR_WIDTH: Final = 40
-_FIGURES: Final = ("partition", "bytes", "due now", "later", "stays", "stale")
-_NEXT: Final = "next, by"
-_REMOTE: Final = "cold tier"
+_COLUMNS: Final = ("partition", "bytes", "due now", "later", "stays", "stale")
+_REMOTE_COLUMNS: Final = ("in the remote tier at", "segments", "readable", "stored", "per month")
 
 
-def command(
-    directory: Directory,
-    wanted: Wanted = None,
-    settings: Annotated[
-        list[str],
-        typer.Option(
-            "--set",
-            "-s",
-            metavar="NAME=VALUE",
-            help="Try a topic setting in place of the topics' own; may be repeated.",
-        ),
-    ] = [],  # noqa: B006, typer copies it
-    store_settings: StoreSettings = [],  # noqa: B006, typer reads it once
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per partition.")] = False,
+@command(
+    examples=(
+        "varve forecast visits -d data -s retention.ms=1d",
+        "varve forecast -d data -s remote.storage.enable=true -s local.retention.ms=1h --json",
+    )
+)
+@options.optional_topic_partition
+@options.settings("Try a topic setting in place of the topics' own; nothing is changed.")
+@options.directory
+@options.output
+def forecast(
+    topic_partition: TopicPartitionName | None,
+    where: Where,
+    output: Output,
+    settings: dict[str, str],
 ) -> None:
-    """Show what retention will delete and when, if nothing more is appended.
+    """Show what retention will delete and when.
 
-    A segment goes as a whole, once all before it have gone; compaction is told as the bytes it
-    would free now. With --set the answer is for other settings, and nothing is changed.
+    It assumes that nothing more is appended. Whole segments expire, oldest first; for compaction it
+    shows the bytes it would free now. For a topic with a remote tier the table shows the local
+    disk, and below it when segments expire in the object store and what they cost until then at
+    list prices, if copying keeps up. A partition whose object store does not respond is reported,
+    and the exit status is 1.
 
-    Of a topic in the cold tier the figures are those of the local disk, from where segments go to
-    the cold tier; when they expire there, and what that costs until then by the declared list
-    prices of the store, stands beside them. Copying is taken to keep up. `--set
-    remote.storage.enable=true` shows what the cold tier would do for a topic that is not in it. A
-    partition whose object store is down is told, and the exit status is 1.
-
-    With --json every line has `partition`, `now_ms`, `settings` (those that are not the default),
-    `size`, `due_now_bytes`, `kept_bytes` (what stays for good), `stale_bytes` (null where nothing
-    is compacted), `rows` (a segment each, with `when_ms`, null for those that stay, and the rule)
-    and `points` (the sums at each moment something goes), and `cold` (null, or the same of the cold
-    tier, where `gone_ms` is when the objects go). Key indexes are built where they are missing.
-
-    \b
-    Examples:
-      varve forecast data
-      varve forecast data visits --set retention.ms=86400000
-      varve forecast data --set retention.bytes=1000000000 --json
-      varve forecast data visits --set remote.storage.enable=true --set local.retention.ms=3600000
+    With --json a line per partition has `settings`, `size`, `due_now_bytes`, `kept_bytes` (never
+    deleted), `stale_bytes`, `rows` (a segment each, with `when_ms`, null if it stays), `points`
+    (totals at each deletion) and `remote`, the same for the remote tier. Missing key indexes are
+    built.
     """
-    topic, partition = parse_wanted(wanted)
-    tried = dict(parse_setting(text) for text in settings)
-    given = tier_settings("", store_settings)
-    failures: dict[str, str] = {}
-    with open_existing([directory], maintain=False, settings=given) as store:
+    topic, partition = topic_partition or (None, None)
+    with where.open_store(maintain=False) as store:
         if topic is not None:
             find_topic(store, topic)
-        try:
-            found = store.forecast(topic, partition, settings=tried)
-        except Unavailable:
-            found, failures = _forecast_each(store, topic, partition, tried)
-    if as_json:
-        for forecast in found:
-            sys.stdout.write(json.dumps(forecast.to_json()) + "\n")
-    elif found or not failures:
-        _print(found, tried, find_prices(directory))
+        forecasts, failures = _forecast(store, topic, partition, settings)
+    if output.is_json:
+        for forecast in forecasts:
+            output.print_object("forecast", forecast.to_json())
+    elif forecasts or not failures:
+        _print(where, output, forecasts, settings)
     for name, failure in failures.items():
-        tell_failure(name, failure)
+        output.print_partition_failure(name, failure)
     if failures:
-        raise typer.Exit(1)
+        raise click.exceptions.Exit(1)
 
 
-def _forecast_each(
-    store: "Store", topic: str | None, partition: int | None, tried: Mapping[str, str]
-) -> tuple[list[Forecast], dict[str, str]]:
-    """The partitions that can be told, and what kept the others."""
-    found: list[Forecast] = []
+def _forecast(
+    store: "Store", topic: str | None, partition: int | None, settings: Mapping[str, str]
+) -> tuple[list["Forecast"], dict[str, str]]:
+    """Forecasts, and the failures of partitions whose object store does not respond."""
+    forecasts: list[Forecast] = []
     failures: dict[str, str] = {}
-    for topic_partition in store.partitions(topic, partition):
+    for name in store.partitions(topic, partition):
         try:
-            found += store.forecast(
-                topic_partition.topic, topic_partition.partition, settings=tried
-            )
+            forecasts += store.forecast(name.topic, name.partition, settings=settings)
         except Unavailable as error:
-            failures[str(topic_partition)] = str(error)
-    return found, failures
+            failures[str(name)] = str(error)
+    return forecasts, failures
 
 
-def _print(forecasts: Sequence[Forecast], tried: Mapping[str, str], prices: PriceTable) -> None:
+def _print(
+    where: Where, output: Output, forecasts: "Sequence[Forecast]", settings: Mapping[str, str]
+) -> None:
+    from varve.object_store import default_prices
+
     if not forecasts:
-        typer.echo("there are no topics")
+        click.echo("there are no topics")
         return
-    console = make_console()
-    if tried:
-        console.print("with " + ", ".join(f"{name}={value}" for name, value in tried.items()))
-    _print_partitions(console, forecasts)
-    _draw_time(forecasts, console)
-    print_remote(console, forecasts, prices)
+    if settings:
+        click.echo("with " + ", ".join(f"{name}={value}" for name, value in settings.items()))
+    rows: list[list[object]] = []
+    details = []
+    for forecast in forecasts:
+        due, kept = forecast.due_now_bytes, forecast.kept_bytes
+        later = forecast.size - due - kept
+        stale = None if forecast.stale_bytes is None else Grouped(forecast.stale_bytes)
+        rows.append(
+            [str(forecast.partition), *map(Grouped, (forecast.size, due, later, kept)), stale]
+        )
+        remote = [] if forecast.remote is None else [("remote tier", _describe_remote(forecast))]
+        details.append([("next", _describe_next(forecast)), *remote])
+    output.print_table("forecast", _COLUMNS, rows, details=details)
+    _print_local_sizes(forecasts)
+    location = where.tier_location()
+    _print_remote_sizes(output, forecasts, default_prices(location.url if location else ""))
 
 
-def _print_partitions(console: Console, forecasts: Sequence[Forecast]) -> None:
-    rows = [_figures(forecast) for forecast in forecasts]
-    if console.width < WIDE:
-        details = [
-            [(_NEXT, _next_text(forecast)), *_remote_detail(forecast)] for forecast in forecasts
-        ]
-        print_rows_with_details(console, _FIGURES, rows, details, left=["partition"])
-        return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in _FIGURES:
-        is_number = column != "partition"
-        table.add_column(column, justify="right" if is_number else "left", no_wrap=True)
-    table.add_column(_NEXT, overflow="fold")
-    has_remote = any(forecast.remote is not None for forecast in forecasts)
-    if has_remote:
-        table.add_column(_REMOTE, overflow="fold")
-    for row, forecast in zip(rows, forecasts, strict=True):
-        table.add_row(*row, _next_text(forecast), *([remote_text(forecast)] if has_remote else []))
-    console.print(table)
-
-
-def _remote_detail(forecast: Forecast) -> list[tuple[str, str]]:
-    return [] if forecast.remote is None else [(_REMOTE, remote_text(forecast))]
-
-
-def _figures(forecast: Forecast) -> list[str]:
-    later = forecast.size - forecast.due_now_bytes - forecast.kept_bytes
-    return [
-        str(forecast.partition),
-        f"{forecast.size:,}",
-        f"{forecast.due_now_bytes:,}",
-        f"{later:,}",
-        f"{forecast.kept_bytes:,}",
-        "-" if forecast.stale_bytes is None else f"{forecast.stale_bytes:,}",
-    ]
-
-
-def _next_text(forecast: Forecast) -> str:
-    """The first segment that goes or, without one, what keeps the first that there is."""
+def _describe_next(forecast: "Forecast") -> str:
+    """The first segment that expires or, without one, what keeps the first segment."""
     rows = [row for row in forecast.rows if row.segment.size]
     if not rows:
         return "empty"
     first = rows[0]
     if first.when_ms is None:
         return f"stays: {first.rule}"
-    return f"{show_due(first.when_ms, forecast.now_ms)}: {first.rule}"
+    return f"{format_due(first.when_ms, forecast.now_ms)}: {first.rule}"
 
 
-def _draw_time(forecasts: Sequence[Forecast], console: Console) -> None:
-    """What is left on the local disk of all partitions, from now to when the last segment goes."""
-    now_ms = forecasts[0].now_ms
+def _print_local_sizes(forecasts: "Sequence[Forecast]") -> None:
+    """Bytes left on the local disk, from now to the last deletion, with bars."""
+    now_ms = max(forecast.now_ms for forecast in forecasts)
     total = sum(forecast.size for forecast in forecasts)
-    times = [
-        row.when_ms for forecast in forecasts for row in forecast.rows if row.when_ms is not None
-    ]
-    end_ms = max(times, default=now_ms)
-    if not total or not times:
+    ends = [row.when_ms for forecast in forecasts for row in forecast.rows]
+    end_ms = max((when_ms for when_ms in ends if when_ms is not None), default=None)
+    if not total or end_ms is None:
         return
-    moments = [now_ms]
-    if end_ms > now_ms:
-        moments += [now_ms + (end_ms - now_ms) * step // _STEPS for step in range(1, _STEPS + 1)]
-    left = [sum(forecast.at(moment).left_bytes for forecast in forecasts) for moment in moments]
+    times = _spread(now_ms, end_ms)
+    sizes = [sum(forecast.at(time).left_bytes for forecast in forecasts) for time in times]
     rows = [
-        (show_moment(moment, now_ms), f"{size:,}")
-        for moment, size in zip(moments, left, strict=True)
+        (format_moment(time, now_ms), f"{size:,}") for time, size in zip(times, sizes, strict=True)
     ]
-    used = sum(
-        max(map(len, cells)) + 2
-        for cells in zip(("after retention at", "left"), *rows, strict=True)
-    )
-    width = max(1, min(_BAR_WIDTH, console.width - used))
-    bars = [draw_bar(size, total, width) for size in left]
-    console.print()
+    headings = ("after retention at", "left")
+    widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
+    bar_width = max(1, min(_BAR_WIDTH, make_console().width - sum(widths) - 4))
+    bars = [draw_bar(size, total, bar_width) for size in sizes]
+    click.echo()
     if len(set(bars[:-1])) <= 1:
-        then = "" if len(rows) == 1 else f", {rows[-1][1]} at {rows[-1][0]}"
-        console.print(f"after retention {rows[0][1]} of {total:,} bytes are left now{then}")
+        end = "" if len(rows) == 1 else f", {rows[-1][1]} at {rows[-1][0]}"
+        click.echo(f"after retention {rows[0][1]} of {total:,} bytes are left now{end}")
         return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("after retention at", no_wrap=True)
-    table.add_column("left", justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
-    for row, bar in zip(rows, bars, strict=True):
-        table.add_row(*row, Text(bar, style="blue"))
-    console.print(table)
+    click.secho(f"{headings[0]:{widths[0]}}  {headings[1]:>{widths[1]}}", bold=True)
+    for (time_text, size_text), bar in zip(rows, bars, strict=True):
+        click.echo(f"{time_text:{widths[0]}}  {size_text:>{widths[1]}}  {bar}")
+
+
+def _spread(now_ms: int, end_ms: int) -> list[int]:
+    """Times from now to the end, at equal distances."""
+    if end_ms <= now_ms:
+        return [now_ms]
+    return [now_ms + (end_ms - now_ms) * step // _STEPS for step in range(_STEPS + 1)]
+
+
+# Remote tier
+
+
+def _describe_remote(forecast: "Forecast") -> str:
+    """What the object store holds of a partition, and what expires first."""
+    from varve.cleaning.retention.segments import SegmentLocation
+
+    assert forecast.remote is not None
+    held = [
+        row
+        for row in forecast.remote
+        if row.segment.location in (SegmentLocation.REMOTE, SegmentLocation.BOTH)
+    ]
+    waiting = [row for row in forecast.remote if row.segment.location is SegmentLocation.LOCAL]
+    deleting = [row for row in forecast.remote if not row.segment.location.is_readable]
+    held_bytes = sum(row.segment.size for row in held)
+    parts = [f"{format_count(len(held), 'segment')}, {held_bytes:,} bytes"]
+    if waiting:
+        waiting_bytes = sum(row.segment.size for row in waiting)
+        parts.append(f"{len(waiting)} to be copied, {waiting_bytes:,} bytes")
+    if deleting:
+        last_ms = max(row.deleted_ms or forecast.now_ms for row in deleting)
+        parts.append(f"{len(deleting)} deleted by {format_due(last_ms, forecast.now_ms)}")
+    first = next(iter([*held, *waiting]), None)
+    if first is not None and first.when_ms is None:
+        parts.append(f"stays: {first.rule}")
+    elif first is not None:
+        parts.append(f"expires {format_due(first.when_ms, forecast.now_ms)}: {first.rule}")
+    return "; ".join(parts)
+
+
+def _print_remote_sizes(
+    output: Output, forecasts: "Sequence[Forecast]", prices: "PriceTable"
+) -> None:
+    """What the object store holds of all partitions, from now to the last deletion."""
+    tiered = [forecast for forecast in forecasts if forecast.remote is not None]
+    if not tiered:
+        return
+    now_ms = max(forecast.now_ms for forecast in tiered)
+    times = [time for forecast in tiered for time in forecast.remote_moments()]
+    rows: list[list[object]] = []
+    for time in _spread(now_ms, max(times, default=now_ms)):
+        points = [forecast.remote_at(time) for forecast in tiered]
+        stored = sum(point.stored_bytes for point in points)
+        cells: list[object] = [
+            sum(point.segments for point in points),
+            format_bytes(sum(point.bytes for point in points)),
+            format_bytes(stored),
+            prices.format_monthly_cost(stored),
+        ]
+        if not rows or cells != rows[-1][1:]:
+            rows.append([format_moment(time, now_ms), *cells])
+    click.echo()
+    output.print_table("remote_size", _REMOTE_COLUMNS, rows)

@@ -1,152 +1,121 @@
-"""`varve group`: the consumer groups of a broker, and where they are."""
+"""`varve group`: the consumer groups of a broker."""
 
-from typing import Annotated
+import click
 
-import typer
-
-from varve.cli.kafka_client import (
-    BrokerAddress,
-    ClientFile,
-    ClientSettings,
-    make_client,
-)
-from varve.cli.store_access import AsJson
-
-app = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    add_completion=False,
-    help="Show and move the consumer groups of a broker, varve's or any Kafka.",
-)
-
-GroupName = Annotated[str, typer.Argument(metavar="GROUP", help="The group's name.")]
+from varve.brokers.position import ReadPosition
+from varve.cli import options
+from varve.cli.command import command
+from varve.cli.options import TopicPartitionName
+from varve.cli.output import Output
+from varve.cli.where import Where
 
 
-@app.command("list")
-def list_groups(
-    broker: BrokerAddress = None,
-    settings: ClientSettings = [],  # noqa: B006, typer copies it
-    file: ClientFile = None,
-    as_json: AsJson = False,
-) -> None:
-    """List the groups of a broker with their state.
+@command(examples=("varve group list", "varve group list -b kafka:9092 --json"))
+@options.broker
+@options.output
+def list_groups(where: Where, output: Output) -> None:
+    """List consumer groups with their state."""
+    from varve.brokers.groups import list_groups
 
-    \b
-    Examples:
-      varve group list
-      varve group list --broker kafka.example.com:9092 --json
+    output.print_table(
+        "group", ["group", "state", "protocol", "members"], list_groups(where.client())
+    )
+
+
+@command(examples=("varve group describe audit", "varve group describe audit -b kafka:9092 --json"))
+@options.group
+@options.broker
+@options.output
+def describe(group: str, where: Where, output: Output) -> None:
+    """Show a group's members, committed offsets and lag.
+
+    The lag is the number of offsets between the committed offset and the end of the partition.
     """
-    from varve.cli.kafka_groups import group_rows
-    from varve.cli.log_output import print_rows
+    from varve.brokers.groups import describe_group
 
-    client = make_client(broker, settings, file)
-    rows = group_rows(client, client.admin())
-    print_rows(["group", "state", "type", "members"], rows, as_json=as_json)
-
-
-@app.command()
-def describe(
-    group: GroupName,
-    broker: BrokerAddress = None,
-    settings: ClientSettings = [],  # noqa: B006, typer copies it
-    file: ClientFile = None,
-    as_json: AsJson = False,
-) -> None:
-    """Show how far a group has come in each partition, how much is left, and who reads it.
-
-    The lag is what lies between the committed offset and the end.
-
-    \b
-    Examples:
-      varve group describe audit
-      varve group describe audit --json
-    """
-    from varve.cli.kafka_groups import GroupView, print_group
-
-    client = make_client(broker, settings, file)
-    print_group(GroupView.read(client, client.admin(), group), as_json=as_json)
+    described = describe_group(where.client(), group)
+    columns = ["topic", "partition", "committed", "end", "lag", "member", "client", "host"]
+    if output.is_json:
+        fields = {
+            "group": described.name,
+            "state": described.state,
+            "assignor": described.assignor,
+            "protocol": described.type,
+            "members": described.member_count,
+            "lag": described.lag,
+            "partitions": [partition._asdict() for partition in described.partitions],
+        }
+        output.print_object("group", fields)
+        return
+    members = f"{described.member_count} member{'' if described.member_count == 1 else 's'}"
+    click.echo(f"{described.name}  {described.state}, {members}, lag {described.lag:,}")
+    if described.partitions:
+        output.print_table("partition", columns, described.partitions)
 
 
-@app.command("reset-offsets")
+@command(
+    examples=(
+        "varve group reset-offsets audit --to 2026-03-01T12:00:00 --topic orders --dry-run",
+        "varve group reset-offsets audit --to beginning --yes -b kafka:9092",
+    )
+)
+@options.group
+@click.option(
+    "--to",
+    type=options.POSITION,
+    required=True,
+    metavar="POS",
+    help="beginning, end, an offset, @milliseconds, a time (UTC), or -10m for ten minutes ago.",
+)
+@click.option(
+    "--topic",
+    "topics",
+    multiple=True,
+    type=options.TOPIC_PARTITION,
+    metavar="TOPIC[:PARTITION]",
+    help="Only these; default wherever the group has committed.",
+)
+@options.dry_run
+@options.yes
+@options.broker
+@options.output
 def reset_offsets(
-    group: GroupName,
-    to: Annotated[
-        str,
-        typer.Option(
-            "--to",
-            help="earliest, latest, an offset, @milliseconds, or a time such as "
-            "2026-03-01T12:00:00.",
-        ),
-    ],
-    topics: Annotated[
-        list[str],
-        typer.Option(
-            "--topic",
-            "-t",
-            metavar="TOPIC[:PARTITION]",
-            help="Only in these; else wherever the group has committed. May be repeated.",
-        ),
-    ] = [],  # noqa: B006, typer copies it
-    broker: BrokerAddress = None,
-    settings: ClientSettings = [],  # noqa: B006, typer copies it
-    file: ClientFile = None,
-    execute: Annotated[
-        bool, typer.Option("--execute", help="Do it; without this it only shows.")
-    ] = False,
-    as_json: AsJson = False,
+    group: str,
+    where: Where,
+    output: Output,
+    to: ReadPosition,
+    topics: tuple[TopicPartitionName, ...],
+    dry_run: bool,
+    yes: bool,
 ) -> None:
-    """Let a group read on from elsewhere; its members must have stopped.
+    """Move a group's committed offsets; its members must be stopped.
 
-    Without --execute nothing is changed and what would be is shown. A time means the first record
-    not older than it, or the end. An offset that a partition does not have becomes the nearest.
-
-    \b
-    Examples:
-      varve group reset-offsets audit --to earliest
-      varve group reset-offsets audit --to 2026-03-01T12:00:00 --topic orders --execute
-      varve group reset-offsets audit --to 1000 --topic orders:2 --execute
+    A time becomes the first record at or after it, or the end. An offset outside a partition
+    becomes the nearest one.
     """
-    from varve.cli.kafka_groups import commit_offsets, parse_target, plan_offsets
-    from varve.cli.log_output import print_rows
+    from varve.brokers.groups import commit_offsets, plan_offsets
 
-    target = parse_target(to)
-    client = make_client(broker, settings, file)
-    admin = client.admin()
-    rows = plan_offsets(client, admin, group, target, topics)
-    if execute:
-        commit_offsets(client, admin, group, rows)
-    columns = ["topic", "partition", "committed", "new"]
-    print_rows(columns, [list(row) for row in rows], as_json=as_json)
-    if not execute:
-        typer.echo("nothing is changed; --execute does it", err=True)
+    client = where.client()
+    planned = plan_offsets(client, group, to, topics)
+    output.print_table("offset", ["topic", "partition", "committed", "new"], planned)
+    if dry_run:
+        output.note("nothing was changed (--dry-run)")
+        return
+    output.confirm(f"move the offsets of {group} as shown", is_confirmed=yes)
+    commit_offsets(client, group, planned)
 
 
-@app.command()
-def delete(
-    groups: Annotated[list[str], typer.Argument(metavar="GROUP...", help="The groups' names.")],
-    broker: BrokerAddress = None,
-    settings: ClientSettings = [],  # noqa: B006, typer copies it
-    file: ClientFile = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Delete groups with their committed offsets; their members must have stopped.
+@command(examples=("varve group delete audit", "varve group delete audit billing --yes"))
+@click.argument("groups", metavar="GROUP...", nargs=-1, required=True)
+@options.yes
+@options.broker
+@options.output
+def delete(groups: tuple[str, ...], where: Where, output: Output, yes: bool) -> None:
+    """Delete groups with their committed offsets; their members must be stopped."""
+    from varve.brokers.groups import delete_group
 
-    On a terminal it asks first, elsewhere it wants --yes.
-
-    \b
-    Examples:
-      varve group delete audit --yes
-    """
-    import json
-
-    from varve.cli.topic import confirm
-
-    client = make_client(broker, settings, file)
-    admin = client.admin()
-    if not yes:
-        confirm(f"delete {', '.join(groups)} with all committed offsets")
-    asked = admin.delete_consumer_groups(groups)
+    client = where.client()
+    output.confirm(f"delete {', '.join(groups)} with all committed offsets", is_confirmed=yes)
     for group in groups:
-        client.result(asked[group], f"group {group}")
-        typer.echo(json.dumps({"group": group}) if as_json else f"deleted {group}")
+        delete_group(client, group)
+        output.print_result(f"deleted {group}", "group", group=group)

@@ -1,7 +1,7 @@
-"""How commands that work for long take an interrupt: between two chunks, and with a sentence.
+"""Ctrl-C during long work: it takes effect between two chunks, with a note on standard error.
 
-Invariant  the first Ctrl-C is taken at the next chunk, so that it never meets a swap or a rename; a
-           second one, for a chunk that does not end, is taken at once.
+Invariant  the first Ctrl-C takes effect at the next chunk, so that it never interrupts a swap or a
+           rename; a second one, for a chunk that does not end, takes effect at once.
 """
 
 import contextlib
@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import ParamSpec
 
-import typer
+from varve.cli.output import Output
 
 P = ParamSpec("P")
 
 
 @contextlib.contextmanager
 def interrupts_between(show: Callable[P, None]) -> Iterator[Callable[P, None]]:
-    """Gives a function that raises KeyboardInterrupt if one came since the last call."""
+    """A `show` that raises KeyboardInterrupt if one arrived since the last call."""
     was_interrupted = False
 
     def note(number: int, frame: FrameType | None) -> None:
@@ -44,10 +44,17 @@ def interrupts_between(show: Callable[P, None]) -> Iterator[Callable[P, None]]:
 
 
 @contextlib.contextmanager
-def told_when_interrupted(sentence: str) -> Iterator[None]:
-    """Says what an interrupt left behind; the exit status of 130 is the caller's."""
+def interruptible_progress(output: Output) -> Iterator[Callable[[str, int, int], None]]:
+    """A bar that shows a title, bytes done and bytes in total, and stops at an interrupt."""
+    with output.progress("") as bar, interrupts_between(bar.show) as show:
+        yield show
+
+
+@contextlib.contextmanager
+def note_interrupt(output: Output, sentence: str) -> Iterator[None]:
+    """Print what an interrupt left behind; `main` turns it into an exit status."""
     try:
         yield
     except KeyboardInterrupt:
-        typer.secho(sentence, fg="yellow", err=True)
+        output.warn(sentence)
         raise

@@ -4,15 +4,16 @@ Nothing is staged: what every step leaves is compared with a dictionary that saw
 and the receipt is asked for again by whoever holds the public key.
 """
 
-import json
 import secrets
 import time
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Final
 
-import typer
+import click
 from rich.console import Console
 
+from varve.cli import options, spark_options
+from varve.cli.command import command
 from varve.cli.demo_stage import demo_directory, writing_progress
 from varve.cli.job_demo_log import Place, move_to_remote, write_changes
 from varve.cli.job_demo_steps import (
@@ -24,41 +25,50 @@ from varve.cli.job_demo_steps import (
     verify_all,
 )
 from varve.cli.job_demo_stream import TOPIC, CustomerStream
-from varve.cli.job_options import Conf, Master, spark_options
-from varve.cli.job_run import open_job
+from varve.cli.job_printing import open_spark_job
+from varve.cli.output import Output
+from varve.cli.spark_options import JobOptions
 from varve.foundation.units import format_bytes
 
 _LATE_COUNT: Final = 20_000
 """Changes written when the snapshot is taken, for a consumer to catch up with."""
 
 
-def command(
-    directory: Annotated[
-        Path | None,
-        typer.Option("--dir", "-d", metavar="PATH", help="A new directory to use and keep."),
-    ] = None,
-    records: Annotated[int, typer.Option(min=10_000, help="How many changes to write.")] = (
-        2_000_000
-    ),
-    seed: Annotated[int | None, typer.Option(help="Repeats the stream of another run.")] = None,
-    master: Master = None,
-    conf: Conf = [],  # noqa: B006
-    as_json: Annotated[bool, typer.Option("--json", help="Only a summary, as JSON.")] = False,
+@command(examples=("varve job demo", "varve job demo -d story --records 500000 --seed 7 --json"))
+@click.option(
+    "-d",
+    "--dir",
+    "directory",
+    type=options.DIRECTORY,
+    metavar="DIR",
+    help="A new directory to use and keep.",
+)
+@click.option(
+    "--records",
+    type=click.IntRange(min=10_000),
+    default=2_000_000,
+    show_default=True,
+    metavar="N",
+    help="The number of changes.",
+)
+@click.option("--seed", type=int, metavar="N", help="Repeat the stream of another run.")
+@spark_options.spark
+@options.output
+def demo(
+    directory: Path | None,
+    records: int,
+    seed: int | None,
+    job_options: JobOptions,
+    output: Output,
 ) -> None:
-    """The life of a table's changes, from the first write to an erasure with a receipt.
+    """Write changes of a table, and take them through every job.
 
-    Changes of customers are written to a compacted topic, move to object storage (here a directory
-    beside the first) and are compacted there on Spark. A snapshot lets a consumer begin without
-    replaying, an Iceberg table is asked by SQL, and one person is erased from the log, the snapshot
-    and the table, with a signed receipt. Last, every object is verified.
-
-    \b
-    Examples:
-      varve job demo
-      varve job demo --dir story --records 500000
-      varve job demo --seed 7 --json
+    Changes of customers are written to a compacted topic, copied to object storage (a directory
+    beside the first) and compacted there on Spark. A consumer starts from a snapshot, SQL reads an
+    Iceberg table, and one person is erased from log, snapshot and table with a signed receipt.
+    Finally every object is verified.
     """
-    console = Console(stderr=as_json, quiet=as_json)
+    console = Console(stderr=output.is_json, quiet=output.is_json)
     chosen = secrets.randbelow(1 << 32) if seed is None else seed
     with demo_directory(directory) as root:
         place = Place(str(root.absolute()), is_kept=directory is not None)
@@ -66,15 +76,15 @@ def command(
         story.note("seed", chosen)
         started = time.monotonic()
         _write(story, records)
-        with open_job("demo", spark_options(master, conf)) as job:
+        with open_spark_job("demo", job_options, output) as job:
             compact_remote(story, job)
             bootstrap(story, job)
             make_table(story, job)
             erase_person(story, job)
             verify_all(story, job)
         story.note("seconds", round(time.monotonic() - started, 1))
-    if as_json:
-        print(json.dumps(story.facts))
+    if output.is_json:
+        output.print_object("demo", story.facts)
         return
     console.print(f"\nAll of it took {story.facts['seconds']:.0f} s.")
     _suggest(directory, story, console)
@@ -114,7 +124,7 @@ def _suggest(directory: Path | None, story: Story, console: Console) -> None:
         f"varve job query {TOPIC} --dir {place.directory} --latest --limit 5",
         f"varve job snapshot {TOPIC} --dir {place.directory} --to {place.snapshots}",
         f"varve job verify --dir {place.directory}",
-        f"varve audit {place.directory}",
+        f"varve audit --dir {place.directory}",
     ]
     console.print("\n[bold]Try next[/]")
     for line in commands:

@@ -80,9 +80,9 @@ def move_to_remote(place: Place) -> Tiered:
             store.tier.expire(partition, now_ms)
         statuses = [store.tier.status(partition) for partition in store.partitions(TOPIC)]
     return Tiered(
-        hot_bytes=sum(status.hot_bytes for status in statuses),
-        cold_bytes=sum(status.cold_bytes or 0 for status in statuses),
-        cold_segments=sum(status.cold_segments or 0 for status in statuses),
+        hot_bytes=sum(status.local_bytes for status in statuses),
+        cold_bytes=sum(status.remote_bytes or 0 for status in statuses),
+        cold_segments=sum(status.remote_segments or 0 for status in statuses),
     )
 
 
@@ -91,7 +91,7 @@ def replay(place: Place, state: dict[bytes, bytes], offsets: dict[int, int]) -> 
     count = 0
     with varve.open(place.directory, maintain=False) as store:
         for partition, offset in offsets.items():
-            for record in store.topic(TOPIC).read(partition, offset):
+            for record in store.topic(TOPIC).read(partition=partition, start=offset):
                 count += 1
                 if record.key is None:
                     continue

@@ -12,16 +12,16 @@ from rich.text import Text
 
 from varve.cli.job_demo_log import Batches, Place, replay, write_changes
 from varve.cli.job_demo_stream import SETTINGS, TOPIC, CustomerStream, key_of
-from varve.cli.segment_picture import draw_bar
+from varve.cli.output import draw_bar
 from varve.commit_log import LogSettings
 from varve.foundation.errors import Corrupt
 from varve.foundation.settings import parse_settings
 from varve.foundation.units import format_bytes
 
 if TYPE_CHECKING:
-    from varve.cli.job_run import Job
     from varve.jobs.tasks import TaskRunner
     from varve.jobs.tier.bucket import Bucket
+    from varve.spark.console import SparkJob
 
 TABLE: Final = "shop.customers"
 QUESTION: Final = (
@@ -71,13 +71,13 @@ class Story:
             )
 
 
-def _runner(job: "Job") -> "TaskRunner":
+def _runner(job: "SparkJob") -> "TaskRunner":
     from varve.spark.runner import SparkRunner
 
     return SparkRunner(job.spark)
 
 
-def compact_remote(story: Story, job: "Job") -> None:
+def compact_remote(story: Story, job: "SparkJob") -> None:
     """Compacts the cold tier, and draws it before and after."""
     from varve.cleaning.removals.removal import Reason
     from varve.jobs.compact.job import compact
@@ -108,7 +108,7 @@ def compact_remote(story: Story, job: "Job") -> None:
     _draw(story, (("before", before), ("after", after)))
 
 
-def bootstrap(story: Story, job: "Job") -> None:
+def bootstrap(story: Story, job: "SparkJob") -> None:
     """Takes a snapshot, lets the log go on, and begins a consumer from both."""
     from varve.jobs.snapshot.snapshot import take_snapshot
     from varve.jobs.snapshot.store import open_snapshot
@@ -146,7 +146,7 @@ def bootstrap(story: Story, job: "Job") -> None:
     )
 
 
-def make_table(story: Story, job: "Job") -> None:
+def make_table(story: Story, job: "SparkJob") -> None:
     """The topic as an Iceberg table, asked by SQL."""
     from varve.jobs.table.catalog import CatalogAddress
     from varve.jobs.table.definition import TableMode, TableSettings, ValueFormat
@@ -181,7 +181,7 @@ def make_table(story: Story, job: "Job") -> None:
     _show_rows(story, [row.asDict() for row in rows])
 
 
-def erase_person(story: Story, job: "Job") -> None:
+def erase_person(story: Story, job: "SparkJob") -> None:
     """Erases one customer from everything, and checks the receipt and the outcome."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -217,7 +217,7 @@ def erase_person(story: Story, job: "Job") -> None:
     story.tell("", f"the receipt is signed, and the signature holds{path}")
 
 
-def _look_for(story: Story, job: "Job", key: bytes) -> int:
+def _look_for(story: Story, job: "SparkJob", key: bytes) -> int:
     """Rows of a key by the source, over both tiers."""
     from varve.spark.rows import query_topic
 
@@ -230,7 +230,7 @@ def _look_for(story: Story, job: "Job", key: bytes) -> int:
     return job.run(lambda: query_topic(job.spark, options, key=key).count())
 
 
-def verify_all(story: Story, job: "Job") -> None:
+def verify_all(story: Story, job: "SparkJob") -> None:
     """Every object of the cold tier, and a page with pictures."""
     from varve.jobs.verify.page import render_page
     from varve.jobs.verify.verification import verify

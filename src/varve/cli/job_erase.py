@@ -1,400 +1,329 @@
 """`varve job erase`: the records of persons leave topics and all copies, with a receipt.
 
-Crash      killed anywhere and run again it completes; no receipt is there before everything was
-           read again.
+Crash      killed at any time, the same command with its --id completes it; there is no receipt
+           before everything was read again.
 """
 
-import json
-import sys
-from collections.abc import Callable
-from contextlib import ExitStack
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Final
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
-import typer
+import click
 
-from varve.cli.erase_input import (
-    find_where,
-    parse_asked,
-    parse_deadline,
-    read_bytes,
-    read_field,
-    read_signing_key,
-    read_wanted_keys,
-)
-from varve.cli.erase_receipt import check_receipt_path, write_receipt
-from varve.cli.job_options import (
-    Conf,
-    LogDirectories,
-    Master,
-    ReportPath,
-    SparkOptions,
-    spark_options,
-)
-from varve.cli.job_run import open_job, tell_report, write_report
-from varve.cli.store_access import AsJson, parse_setting
-from varve.cli.tier_access import Cluster, MirrorUrl, StoreSettings, TierUrl
+from varve.cli import options, spark_options
+from varve.cli.command import command
+from varve.cli.job_printing import open_spark_job, print_objects, print_report
+from varve.cli.output import Grouped, Output, make_console, print_details
+from varve.cli.spark_options import JobOptions, JobSource
 from varve.foundation.clock import SystemClock
 from varve.foundation.errors import InvalidRequest
-from varve.foundation.units import parse_duration
+from varve.foundation.units import format_bytes, format_moment, parse_duration, parse_time
 
 if TYPE_CHECKING:
-    from varve.cli.erase_input import Where
-    from varve.foundation.settings import GivenValue
-    from varve.jobs.erase.receipt import SigningKey
     from varve.jobs.erase.request import ErasureRequest
-    from varve.jobs.erase.result import ErasureResult
+    from varve.jobs.erase.result import ErasureResult, PartitionErasure
     from varve.jobs.tasks import TaskRunner
-    from varve.spark.stages import JobReport
+    from varve.spark.console import SparkJob
 
-_WHEN_INTERRUPTED: Final = (
-    "stopped; every partition is as it was or erased, and no receipt was issued: run it again"
-)
+_ACTION: Final = "erase the matching records"
 
 
-def command(
-    topics: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="TOPIC", help="The topics.", show_default=False),
-    ] = None,
-    keys: Annotated[
-        list[str],
-        typer.Option(
-            "--key",
-            metavar="KEY",
-            help="A key whose records go: text, or bytes as base64:... or hex:...; repeatable.",
-        ),
-    ] = [],  # noqa: B006 - typer copies it, and shows no default
-    keys_file: Annotated[
-        str | None,
-        typer.Option(
-            "--keys-file",
-            metavar="PATH",
-            help="A file of keys, one per line, each written as for --key; millions are fine.",
-        ),
-    ] = None,
-    field: Annotated[
-        str | None,
-        typer.Option(
-            "--field",
-            metavar="PATH",
-            help="A field of JSON values and keys, such as customer.email, or as a list where "
-            "names hold dots: records with one of the values there go.",
-        ),
-    ] = None,
-    values: Annotated[
-        list[str],
-        typer.Option("--value", metavar="VALUE", help="A value of the field; repeatable."),
-    ] = [],  # noqa: B006
-    values_file: Annotated[
-        str | None,
-        typer.Option("--values-file", metavar="PATH", help="A file of values, one per line."),
-    ] = None,
-    format: Annotated[
-        str,
-        typer.Option(
-            "--format",
-            metavar="FORMAT",
-            help="How values are written: json, or debezium, whose rows before and after a change "
-            "are looked into.",
-        ),
-    ] = "json",
-    store_url: TierUrl = "",
-    store_settings: StoreSettings = [],  # noqa: B006
-    mirror_url: MirrorUrl = "",
-    directories: LogDirectories = [],  # noqa: B006
-    cluster: Cluster = None,
-    place_settings: Annotated[
-        list[str],
-        typer.Option(
-            "--place-setting",
-            metavar="NAME=VALUE",
-            help="A setting of the place of snapshots that were made of the topics; repeatable.",
-        ),
-    ] = [],  # noqa: B006
-    catalog_settings: Annotated[
-        list[str],
-        typer.Option(
-            "--catalog-setting",
-            envvar="VARVE_CATALOG_SETTINGS",
-            metavar="NAME=VALUE",
-            help="A setting of the catalog of tables that were made of the topics; repeatable.",
-        ),
-    ] = [],  # noqa: B006
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Tell what would go, and change nothing.")
-    ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask on a terminal.")] = False,
-    sign_key: Annotated[
-        str | None,
-        typer.Option(
-            "--sign-key",
-            metavar="PEM",
-            help="A private key of Ed25519 (PKCS8) that signs the receipt; its passphrase, if any, "
-            "is in VARVE_SIGN_PASSPHRASE.",
-        ),
-    ] = None,
-    asked: Annotated[
-        str | None,
-        typer.Option("--asked", metavar="TIME", help="When it was asked for; left out, now."),
-    ] = None,
-    deadline: Annotated[
-        str | None,
-        typer.Option(
-            "--deadline", metavar="DAYS|TIME", help="Until when: days from --asked, or a time."
-        ),
-    ] = None,
-    receipt: Annotated[
-        str | None,
-        typer.Option(
-            "--receipt",
-            metavar="PATH",
-            help="Write the receipt to PATH.json and the page to PATH.html as well.",
-        ),
-    ] = None,
-    grace: Annotated[
-        str | None,
-        typer.Option(
-            "--grace",
-            metavar="SPAN",
-            help="Leave replaced objects to readers for so long, such as 15m; the receipt then "
-            "waits for --finish.",
-        ),
-    ] = None,
-    finish: Annotated[
-        str | None,
-        typer.Option(
-            "--finish",
-            metavar="ID",
-            help="Finish an erasure whose grace time is over, with the same keys, and issue its "
-            "receipt.",
-        ),
-    ] = None,
-    id: Annotated[
-        str | None,
-        typer.Option(
-            "--id",
-            metavar="ID",
-            help="The id of the erasure, to take up one that was cut short; left out, a new one.",
-        ),
-    ] = None,
-    rescan: Annotated[
-        str,
-        typer.Option(
-            "--rescan",
-            metavar="full|keys",
-            help="How all is read again: all data, or key indexes where they tell.",
-        ),
-    ] = "full",
-    take_over: Annotated[
-        bool,
-        typer.Option(
-            "--take-over",
-            help="Take partitions over from a job that was killed on another machine.",
-        ),
-    ] = False,
-    digests: Annotated[
-        bool,
-        typer.Option(
-            "--digests/--no-digests",
-            help="List salted digests of the keys in the receipt, or their number alone.",
-        ),
-    ] = True,
-    verify: Annotated[
-        str | None,
-        typer.Option(
-            "--verify-receipt", metavar="PATH", help="Check the signature of a receipt instead."
-        ),
-    ] = None,
-    public_key: Annotated[
-        str | None,
-        typer.Option("--public-key", metavar="PEM", help="The public key to check it with."),
-    ] = None,
-    as_json: AsJson = False,
-    master: Master = None,
-    conf: Conf = [],  # noqa: B006
-    report: ReportPath = None,
-) -> None:
-    """Erase the records of persons from topics, hot and cold, and issue a receipt.
-
-    Segments that hold a match are found by their key indexes, or by reading where there is none or
-    a field is looked for; only these are rewritten. Offsets stay, and nothing but the matches goes.
-    Snapshots and tables that jobs made of the topics lose the rows too. Then everything that is
-    there is read again, and only if nothing is found the receipt is written: beside the topic in
-    the object store, and where --receipt says.
-
-    Keys and values are never written to a receipt. On a terminal what would go is shown first, and
-    the job asks. With --json every line has `type`: partition, erasure or report.
-
-    \b
-    Examples:
-      varve job erase customers --dir data --key 4711 --dry-run
-      varve job erase customers orders --dir data --keys-file keys.txt --deadline 30 \\
-        --sign-key signing.pem --receipt erased
-      varve job erase cdc.customers --store s3://bucket/varve --format debezium \\
-        --field email --value ann@example.org --yes
-      varve job erase --verify-receipt erased.json --public-key public.pem
-    """
-    if verify is not None:
-        verify_file(verify, public_key)
-        return
-    where = find_where(
-        store_url,
-        store_settings,
-        mirror_url,
-        list(map(str, directories)),
-        cluster,
-        topics=topics or (),
+@command(
+    examples=(
+        "varve job erase customers -d data --key 4711 --dry-run",
+        "varve job erase customers orders -d data --keys-file keys.txt --deadline 30d --yes",
+        "varve job erase cdc --store s3://bucket/varve --field email --value ann@example.org",
     )
-    request = _request(
-        tuple(topics or ()),
-        id=finish or id,
-        keys=read_wanted_keys(keys, keys_file),
-        field=read_field(field, values, values_file, format),
-        asked_ms=parse_asked(asked, SystemClock().now_ms()),
-        deadline=deadline,
-        grace_ms=0 if grace is None else parse_duration(grace, name="--grace"),
-        rescan=rescan,
+)
+@options.topics
+@click.option(
+    "-k", "--key", "keys", multiple=True, metavar="KEY", help="A key: text, base64:... or hex:..."
+)
+@click.option("--keys-file", metavar="FILE", help="A file of keys, one per line.")
+@click.option(
+    "--field",
+    metavar="PATH",
+    help="A field of JSON values and keys, as customer.email.",
+)
+@click.option("--value", "values", multiple=True, metavar="VALUE", help="A value of the field.")
+@click.option("--values-file", metavar="FILE", help="A file of values, one per line.")
+@click.option(
+    "--format",
+    type=click.Choice(["json", "debezium"]),
+    default="json",
+    show_default=True,
+    help="The format of the values.",
+)
+@click.option(
+    "--sign-key",
+    metavar="PEM",
+    help="An Ed25519 key that signs the receipt.",
+)
+@click.option("--receipt", metavar="PATH", help="Write the receipt to PATH.json and PATH.html too.")
+@click.option("--requested", metavar="TIME", help="When the erasure was requested; default now.")
+@click.option(
+    "--deadline", metavar="DURATION|TIME", help="A duration after --requested, or a time."
+)
+@click.option(
+    "--grace",
+    type=options.DURATION,
+    default="0s",
+    metavar="DURATION",
+    help="Keep replaced objects this long; then run again with --finish.",
+)
+@click.option("--id", metavar="ID", help="The erasure to continue; default a new one.")
+@click.option("--finish", is_flag=True, help="Finish the erasure --id whose grace time is over.")
+@click.option(
+    "--rescan",
+    type=click.Choice(["full", "keys"]),
+    default="full",
+    show_default=True,
+    help="Read all data again, or verified key indexes.",
+)
+@click.option(
+    "--digests/--no-digests",
+    default=True,
+    help="List salted digests of the keys in the receipt, or their number.",
+)
+@click.option(
+    "--take-over", is_flag=True, help="Take the lease of a job that was killed elsewhere."
+)
+@spark_options.place_settings
+@spark_options.catalog_settings
+@spark_options.mirrored_job_source
+@spark_options.spark
+@options.dry_run
+@options.yes
+@options.output
+def erase(
+    topics: tuple[str, ...],
+    source: JobSource,
+    job_options: JobOptions,
+    output: Output,
+    keys: tuple[str, ...],
+    keys_file: str | None,
+    field: str | None,
+    values: tuple[str, ...],
+    values_file: str | None,
+    format: str,
+    sign_key: str | None,
+    receipt: str | None,
+    requested: str | None,
+    deadline: str | None,
+    grace: int,
+    id: str | None,
+    finish: bool,
+    rescan: str,
+    digests: bool,
+    take_over: bool,
+    place_settings: tuple[tuple[str, str], ...],
+    catalog_settings: tuple[tuple[str, str], ...],
+    dry_run: bool,
+    yes: bool,
+) -> None:
+    """Erase records from topics and all their copies, and issue a receipt.
+
+    Segments with a match are rewritten in log directories and object storage; offsets stay. Rows of
+    snapshots and tables are erased too. Then everything is read again, and the receipt is written
+    only if nothing is found. No key or value is in it. On a terminal the matches are shown first.
+    """
+    from varve.jobs.erase import receipt_files
+    from varve.jobs.erase.erasure import erase, new_erasure_id
+    from varve.jobs.erase.request import (
+        ErasureRequest,
+        RescanMode,
+        ValueFormat,
+        collect_field,
+        collect_keys,
+    )
+    from varve.jobs.erase.targets import check_tier_location
+
+    if finish and id is None:
+        raise click.UsageError("--finish needs --id, the erasure to finish")
+    requested_ms = parse_requested(requested, SystemClock().now_ms())
+    request = ErasureRequest(
+        topics=topics,
+        id=id or new_erasure_id(),
+        keys=collect_keys(keys, keys_file),
+        field=collect_field(field, values, values_file, ValueFormat(format)),
+        asked_ms=requested_ms,
+        deadline_ms=parse_deadline(deadline, requested_ms),
+        grace_ms=grace,
+        rescan=RescanMode(rescan),
         lists_digests=digests,
         takes_over=take_over,
     )
-    call = _Call(
-        where,
-        request,
-        read_signing_key(sign_key),
-        finish is not None,
-        dict(parse_setting(setting) for setting in place_settings),
-        dict(parse_setting(setting) for setting in catalog_settings),
-    )
+    bucket = source.find_bucket()
+    if bucket is None:
+        check_tier_location(source.paths, topics)
+    signing_key = None if sign_key is None else receipt_files.read_signing_key(sign_key)
     if receipt is not None and not dry_run:
-        check_receipt_path(receipt)
-    is_asked = sys.stdin.isatty() and sys.stderr.isatty() and not yes and not dry_run
-    result, done = _run(call, spark_options(master, conf), dry_run=dry_run, is_asked=is_asked)
-    _tell(result, done, as_json=as_json)
-    if receipt is not None and result.receipt is not None:
-        write_receipt(receipt, result)
-    if done is not None and report is not None:
-        write_report(done, report)
-
-
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """What the job is called with."""
-
-    where: "Where"
-    request: "ErasureRequest"
-    signing_key: "SigningKey | None"
-    is_finish: bool
-    snapshot_settings: "dict[str, GivenValue]"
-    table_settings: "dict[str, GivenValue]"
-
-    def run(self, runner: "TaskRunner", *, is_dry_run: bool) -> "ErasureResult":
-        from varve.jobs.erase.erasure import erase
-
-        return erase(
-            self.request,
-            runner=runner,
-            address=self.where.address,
-            directories=self.where.directories,
-            snapshot_settings=self.snapshot_settings,
-            table_settings=self.table_settings,
-            signing_key=self.signing_key,
-            is_dry_run=is_dry_run,
-            is_finish=self.is_finish,
-        )
-
-
-def _request(
-    topics: tuple[str, ...],
-    *,
-    id: str | None,
-    deadline: str | None,
-    asked_ms: int,
-    rescan: str,
-    **given: object,
-) -> "ErasureRequest":
-    from varve.jobs.erase.erasure import new_erasure_id
-    from varve.jobs.erase.request import ErasureRequest, RescanMode
-
-    if rescan not in tuple(RescanMode):
-        raise InvalidRequest(f"--rescan {rescan!r:.40} is none of {', '.join(RescanMode)}")
-    return ErasureRequest(
-        topics=topics,
-        id=id or new_erasure_id(),
-        asked_ms=asked_ms,
-        deadline_ms=parse_deadline(deadline, asked_ms),
-        rescan=RescanMode(rescan),
-        **given,  # type: ignore[arg-type]  # the caller names them by their fields
+        receipt_files.check_receipt_path(receipt)
+    if not yes and not dry_run:
+        output.check_terminal(_ACTION)
+    run = partial(
+        erase,
+        request,
+        address=bucket,
+        directories=source.paths,
+        snapshot_settings=dict(place_settings),
+        table_settings=dict(catalog_settings),
+        signing_key=signing_key,
+        is_finish=finish,
     )
+    confirmed = ConfirmedErasure(run, output, is_dry_run=dry_run, is_confirmed=yes)
+    result = (
+        _erase_here(confirmed, job_options)
+        if bucket is None
+        else _erase_on_spark(confirmed, job_options, request)
+    )
+    if receipt is not None and result.receipt is not None:
+        receipt_files.write_receipt(receipt, result)
 
 
-def _run(
-    call: _Call, options: SparkOptions, *, dry_run: bool, is_asked: bool
-) -> "tuple[ErasureResult, JobReport | None]":
-    """On Spark where there is a bucket; what is on the local disk alone needs none."""
-    with ExitStack() as stack:
-        if call.where.address is None:
-            from varve.jobs.tasks import LocalRunner
+class ConfirmedErasure:
+    """An erasure that shows what it would erase and asks, unless --yes confirms it."""
 
-            local = LocalRunner()
-            return ask_and_run(
-                lambda is_dry: call.run(local, is_dry_run=is_dry),
-                dry_run=dry_run,
-                is_asked=is_asked,
-            ), None
-        job = stack.enter_context(open_job("erase", options, when_interrupted=_WHEN_INTERRUPTED))
+    def __init__(
+        self,
+        run: "Callable[..., ErasureResult]",
+        output: Output,
+        *,
+        is_dry_run: bool,
+        is_confirmed: bool,
+    ) -> None:
+        self._run = run
+        self.output = output
+        self._is_dry_run = is_dry_run
+        self._is_confirmed = is_confirmed
+
+    def erase(self, runner: "TaskRunner", job: "SparkJob | None" = None) -> "ErasureResult":
+        """Runs in the job, if there is one; the question is asked outside of it."""
+        dry = partial(self._run, runner=runner, is_dry_run=True)
+        final = partial(self._run, runner=runner, is_dry_run=self._is_dry_run)
+        if not self._is_dry_run and not self._is_confirmed:
+            print_erasure(dry() if job is None else job.run(dry), self.output)
+            self.output.confirm(_ACTION, is_confirmed=False)
+        return final() if job is None else job.run(final)
+
+
+def _erase_here(confirmed: ConfirmedErasure, job_options: JobOptions) -> "ErasureResult":
+    """Topics that are only on local disks need no Spark."""
+    from varve.jobs.tasks import LocalRunner
+
+    if job_options.report is not None:
+        raise InvalidRequest(
+            "--report describes a Spark job, and topics without an object store are erased without "
+            "Spark: leave it out, or name the object store with --store"
+        )
+    result = confirmed.erase(LocalRunner())
+    print_erasure(result, confirmed.output)
+    return result
+
+
+def _erase_on_spark(
+    confirmed: ConfirmedErasure, job_options: JobOptions, request: "ErasureRequest"
+) -> "ErasureResult":
+    output = confirmed.output
+    interrupted = (
+        "every partition is unchanged or erased, and no receipt was issued: run it again with "
+        f"--id {request.id}"
+    )
+    with open_spark_job("erase", job_options, output, when_interrupted=interrupted) as job:
         from varve.spark.runner import SparkRunner
 
-        spread = SparkRunner(job.spark, "erase", call.request.topics)
-        result = ask_and_run(
-            lambda is_dry: job.run(lambda: call.run(spread, is_dry_run=is_dry)),
-            dry_run=dry_run,
-            is_asked=is_asked,
+        runner = SparkRunner(job.spark, "erase", request.topics)
+        result = confirmed.erase(runner, job)
+        report = job.report(result.records, result.to_json())
+    print_erasure(result, output)
+    print_report(report, job_options, output)
+    return result
+
+
+def parse_requested(text: str | None, now_ms: int) -> int:
+    """When the erasure was requested, by default now; raises InvalidRequest for the future."""
+    requested_ms = now_ms if text is None else parse_time(text, name="--requested")
+    if requested_ms > now_ms:
+        raise InvalidRequest(f"--requested {text!r:.40} is in the future")
+    return requested_ms
+
+
+def parse_deadline(text: str | None, requested_ms: int) -> int | None:
+    """A duration after the request, or a time."""
+    if text is None:
+        return None
+    if text.isascii() and text.isdigit():
+        raise InvalidRequest(
+            f"--deadline {text:.40} has no unit: write {text:.40}d for days, or a time"
         )
-        return result, job.report(result.records, result.to_json())
+    try:
+        return requested_ms + parse_duration(text, name="--deadline")
+    except InvalidRequest:
+        return parse_time(text, name="--deadline")
 
 
-def ask_and_run(
-    run: "Callable[[bool], ErasureResult]", *, dry_run: bool, is_asked: bool
-) -> "ErasureResult":
-    """Runs it; if it is to be asked, only after a dry run was shown and agreed to."""
-    if dry_run:
-        return run(True)
-    if is_asked:
-        from varve.cli.erase_view import print_result
-
-        print_result(run(True))
-        typer.confirm("Erase these records for good?", abort=True, err=True)
-    return run(False)
+# Output
 
 
-def _tell(result: "ErasureResult", done: "JobReport | None", *, as_json: bool) -> None:
-    if as_json:
+def print_erasure(result: "ErasureResult", output: Output) -> None:
+    """A line for each partition and tier, and the outcome below; or objects."""
+    if output.is_json:
         document = result.to_json()
-        for erasure in result.partitions:
-            typer.echo(json.dumps({"type": "partition", **erasure.to_json()}))
         document.pop("partitions")
-        typer.echo(json.dumps({"type": "erasure", **document}))
-        if done is not None:
-            typer.echo(json.dumps({"type": "report", **done.to_document()}))
+        print_objects(output, "partition", (part.to_json() for part in result.partitions))
+        output.print_object("erasure", document)
         return
-    from varve.cli.erase_view import print_result
-
-    print_result(result)
-    if done is not None:
-        tell_report(done)
-
-
-def verify_file(path: str, public_key: str | None) -> None:
-    """Checks a receipt, and says in a line what it is; raises NotGenuine for another."""
-    from varve.jobs.erase.receipt import read_public_key, verify_receipt
-
-    if public_key is None:
-        raise InvalidRequest("--verify-receipt needs --public-key, the PEM file of the signer")
-    key = read_public_key(read_bytes(public_key), public_key)
-    document = verify_receipt(read_bytes(path), key, where=path)
-    topics = ", ".join(document["request"]["topics"])
-    typer.echo(
-        f"{path}: the signature is right; erasure {document['erasure']} of {topics}, "
-        f"{document['records']:,} records"
+    columns = ("partition", "tier", "segments", "with a match", "records", "bytes", "read")
+    output.print_table(
+        "partition",
+        columns,
+        [_erasure_cells(part) for part in result.partitions],
+        right=True,
+        left=("partition", "tier"),
     )
+    print_details(make_console(), list(_erasure_details(result)), indent=0)
+
+
+def _erasure_cells(part: "PartitionErasure") -> tuple[object, ...]:
+    return (
+        f"{part.topic}-{part.partition}",
+        part.tier,
+        Grouped(part.segments),
+        Grouped(part.segments_matched),
+        Grouped(part.records),
+        format_bytes(part.record_bytes),
+        format_bytes(part.bytes_read),
+    )
+
+
+def _erasure_details(result: "ErasureResult") -> Iterator[tuple[str, str]]:
+    yield "erasure", f"{result.id}{', a dry run: nothing was changed' * result.is_dry_run}"
+    for derived in result.outputs:
+        yield "output", derived
+    if result.cost is not None:
+        cost = result.cost
+        yield (
+            "estimate",
+            f"about {cost.requests:,} requests and {format_bytes(cost.read_bytes)} to read, "
+            f"{cost.currency} {cost.cost:,.2f} ({cost.prices})",
+        )
+    if result.finish_ms is not None:
+        until = format_moment(result.finish_ms, SystemClock().now_ms())
+        yield (
+            "waits",
+            f"replaced objects stay until {until}; then run it again with --id {result.id} "
+            "--finish",
+        )
+    if result.receipt is not None:
+        rescan, is_met = result.receipt["rescan"], result.receipt["deadline_met"]
+        yield (
+            "read again",
+            f"{rescan['objects']:,} objects, {rescan['files']:,} files, {rescan['outputs']:,} "
+            f"outputs, {format_bytes(rescan['bytes'])}: none found",
+        )
+        if is_met is not None:
+            yield "deadline", "met" if is_met else "missed"
+    for place in result.receipt_places:
+        yield "receipt", place
+    for text in result.out_of_reach:
+        yield "out of reach", text

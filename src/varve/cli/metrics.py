@@ -1,39 +1,43 @@
-"""`varve metrics`: the figures of a directory as Prometheus reads them."""
+"""`varve metrics`: the metrics of a directory in Prometheus' format."""
 
-import sys
+import click
 
-import typer
+from varve.cli import options
+from varve.cli.command import command
+from varve.cli.output import Output
+from varve.cli.where import Where
 
-from varve.cli.store_access import Directory, open_existing, tell_failure
-from varve.cli.tier_access import StoreSettings, tier_settings
 
+@command(
+    examples=(
+        "varve metrics -d data",
+        "varve metrics -d data > /var/lib/node_exporter/varve.prom",
+    )
+)
+@options.directory
+@options.output
+def metrics(where: Where, output: Output) -> None:
+    """Print the metrics of a log directory in Prometheus' format.
 
-def command(
-    directory: Directory,
-    store_settings: StoreSettings = [],  # noqa: B006, typer reads it once
-) -> None:
-    """Print the metrics of a log directory, as Prometheus reads them.
-
-    For a directory that nobody has open: a program that has one open adds `store.metrics` to its
-    own registry. docs/metrics.md tells what each means and Kafka's name for it. The dirty ratio
-    and the delay are those of this moment, what counts cleanings is 0; nothing is cleaned. Which
-    partitions cannot be cleaned is left out: only a program that cleans knows, and `varve clean`
-    and `varve check` tell. Those of the cold tier are there when a topic is in it; what its object
-    store cannot tell now is left out, the exit status is 1 then.
-
-    \b
-    Examples:
-      varve metrics data
-      varve metrics data > /var/lib/node_exporter/varve.prom
+    It needs a directory that no process has open; a program adds `store.metrics` to its own
+    registry. docs/metrics.md describes each metric. Nothing is cleaned: the dirty ratio and the
+    delay are current, counters of cleanings are 0, and uncleanable partitions are left out
+    (`varve clean` and `varve check` show them). Metrics of a remote tier that does not respond are
+    left out too, and the exit status is 1.
     """
     from varve.foundation.metrics import exposition
 
-    settings = tier_settings("", store_settings)
-    with open_existing([directory], maintain=False, settings=settings) as store:
+    with where.open_store(maintain=False) as store:
         store.measure()
-        sys.stdout.write(exposition(store.metrics))
+        if output.is_json:
+            for family in store.metrics.collect():
+                for sample in family.samples:
+                    fields = {"name": sample.name, "labels": sample.labels, "value": sample.value}
+                    output.print_object("metric", fields)
+        else:
+            click.echo(exposition(store.metrics), nl=False)
         failures = store.health().tier
     for partition, failure in failures.items():
-        tell_failure(partition, failure)
+        output.print_partition_failure(partition, failure)
     if failures:
-        raise typer.Exit(1)
+        raise click.exceptions.Exit(1)

@@ -1,134 +1,293 @@
-"""`varve produce`: lines and files to a topic of a broker."""
+"""`varve produce`: lines or files become records of a topic."""
 
+import contextlib
+import itertools
+import operator
 import sys
-from enum import StrEnum
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, BinaryIO
 
-import typer
+import click
 
-from varve.cli.kafka_client import (
-    BrokerAddress,
-    ClientFile,
-    ClientSettings,
-    make_client,
+from varve.brokers.record import TopicRecord
+from varve.cli import options
+from varve.cli.command import command
+from varve.cli.output import Output, RecordProgress
+from varve.cli.record_format import LineChunk, LineReader, choose_reader, read_chunks
+from varve.cli.where import Where, find_topic, open_existing, warn_of_recovery
+from varve.foundation.errors import InvalidRecord, NotFound, StoreError
+
+if TYPE_CHECKING:
+    from varve.brokers.client import BrokerClient
+    from varve.brokers.producing import BrokerProducer
+    from varve.embedded import Topic
+
+
+@dataclass(frozen=True, slots=True)
+class RecordInput:
+    """A named stream of records: a line each, or one record as a whole."""
+
+    name: str
+    stream: BinaryIO
+    reader: LineReader
+    is_whole: bool
+
+    def chunks(self) -> Iterator["InputChunk"]:
+        if self.is_whole:
+            data = self.stream.read()
+            yield InputChunk(self, LineChunk(1, [data], len(data)))
+            return
+        for chunk in read_chunks(self.stream):
+            yield InputChunk(self, chunk)
+
+
+@dataclass(slots=True)
+class InputChunk:
+    """Records that arrived together; iteration stops before a bad line and keeps its error."""
+
+    input: RecordInput
+    lines: LineChunk
+    error: InvalidRecord | None = None
+
+    def __iter__(self) -> Iterator[TopicRecord]:
+        for number, line in enumerate(self.lines.lines, start=self.lines.first):
+            try:
+                record = self.input.reader.read(line)
+            except InvalidRecord as error:
+                self.error = InvalidRecord(f"{self.input.name}, line {number}: {error}")
+                return
+            if record is not None:
+                yield record
+
+
+@command(
+    examples=(
+        "printf 'alice=3\\nbob=4\\n' | varve produce scores -K = --create",
+        "varve consume scores --json | varve produce copies --input json -b kafka:9092",
+    )
 )
-from varve.cli.store_access import TopicName
-
-
-class CodecName(StrEnum):
-    NONE = "none"
-    GZIP = "gzip"
-    SNAPPY = "snappy"
-    LZ4 = "lz4"
-    ZSTD = "zstd"
-
-
-class Acks(StrEnum):
-    NONE = "0"
-    LEADER = "1"
-    ALL = "all"
-
-
-def command(
-    topic: TopicName,
-    files: Annotated[
-        list[Path] | None,
-        typer.Argument(metavar="FILE...", help="Read these instead of standard input."),
-    ] = None,
-    broker: BrokerAddress = None,
-    settings: ClientSettings = [],  # noqa: B006, typer copies it
-    file: ClientFile = None,
-    key_separator: Annotated[
-        str | None,
-        typer.Option(
-            "--key-separator", "-k", "-K", help=r"What stands between key and value; \t is a tab."
-        ),
-    ] = None,
-    format: Annotated[
-        str | None,
-        typer.Option("--format", help=r"The form of a line, e.g. '%k|%h|%v'; see below."),
-    ] = None,
-    json_lines: Annotated[
-        bool,
-        typer.Option("--json", "-j", help="A line is an object, as `varve consume --json` writes."),
-    ] = False,
-    whole_files: Annotated[
-        bool, typer.Option("--whole-files", "-w", help="Each file is the value of one record.")
-    ] = False,
-    headers: Annotated[
-        list[str],
-        typer.Option("--header", "-H", metavar="NAME=VALUE", help="For every record; repeatable."),
-    ] = [],  # noqa: B006, typer copies it
-    partition: Annotated[
-        int | None, typer.Option("--partition", "-p", min=0, help="All go to this partition.")
-    ] = None,
-    empty_as_null: Annotated[
-        bool, typer.Option("--null", "-Z", help="An empty key or value is null: a tombstone.")
-    ] = False,
-    codec: Annotated[
-        CodecName | None, typer.Option(help="How batches are compressed; lz4 unless set.")
-    ] = None,
-    acks: Annotated[
-        Acks | None,
-        typer.Option(
-            help="Who must have stored a record: nobody, the leader, all replicas; all unless set."
-        ),
-    ] = None,
-    idempotent: Annotated[
-        bool | None,
-        typer.Option(
-            help="Nothing twice and nothing out of order, whatever is retried; on unless set."
-        ),
-    ] = None,
-    transaction: Annotated[
-        str | None,
-        typer.Option("--transaction", metavar="ID", help="All or nothing, under this id."),
-    ] = None,
-    create: Annotated[bool, typer.Option("--create", help="Make a missing topic first.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing at the end.")] = False,
+@options.topic
+@click.argument(
+    "files", metavar="[FILE...]", nargs=-1, type=click.Path(path_type=Path, exists=True)
+)
+@click.option(
+    "--input",
+    default="lines",
+    metavar="lines|json|files|TEMPLATE",
+    help="A record is a line, a JSON object per line, a whole file, or a line such as '%k|%h|%v'.",
+    show_default=True,
+)
+@click.option(
+    "-K", "--key-separator", metavar="SEP", help=r"Text between key and value; \t is a tab."
+)
+@click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="For every record.")
+@click.option(
+    "-p",
+    "--partition",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="The partition of all records.",
+)
+@click.option("--empty-as-null", is_flag=True, help="An empty key or value is null: a tombstone.")
+@click.option(
+    "--codec",
+    type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]),
+    help="Compression of batches; default lz4.",
+)
+@click.option("--acks", type=click.Choice(["0", "1", "all"]), help="With a broker; default all.")
+@click.option("--no-idempotence", is_flag=True, help="With a broker: retries may duplicate.")
+@click.option("--transactional-id", metavar="ID", help="With a broker: all records or none.")
+@click.option("--create", is_flag=True, help="Create the topic if it does not exist.")
+@options.where
+@options.quiet_output
+def produce(
+    topic: str,
+    files: tuple[Path, ...],
+    where: Where,
+    output: Output,
+    input: str,
+    key_separator: str | None,
+    headers: tuple[str, ...],
+    partition: int | None,
+    empty_as_null: bool,
+    codec: str | None,
+    acks: str | None,
+    no_idempotence: bool,
+    transactional_id: str | None,
+    create: bool,
 ) -> None:
-    """Write records to a topic of a broker, varve's or any Kafka: a line of input is a record.
+    """Write records to a topic.
 
-    A line is a value; with -k a key and a value; with --json an object with key, value, headers
-    and timestamp. With --format the parts stand as it says: %k key, %v value, %h headers as
-    name=value,name=value, %T timestamp in milliseconds, %p partition; %t and %o are passed over.
-    Keys are spread as Kafka's own clients do. A line that cannot be read, or a record that is
-    refused, ends it: what came before is told, and with --transaction nothing is kept.
-    `varve log append` writes to a directory instead.
-
-    \b
-    Examples:
-      echo hello | varve produce greetings
-      printf 'alice=3\\nbob=4\\n' | varve produce scores -k = -H by=shell
-      varve produce scores --format '%k|%v' --codec zstd scores.txt
-      varve consume scores --json | varve produce copies --json --transaction copy-1
-      varve produce pictures -w one.png two.png -b kafka.example.com:9092
+    A record is a line of standard input or of the files, unless --input says otherwise. JSON
+    objects have key, value, headers and timestamp in milliseconds; bytes that are not text are
+    {"base64": "..."}. Templates have %k key, %v value, %h headers as name=value,name=value, %T
+    timestamp, %p partition. Keys go to the partition of Kafka's default partitioner. A line that
+    cannot be read ends it; the records before it are written, unless in a transaction.
     """
-    from varve.cli import kafka_produce
-
-    source = kafka_produce.choose_source(
+    reader = choose_reader(
         topic,
+        input=input,
         key_separator=key_separator,
-        format=format,
-        json_lines=json_lines,
-        whole_files=whole_files,
-        empty_as_null=empty_as_null,
         headers=headers,
         partition=partition,
+        is_empty_null=empty_as_null,
     )
-    if whole_files and not files:
-        raise typer.BadParameter("--whole-files needs the names of files")
-    if acks not in (None, Acks.ALL) and transaction is not None:
-        raise typer.BadParameter("--transaction needs --acks all")
-    client = make_client(broker, settings, file)
-    delivery = kafka_produce.Delivery(
-        codec=None if codec is None else codec.value,
-        acks=None if acks is None else acks.value,
-        idempotent=idempotent,
-        transaction=transaction,
-    )
-    with kafka_produce.open_inputs(files or [], sys.stdin.buffer) as inputs:
-        count = kafka_produce.produce(client, topic, source, inputs, delivery, creates_topic=create)
-    if not quiet:
-        typer.echo(f"produced {count:,} record{'' if count == 1 else 's'} to {topic}", err=True)
+    if input == "files" and not files:
+        raise click.UsageError("--input files needs the names of files")
+    if transactional_id is not None and acks not in (None, "all"):
+        raise click.UsageError("--transactional-id needs --acks all")
+    if not where.is_broker and (acks or no_idempotence or transactional_id):
+        raise click.UsageError(
+            "--acks, --no-idempotence and --transactional-id are for a broker; leave them out "
+            "with --dir"
+        )
+    with _open_inputs(files, reader, is_whole=input == "files") as inputs:
+        if where.is_broker:
+            from varve.brokers.producing import BrokerProducer, Delivery
+
+            client = where.client()
+            _check_topic(client, topic, is_created=create)
+            is_idempotent = False if no_idempotence else None
+            delivery = Delivery(codec, acks, is_idempotent, transactional_id)
+            producer = BrokerProducer(client, topic, delivery)
+            count = _send(producer, inputs, output)
+        else:
+            count = _append(where, topic, inputs, output, codec or "lz4", is_created=create)
+    plural = "" if count == 1 else "s"
+    if output.is_json:
+        output.print_object("produced", {"topic": topic, "records": count})
+    else:
+        output.note(f"produced {count:,} record{plural} to {topic}")
+
+
+@contextlib.contextmanager
+def _open_inputs(
+    files: Sequence[Path], reader: LineReader, *, is_whole: bool
+) -> Iterator[list[RecordInput]]:
+    """The files, or standard input if there are none."""
+    with contextlib.ExitStack() as stack:
+        inputs = [
+            RecordInput(str(path), stack.enter_context(path.open("rb")), reader, is_whole)
+            for path in files
+        ]
+        yield inputs or [RecordInput("standard input", sys.stdin.buffer, reader, is_whole)]
+
+
+# To a broker
+
+
+def _check_topic(client: "BrokerClient", topic: str, *, is_created: bool) -> None:
+    """A broker may create a topic on request; a mistyped name must not create one."""
+    from varve.brokers.topics import create_topic, find_topic
+
+    try:
+        find_topic(client, topic)
+    except NotFound:
+        if not is_created:
+            raise
+        create_topic(client, topic)
+
+
+def _send(producer: "BrokerProducer", inputs: Sequence[RecordInput], output: Output) -> int:
+    """Delivers everything and returns the count; errors say how many were delivered."""
+    try:
+        producer.begin()
+        streams = [input.stream for input in inputs]
+        with RecordProgress("producing", streams, is_quiet=output.is_quiet) as progress:
+            for input in inputs:
+                for chunk in input.chunks():
+                    for record in chunk:
+                        producer.send(record)
+                    if chunk.error is not None:
+                        raise chunk.error
+                    progress.advance(len(chunk.lines.lines), chunk.lines.size)
+                producer.poll()
+        producer.finish()
+    except InvalidRecord as error:
+        producer.stop_reading()
+        raise InvalidRecord(f"{error} ({producer.outcome()})") from error
+    except StoreError as error:
+        producer.abandon()
+        raise type(error)(f"{error} ({producer.outcome()})") from error
+    except KeyboardInterrupt:
+        producer.abandon()
+        output.warn(f"interrupted: {producer.outcome()}")
+        raise
+    return producer.delivered_count
+
+
+# To a directory
+
+
+def _append(
+    where: Where,
+    name: str,
+    inputs: Sequence[RecordInput],
+    output: Output,
+    codec: str,
+    *,
+    is_created: bool,
+) -> int:
+    import varve
+    from varve.disk import RealFileSystem
+    from varve.embedded.tier_location import awaits_location
+
+    # The first copy decides where the tier is, so nothing is copied before it was named.
+    is_tier_unnamed = awaits_location(RealFileSystem(), where.directories)
+    open_store = varve.open if is_created else open_existing
+    with open_store(
+        where.directories, settings=where.tier_settings(), maintain=not is_tier_unnamed
+    ) as store:
+        if is_created:
+            warn_of_recovery(store)
+            store.create_topic(name, exist_ok=True)
+        topic = find_topic(store, name, "add --create to create it")
+        count = append_records(topic, inputs, output, codec=codec)
+        if is_tier_unnamed and topic.settings.copies_to_tier:
+            output.note(
+                f"{name} is not copied to object storage yet: `varve tier copy "
+                f"-d {where.directories[0]} --store URL` sets its location"
+            )
+    return count
+
+
+def append_records(
+    topic: "Topic", inputs: Sequence[RecordInput], output: Output, *, codec: str
+) -> int:
+    """Appends everything and returns the count; errors say how many were appended."""
+    # Taken once: a log that went offline still knows its end.
+    logs = [partition.log for partition in topic.partitions]
+    start = sum(log.end_offset for log in logs)
+
+    def outcome() -> str:
+        # No one else appends to a directory that is open here.
+        count = sum(log.end_offset for log in logs) - start
+        return f"{count:,} record{' was' if count == 1 else 's were'} appended"
+
+    try:
+        streams = [input.stream for input in inputs]
+        with RecordProgress("appending", streams, is_quiet=output.is_quiet) as progress:
+            for input in inputs:
+                for chunk in input.chunks():
+                    _append_chunk(topic, chunk, codec)
+                    progress.advance(len(chunk.lines.lines), chunk.lines.size)
+    except StoreError as error:
+        raise type(error)(f"{error} ({outcome()} before it)") from error
+    except KeyboardInterrupt:
+        output.warn(f"interrupted: {outcome()}")
+        raise
+    return sum(log.end_offset for log in logs) - start
+
+
+def _append_chunk(topic: "Topic", chunk: InputChunk, codec: str) -> None:
+    """One append per run of records for the same partition."""
+    for partition, records in itertools.groupby(chunk, key=operator.attrgetter("partition")):
+        topic.append_many(
+            map(operator.attrgetter("key", "value", "headers", "timestamp"), records),
+            partition=None if partition < 0 else partition,
+            codec=codec,
+        )
+    if chunk.error is not None:
+        raise chunk.error

@@ -10,6 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from varve.cli.output import draw_bar
 from varve.embedded import Partition, Topic
 
 _BAR_WIDTH: Final = 20
@@ -99,13 +100,6 @@ def _draw(found: Iterable[SegmentFacts], largest: int) -> Table:
             f"{_moment(fact.first_timestamp)} to {_moment(fact.max_timestamp)[-5:]}",
         )
     return table
-
-
-def draw_bar(size: int, largest: int, width: int) -> str:
-    """A bar as long as its share of the largest, in eighths of a character."""
-    eighths = round(size * width * 8 / largest) if largest else 0
-    whole, part = divmod(eighths, 8)
-    return "█" * whole + ("" if part == 0 else "▏▎▍▌▋▊▉"[part - 1])
 
 
 def _moment(timestamp: int) -> str:

@@ -1,135 +1,102 @@
-"""`varve serve`: a broker for any client of Kafka."""
+"""`varve serve`: a broker for Kafka clients."""
 
 import gc
 import logging
 import os
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
 
-from varve.cli.store_access import DEFAULT_DIRECTORY, named_directories, parse_setting
-from varve.serving.log_output import LogFormat, LogLevel
-
-Directories = Annotated[
-    list[Path] | None,
-    typer.Argument(
-        path_type=str,
-        callback=named_directories,
-        metavar="[DIR]...",
-        envvar="VARVE_DIR",
-        help="Log directories; without any log.dirs counts, or else varve-data.",
-        show_default=False,
-    ),
-]
-Config = Annotated[
-    Path | None,
-    typer.Option(
-        "--config", "-c", metavar="FILE", help="Settings as in Kafka's server.properties."
-    ),
-]
-Given = Annotated[
-    list[str],
-    typer.Option("--set", "-s", metavar="NAME=VALUE", help="A setting; may be repeated."),
-]
-Listen = Annotated[
-    list[str],
-    typer.Option(
-        "--listen",
-        "-l",
-        metavar="[NAME://]HOST:PORT",
-        help="Where to listen, instead of listeners; may be repeated.",
-    ),
-]
-Advertise = Annotated[
-    list[str],
-    typer.Option(
-        "--advertise",
-        metavar="[NAME://]HOST:PORT",
-        help="What clients are told to connect to, instead of advertised.listeners.",
-    ),
-]
-MetricsPort = Annotated[
-    int | None,
-    typer.Option(
-        "--metrics-port",
-        metavar="PORT",
-        help="Serve /metrics, /health and /ready there, over HTTP.",
-        show_default=False,
-    ),
-]
+from varve.cli import options
+from varve.cli.command import command
+from varve.cli.where import DEFAULT_DIRECTORY
 
 
-def command(
-    directories: Directories = None,
-    config: Config = None,
-    given: Given = [],  # noqa: B006, typer reads it once
-    listen: Listen = [],  # noqa: B006
-    advertise: Advertise = [],  # noqa: B006
-    metrics_port: MetricsPort = None,
-    log_format: Annotated[LogFormat, typer.Option(help="How the log looks.")] = LogFormat.TEXT,
-    log_level: Annotated[LogLevel, typer.Option(help="What is logged.")] = LogLevel.INFO,
+@command(
+    examples=(
+        "varve serve -d data --listen 0.0.0.0:9092 --advertise broker.example:9092",
+        "varve serve --config server.properties --metrics-port 9404",
+    )
+)
+@options.directories("A log directory; default log.dirs of the settings, or varve-data.")
+@click.option(
+    "-c",
+    "--config",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Settings in the form of Kafka's server.properties.",
+)
+@options.settings("A setting of the server; docs/configuration.md lists them.")
+@click.option(
+    "-l",
+    "--listen",
+    multiple=True,
+    metavar="[NAME://]HOST:PORT",
+    help="Listen here, instead of the setting listeners.",
+)
+@click.option(
+    "--advertise",
+    multiple=True,
+    metavar="[NAME://]HOST:PORT",
+    help="The address for clients, instead of advertised.listeners.",
+)
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65_535),
+    metavar="PORT",
+    help="Serve /metrics, /health and /ready on this port.",
+)
+@options.logging
+def serve(
+    dir: tuple[Path, ...],
+    config: Path | None,
+    settings: dict[str, str],
+    listen: tuple[str, ...],
+    advertise: tuple[str, ...],
+    metrics_port: int | None,
+    log_format: str,
+    log_level: str,
 ) -> None:
-    """Serve log directories to clients of Kafka.
+    """Serve log directories to Kafka clients.
 
-    Settings come from the file, then from variables such as VARVE_LISTENERS (dots are underscores),
-    then from options; the last one counts. Names are Kafka's: docs/configuration.md. A stop by
-    SIGTERM or Ctrl-C answers what was asked; a second one ends the process at once.
-
-    \b
-    Examples:
-      varve serve data
-      varve serve --config server.properties --metrics-port 9404
-      varve serve data --listen 0.0.0.0:9092 --advertise broker.example:9092
+    Options beat variables such as VARVE_LISTENERS (dots become underscores), and those beat the
+    file. SIGTERM or Ctrl-C answers the requests at hand and stops; a second one stops at once.
     """
-    # Imports make many objects and little garbage; the server switches it on again when it listens.
+    if listen:
+        settings["listeners"] = ",".join(map(_with_protocol, listen))
+    if advertise:
+        settings["advertised.listeners"] = ",".join(map(_with_protocol, advertise))
+    if metrics_port is not None:
+        settings["varve.http.port"] = str(metrics_port)
+    # Imports create many objects and little garbage; the server enables it again when it listens.
     gc.disable()
     try:
-        _serve(
-            [str(path) for path in directories or []],
-            config,
-            _from_options(given, listen, advertise, metrics_port),
-            log_format,
-            log_level,
-        )
+        _serve([str(path) for path in dir], config, settings, log_format, log_level)
     finally:
         gc.enable()
+
+
+def _with_protocol(address: str) -> str:
+    return address if "://" in address else f"PLAINTEXT://{address}"
 
 
 def _serve(
     directories: list[str],
     file: Path | None,
-    options: dict[str, str],
-    log_format: LogFormat,
-    log_level: LogLevel,
+    from_options: dict[str, str],
+    log_format: str,
+    log_level: str,
 ) -> None:
     from varve.kafka_server.config import make_config, read_environment, read_properties_file
     from varve.kafka_server.launch import serve
-    from varve.serving.log_output import set_up_logging
+    from varve.serving.log_output import LogFormat, LogLevel, set_up_logging
 
     settings = {} if file is None else read_properties_file(file)
     from_environment, warnings = read_environment(os.environ)
     settings |= from_environment
-    settings |= options
+    settings |= from_options
     config = make_config(settings, directories, default_directory=str(DEFAULT_DIRECTORY))
-    set_up_logging(log_format, log_level)
+    set_up_logging(LogFormat(log_format), LogLevel(log_level))
     for warning in (*warnings, *config.warnings):
         logging.getLogger(__name__).warning(warning)
-    serve(config, typer.echo)
-
-
-def _from_options(
-    given: list[str], listen: list[str], advertise: list[str], metrics_port: int | None
-) -> dict[str, str]:
-    settings = dict(map(parse_setting, given))
-    if listen:
-        settings["listeners"] = ",".join(map(_named, listen))
-    if advertise:
-        settings["advertised.listeners"] = ",".join(map(_named, advertise))
-    if metrics_port is not None:
-        settings["varve.http.port"] = str(metrics_port)
-    return settings
-
-
-def _named(address: str) -> str:
-    return address if "://" in address else f"PLAINTEXT://{address}"
+    serve(config, click.echo)

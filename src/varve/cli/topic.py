@@ -1,279 +1,457 @@
-"""`varve topic`: the topics of a broker."""
+"""`varve topic`: the topics of log directories or of a broker."""
 
-import contextlib
-import sys
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
-from varve.cli.kafka_client import (
-    BrokerAddress,
-    ClientFile,
-    ClientSettings,
-    KafkaClient,
-    admin_api,
-    make_client,
-)
-from varve.cli.store_access import AsJson, TopicName, parse_setting
-from varve.foundation.errors import InvalidRequest, NotFound
+from varve.brokers.position import PositionKind, ReadPosition
+from varve.cli import options
+from varve.cli.command import command
+from varve.cli.output import Output
+from varve.cli.where import Where, find_topic, warn_of_deletions, warn_of_recovery
+from varve.foundation.errors import InvalidRequest, StoreError, TopicExists
 
 if TYPE_CHECKING:
-    from confluent_kafka.admin import AdminClient
-    from confluent_kafka.admin._topic import TopicDescription
-
-app = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    add_completion=False,
-    help="Make, show and change the topics of a broker, varve's or any Kafka; `varve log` works on "
-    "directories.",
-)
-
-Settings = Annotated[
-    list[str],
-    typer.Option(
-        "--set",
-        "-s",
-        metavar="NAME=VALUE",
-        help="A setting, e.g. retention.ms=86400000; may be repeated.",
-    ),
-]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+    from varve.embedded import Store, Topic
 
 
-@app.command("list")
-def list_topics(
-    broker: BrokerAddress = None,
-    settings: ClientSettings = [],  # noqa: B006, typer copies it
-    file: ClientFile = None,
-    internal: Annotated[
-        bool, typer.Option("--internal", help="Those of the broker's own too.")
-    ] = False,
-    as_json: AsJson = False,
-) -> None:
-    """List the topics of a broker with their partitions.
+@command(examples=("varve topic list -d data", "varve topic list -b kafka:9092 --internal --json"))
+@click.option("--internal", is_flag=True, help="Include Kafka's internal topics.")
+@options.where
+@options.output
+def list_topics(where: Where, output: Output, internal: bool) -> None:
+    """List topics with their partitions.
 
-    \b
-    Examples:
-      varve topic list
-      varve topic list --broker kafka.example.com:9092 --internal --json
+    In a directory also the offsets in use, the bytes on the local disk and the topic's settings. A
+    topic whose deletion is not finished has none of them.
     """
-    from varve.cli.kafka_topics import topic_rows
-    from varve.cli.log_output import print_rows
+    columns = ["topic", "partitions", "replicas", "internal"]
+    if where.is_broker:
+        from varve.brokers.topics import list_topics
 
-    client = make_client(broker, settings, file)
-    rows = topic_rows(client, client.admin(), with_internal=internal)
-    print_rows(["topic", "partitions", "replicas", "internal"], rows, as_json=as_json)
+        rows: list[Sequence[object]] = list(list_topics(where.client(), with_internal=internal))
+    else:
+        from varve.wire.messages.state_records import INTERNAL_TOPICS
 
-
-@app.command()
-def describe(
-    topic: TopicName,
-    broker: BrokerAddress = None,
-    settings: ClientSettings = [],  # noqa: B006, typer copies it
-    file: ClientFile = None,
-    with_settings: Annotated[
-        bool, typer.Option("--settings", help="All settings, not those alone that were given.")
-    ] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Show a topic: its partitions, where their records begin and end, and its settings.
-
-    \b
-    Examples:
-      varve topic describe orders
-      varve topic describe orders --settings --json
-    """
-    from varve.cli.kafka_topics import Description, print_description
-
-    client = make_client(broker, settings, file)
-    description = Description.read(client, client.admin(), topic)
-    print_description(description, with_defaults=with_settings, as_json=as_json)
+        columns += ["offsets", "bytes", "settings"]
+        with where.open_store(maintain=False) as store:
+            rows = [
+                _store_row(store, topic)
+                for topic in store.topics()
+                if internal or topic.name not in INTERNAL_TOPICS
+            ]
+            rows += [[name, *[None] * 6] for name in warn_of_deletions(store)]
+    output.print_table("topic", columns, rows)
 
 
-@app.command()
-def create(
-    topic: TopicName,
-    broker: BrokerAddress = None,
-    settings: ClientSettings = [],  # noqa: B006, typer copies it
-    file: ClientFile = None,
-    partitions: Annotated[
-        int | None, typer.Option(min=1, help="How many partitions; else as the broker is set.")
-    ] = None,
-    replicas: Annotated[
-        int | None, typer.Option(min=1, help="How many replicas; else as the broker is set.")
-    ] = None,
-    given: Settings = [],  # noqa: B006, typer copies it
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only ask if it would do.")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Make a topic.
+def _store_row(store: "Store", topic: "Topic") -> list[object]:
+    from varve.wire.messages.state_records import INTERNAL_TOPICS
 
-    \b
-    Examples:
-      varve topic create orders --partitions 3
-      varve topic create balances --set cleanup.policy=compact --set retention.ms=-1
-    """
-    client = make_client(broker, settings, file)
-    wanted = admin_api().NewTopic(
-        topic,
-        num_partitions=partitions or -1,
-        replication_factor=replicas or -1,
-        config=dict(parse_setting(one) for one in given),
+    logs = [partition.log for partition in topic.partitions]
+    return [
+        topic.name,
+        topic.partition_count,
+        1,
+        topic.name in INTERNAL_TOPICS,
+        sum(log.end_offset - log.log_start_offset for log in logs),
+        sum(log.size for log in logs),
+        dict(store.given_settings(topic.name)),
+    ]
+
+
+@command(
+    examples=(
+        "varve topic describe orders -d data --all-settings",
+        "varve topic describe orders -b kafka:9092 --at 2026-03-01T12:00:00",
     )
-    admin = client.admin()
-    with _unasked(topic):
-        [asked] = admin.create_topics([wanted], validate_only=dry_run).values()
-    client.result(asked, f"topic {topic}")
-    _tell(f"{'would create' if dry_run else 'created'} {topic}", {"topic": topic}, as_json)
-
-
-@app.command()
-def delete(
-    topics: Annotated[list[str], typer.Argument(metavar="TOPIC...", help="The topics' names.")],
-    broker: BrokerAddress = None,
-    settings: ClientSettings = [],  # noqa: B006, typer copies it
-    file: ClientFile = None,
-    yes: Yes = False,
-    as_json: AsJson = False,
+)
+@options.topic
+@click.option("--all-settings", is_flag=True, help="Show settings that have their default too.")
+@click.option(
+    "--at",
+    type=options.POSITION,
+    metavar="TIME",
+    help="Also show the first offset at or after this time.",
+)
+@options.where
+@options.output
+def describe(
+    topic: str, where: Where, output: Output, all_settings: bool, at: ReadPosition | None
 ) -> None:
-    """Delete topics with all their records; this cannot be undone.
+    """Show a topic's partitions and settings.
 
-    On a terminal it asks first, elsewhere it wants --yes.
-
-    \b
-    Examples:
-      varve topic delete orders
-      varve topic delete orders balances --yes
+    Records before the local start offset are in the object store only.
     """
-    client = make_client(broker, settings, file)
-    admin = client.admin()
-    check_topics_exist(client, admin, topics)
-    if not yes:
-        confirm(f"delete {', '.join(topics)} with all records")
-    asked = admin.delete_topics(topics)
-    for topic in topics:
-        client.result(asked[topic], f"topic {topic}")
-        _tell(f"deleted {topic}", {"topic": topic}, as_json)
-
-
-@app.command()
-def alter(
-    topic: TopicName,
-    annotated: Annotated[
-        list[str], typer.Argument(metavar="NAME=VALUE...", help="Settings to change.")
-    ] = [],  # noqa: B006, typer copies it
-    broker: BrokerAddress = None,
-    settings: ClientSettings = [],  # noqa: B006, typer copies it
-    file: ClientFile = None,
-    reset: Annotated[
-        list[str],
-        typer.Option("--reset", "-r", metavar="NAME", help="Take one back to the default."),
-    ] = [],  # noqa: B006, typer copies it
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only ask if it would do.")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Change settings of a topic; those not named stay.
-
-    \b
-    Examples:
-      varve topic alter orders retention.ms=604800000 cleanup.policy=compact,delete
-      varve topic alter orders --reset retention.ms
-    """
-    from varve.cli.kafka_topics import alter_topic
-
-    changes: dict[str, str | None] = dict(parse_setting(one) for one in annotated)
-    if both := sorted(changes.keys() & set(reset)):
-        raise typer.BadParameter(f"{', '.join(both)}: given a value and --reset, choose one")
-    changes |= dict.fromkeys(reset)
-    if not changes:
-        raise typer.BadParameter(
-            "nothing to change; give NAME=VALUE or --reset NAME (`varve topic describe` shows "
-            "the settings)"
+    if at is not None and at.kind is not PositionKind.TIME:
+        raise click.BadParameter(
+            "write a time such as 2026-03-01T12:00:00 (UTC), @milliseconds or -10m",
+            param_hint="'--at'",
         )
-    client = make_client(broker, settings, file)
-    alter_topic(client, client.admin(), topic, changes, dry_run=dry_run)
-    for name, value in changes.items():
-        verb = "would be" if dry_run else "is"
-        text = f"{name} {verb} {'the default again' if value is None else value}"
-        _tell(f"{topic}: {text}", {"topic": topic, "setting": name, "value": value}, as_json)
+    time_ms = None if at is None else at.number
+    if where.is_broker:
+        _describe_on_broker(where, output, topic, time_ms, all_settings=all_settings)
+    else:
+        _describe_in_store(where, output, topic, time_ms, all_settings=all_settings)
 
 
-@app.command("add-partitions")
-def add_partitions(
-    topic: TopicName,
-    total: Annotated[
-        int, typer.Argument(metavar="COUNT", min=1, help="How many it has afterwards.")
-    ],
-    broker: BrokerAddress = None,
-    settings: ClientSettings = [],  # noqa: B006, typer copies it
-    file: ClientFile = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only ask if it would do.")] = False,
-    as_json: AsJson = False,
+def _describe_on_broker(
+    where: Where, output: Output, name: str, time_ms: int | None, *, all_settings: bool
 ) -> None:
-    """Give a topic more partitions; records stay where they are.
+    from varve.brokers.topics import describe_topic
 
-    Of records to come a key may go to another partition than before: what must stay in order by
-    key is better written to a new topic.
+    topic = describe_topic(where.client(), name, time_ms=time_ms)
+    columns = ["partition", "leader", "replicas", "in sync", "log start", "end"]
+    rows: list[list[object]] = [
+        [
+            partition.partition,
+            partition.leader,
+            ",".join(map(str, partition.replicas)),
+            ",".join(map(str, partition.in_sync_replicas)),
+            partition.log_start,
+            partition.end,
+            *([] if time_ms is None else [partition.time_offset]),
+        ]
+        for partition in topic.partitions
+    ]
+    settings = None
+    if topic.refusal is None:
+        settings = {
+            setting: (value, source)
+            for setting, (value, source) in topic.settings.items()
+            if all_settings or source != "default"
+        }
+    _print_topic(output, topic.name, topic.id, columns, rows, settings, time_ms)
+    if topic.refusal is not None:
+        raise topic.refusal
 
-    \b
-    Examples:
-      varve topic add-partitions orders 6
+
+def _describe_in_store(
+    where: Where, output: Output, name: str, time_ms: int | None, *, all_settings: bool
+) -> None:
+    from varve.commit_log.directory_files import encode_topic_id
+    from varve.foundation.settings import declared, to_kafka_names
+
+    columns = ["partition", "log start", "local start", "last stable", "high watermark", "end"]
+    rows: list[list[object]] = []
+    with where.open_store(maintain=False) as store:
+        topic = find_topic(store, name)
+        for partition in topic.partitions:
+            offsets = partition.offsets()
+            ends = [offsets.last_stable, offsets.high_watermark, offsets.end]
+            at_time = [] if time_ms is None else [partition.offset_for_time(time_ms)]
+            rows.append([partition.number, offsets.log_start, offsets.local_start, *ends, *at_time])
+        changed = store.given_settings(name)
+        values = to_kafka_names(topic.settings)
+        settings = {
+            declaration.kafka_name: (
+                str(values[declaration.kafka_name]),
+                "topic" if declaration.kafka_name in changed else "default",
+            )
+            for declaration in declared(topic.settings)
+            if all_settings or declaration.kafka_name in changed
+        }
+        id = "" if topic.id is None else encode_topic_id(topic.id)
+        _print_topic(output, topic.name, id, columns, rows, settings, time_ms)
+
+
+def _print_topic(
+    output: Output,
+    name: str,
+    id: str,
+    columns: list[str],
+    rows: Sequence[Sequence[object]],
+    settings: Mapping[str, tuple[str | None, str]] | None,
+    time_ms: int | None,
+) -> None:
+    """Partitions and settings; None for settings that the broker refuses to show."""
+    if time_ms is not None:
+        columns = [*columns, "at time"]
+    if output.is_json:
+        names = [column.replace(" ", "_") for column in columns]
+        fields = {
+            "topic": name,
+            "id": id,
+            "partitions": [dict(zip(names, row, strict=True)) for row in rows],
+            "settings": None
+            if settings is None
+            else {
+                setting: {"value": value, "source": source}
+                for setting, (value, source) in settings.items()
+            },
+        }
+        output.print_object("topic", fields)
+        return
+    click.echo(f"{name}{f'  id {id}' if id else ''}")
+    output.print_table("partition", columns, rows)
+    if settings:
+        click.echo()
+        setting_rows = [[setting, *pair] for setting, pair in settings.items()]
+        output.print_table("setting", ["setting", "value", "from"], setting_rows)
+
+
+@command(
+    examples=(
+        "varve topic create orders -d data --partitions 3",
+        "varve topic create balances -b kafka:9092 -s cleanup.policy=compact -s retention.ms=7d",
+    )
+)
+@options.topic
+@click.option(
+    "--partitions",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Partitions; default 1 or the broker's.",
+)
+@click.option(
+    "--replicas", type=click.IntRange(min=1), metavar="N", help="Replicas; default the broker's."
+)
+@options.settings("A setting of the topic; docs/configuration.md lists them.")
+@click.option("--if-not-exists", is_flag=True, help="Succeed if the topic exists.")
+@options.dry_run
+@options.where
+@options.output
+def create(
+    topic: str,
+    where: Where,
+    output: Output,
+    partitions: int | None,
+    replicas: int | None,
+    settings: dict[str, str],
+    if_not_exists: bool,
+    dry_run: bool,
+) -> None:
+    """Create a topic.
+
+    A directory that does not exist is created too.
     """
-    client = make_client(broker, settings, file)
-    admin = client.admin()
-    wanted = [admin_api().NewPartitions(topic, total)]
-    with _unasked(topic):
-        [asked] = admin.create_partitions(wanted, validate_only=dry_run).values()
-    client.result(asked, f"topic {topic}")
-    text = f"{topic} {'would have' if dry_run else 'has'} {total} partitions"
-    _tell(text, {"topic": topic, "partitions": total}, as_json)
-
-
-def check_topics_exist(client: KafkaClient, admin: "AdminClient", topics: list[str]) -> None:
-    """Raises NotFound before anything is done."""
-    for topic in topics:
-        describe_topic(client, admin, topic)
-
-
-def describe_topic(client: KafkaClient, admin: "AdminClient", topic: str) -> "TopicDescription":
-    """A topic as the broker tells it; the error says how to make one."""
-    from confluent_kafka import TopicCollection
-
-    from varve.broker.topics import INTERNAL_TOPICS
-
-    asked = admin.describe_topics(TopicCollection([topic]))
     try:
-        description: TopicDescription = client.result(asked[topic], f"topic {topic}")
-    except NotFound:
-        remedy = f"make it with `varve topic create {topic:.260}` (`varve topic list` shows those "
-        remedy += "there are)"
-        if topic in INTERNAL_TOPICS:
-            remedy = "the broker makes it when it is first needed"
-        raise NotFound(f"there is no topic {topic!r:.260} at {client.address}; {remedy}") from None
-    return description
+        if where.is_broker:
+            from varve.brokers.topics import create_topic
+
+            create_topic(
+                where.client(),
+                topic,
+                partitions=partitions,
+                replicas=replicas,
+                settings=settings,
+                is_dry_run=dry_run,
+            )
+        else:
+            _create_in_store(
+                where.directories, topic, partitions or 1, replicas, settings, is_dry_run=dry_run
+            )
+    except TopicExists as error:
+        if not if_not_exists:
+            raise TopicExists(
+                f"topic {topic} exists; change its settings with `varve topic alter {topic}`, or "
+                "choose another name"
+            ) from error
+        output.print_result(f"{topic} exists", "topic", topic=topic, created=False)
+        return
+    verb = "would create" if dry_run else "created"
+    output.print_result(f"{verb} {topic}", "topic", topic=topic, created=not dry_run)
 
 
-def confirm(deed: str) -> None:
-    """Asks on a terminal; raises where there is none."""
-    if not sys.stdin.isatty():
-        raise InvalidRequest(f"to {deed}, and for good, say --yes: there is no terminal to ask on")
-    typer.confirm(f"{deed[0].upper()}{deed[1:]}, for good?", abort=True)
+def _create_in_store(
+    directories: Sequence[Path],
+    topic: str,
+    partitions: int,
+    replicas: int | None,
+    settings: dict[str, str],
+    *,
+    is_dry_run: bool,
+) -> None:
+    import varve
+
+    if replicas not in (None, 1):
+        raise InvalidRequest("--replicas: a directory keeps one copy; leave it out")
+    if is_dry_run:
+        raise InvalidRequest("--dry-run asks a broker; a directory has no such check")
+    with varve.open(directories, maintain=False) as store:
+        warn_of_recovery(store)
+        store.create_topic(topic, partitions=partitions, settings=settings)
 
 
-@contextlib.contextmanager
-def _unasked(topic: str) -> Iterator[None]:
-    """The library has limits of its own, beyond which it does not ask."""
+@command(
+    examples=(
+        "varve topic alter orders -d data -s retention.ms=7d -s cleanup.policy=compact,delete",
+        "varve topic alter orders -b kafka:9092 --unset retention.ms --partitions 6",
+    )
+)
+@options.topic
+@options.settings("A setting to change; the others stay.")
+@click.option("--unset", multiple=True, metavar="NAME", help="A setting to restore to its default.")
+@click.option(
+    "--partitions",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Partitions afterwards. Keys may move to another partition: records stay where they are.",
+)
+@options.dry_run
+@options.where
+@options.output
+def alter(
+    topic: str,
+    where: Where,
+    output: Output,
+    settings: dict[str, str],
+    unset: tuple[str, ...],
+    partitions: int | None,
+    dry_run: bool,
+) -> None:
+    """Change settings of a topic, or add partitions.
+
+    Changes take effect at once.
+    """
+    if both := sorted(settings.keys() & set(unset)):
+        raise click.UsageError(f"{', '.join(both)}: has a value and --unset; choose one")
+    changes: dict[str, str | None] = {**settings, **dict.fromkeys(unset)}
+    if not changes and partitions is None:
+        raise click.UsageError(
+            "nothing to change; give --set NAME=VALUE, --unset NAME or --partitions N "
+            "(`varve topic describe TOPIC --all-settings` shows the settings)"
+        )
+    if where.is_broker:
+        from varve.brokers.topics import add_partitions, alter_topic
+
+        client = where.client()
+        if changes:
+            alter_topic(client, topic, changes, is_dry_run=dry_run)
+        if partitions is not None:
+            add_partitions(client, topic, total=partitions, is_dry_run=dry_run)
+    elif dry_run:
+        raise InvalidRequest("--dry-run asks a broker; `varve forecast` previews a directory")
+    else:
+        _alter_in_store(where, output, topic, changes, partitions)
+    verb = "would be" if dry_run else "is"
+    for name, value in changes.items():
+        text = f"{topic}: {name} {verb} {'the default' if value is None else value}"
+        output.print_result(text, "setting", topic=topic, setting=name, value=value)
+    if partitions is not None:
+        verb = "would have" if dry_run else "has"
+        text = f"{topic} {verb} {partitions} partitions"
+        output.print_result(text, "partitions", topic=topic, partitions=partitions)
+
+
+def _alter_in_store(
+    where: Where,
+    output: Output,
+    name: str,
+    changes: Mapping[str, str | None],
+    partitions: int | None,
+) -> None:
+    with where.open_store(maintain=False) as store:
+        topic = find_topic(store, name)
+        was_compacted = topic.settings.is_compacted
+        if changes:
+            store.alter_topic(name, changes)
+        if partitions is not None:
+            store.add_partitions(name, partitions)
+        has_records = any(partition.log.size for partition in topic.partitions)
+        if topic.settings.is_compacted and not was_compacted and has_records:
+            output.warn(
+                f"{name} has records already: compaction removes those without a key; "
+                "`varve clean --dry-run` counts them"
+            )
+
+
+@command(examples=("varve topic delete orders -d data", "varve topic delete orders balances --yes"))
+@options.topics
+@options.yes
+@options.where
+@options.output
+def delete(topics: tuple[str, ...], where: Where, output: Output, yes: bool) -> None:
+    """Delete topics with all their records.
+
+    Records in object storage are deleted too. It asks first; without a terminal it needs --yes. A
+    deletion that was interrupted is finished by the same command.
+    """
+    if where.is_broker:
+        from varve.brokers.topics import delete_topic, find_topic
+
+        client = where.client()
+        for topic in topics:
+            find_topic(client, topic)
+        output.confirm(f"delete {', '.join(topics)} with all records", is_confirmed=yes)
+        for topic in topics:
+            delete_topic(client, topic)
+            output.print_result(f"deleted {topic}", "topic", topic=topic)
+        return
+    with where.open_store(maintain=False) as store:
+        held = {topic: _describe_held(store, topic) for topic in topics}
+        action = ", ".join(f"{topic} with {size}" for topic, size in held.items())
+        output.confirm(f"delete {action}", is_confirmed=yes)
+        for topic, size in held.items():
+            store.delete_topic(topic, at_once=True)
+            output.print_result(f"deleted {topic} with {size}", "topic", topic=topic)
+
+
+def _describe_held(store: "Store", name: str) -> str:
+    """What is deleted with a topic, in both tiers."""
+    if name in store.deleting():
+        return "the rest of its records"
+    topic = find_topic(store, name)
+    size = sum(partition.log.size for partition in topic.partitions)
+    if not topic.settings.remote_storage_enable:
+        return f"{size:,} bytes of records"
+    local = f"{size:,} bytes of records on the local disk"
     try:
-        yield
-    except ValueError as error:
-        raise InvalidRequest(f"topic {topic}: {error}; ask for fewer") from error
+        partitions = [store.tier.partitions.get(key) for key in store.partitions(name)]
+        remote = sum(partition.manifests.load().log_bytes for partition in partitions)
+    except StoreError:
+        return f"{local} and its records in the object store, which does not respond now"
+    return f"{local} and {remote:,} bytes in the object store"
 
 
-def _tell(text: str, row: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        import json
+@command(
+    examples=(
+        "varve topic delete-records orders -d data -p 0 --before 1000",
+        "varve topic delete-records orders -b kafka:9092 -p 0 --before 1000 --yes",
+    )
+)
+@options.topic
+@click.option(
+    "-p",
+    "--partition",
+    type=click.IntRange(min=0),
+    required=True,
+    metavar="N",
+    help="The partition.",
+)
+@click.option(
+    "--before",
+    type=click.IntRange(min=-1),
+    required=True,
+    metavar="OFFSET",
+    help="The first offset to keep; -1 deletes all records.",
+)
+@options.yes
+@options.where
+@options.output
+def delete_records(
+    topic: str, where: Where, output: Output, partition: int, before: int, yes: bool
+) -> None:
+    """Delete the records of a partition before an offset."""
+    limit = "all its records" if before == -1 else f"its records before offset {before}"
+    action = f"delete from {topic}-{partition} {limit}"
+    if where.is_broker:
+        from varve.brokers import topics
 
-        text = json.dumps(row)
-    typer.echo(text)
+        client = where.client()
+        topics.find_topic(client, topic)
+        output.confirm(action, is_confirmed=yes)
+        start = topics.delete_records(client, topic, partition=partition, before=before)
+    else:
+        with where.open_store(maintain=False) as store:
+            log = find_topic(store, topic).partition(partition)
+            output.confirm(action, is_confirmed=yes)
+            start = log.delete_records(before)
+    output.print_result(
+        f"{topic}-{partition} now starts at offset {start}",
+        "log_start",
+        topic=topic,
+        partition=partition,
+        log_start=start,
+    )

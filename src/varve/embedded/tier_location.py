@@ -16,7 +16,7 @@ Crash      written before anything is copied; any directory's file counts, and o
 import json
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -25,6 +25,7 @@ from urllib.parse import quote
 from varve.commit_log import LogDirectory
 from varve.commit_log.names import META_PROPERTIES_FILE
 from varve.disk import FileSystem, RealFileSystem, write_atomically
+from varve.embedded.topic_table import find_tiered_topics
 from varve.foundation.errors import (
     Corrupt,
     InconsistentClusterId,
@@ -68,7 +69,7 @@ def find_location(
     """
     from varve.object_store.opening import normal_url
 
-    remembered_location = recall_location(fs, directories)
+    remembered_location = recall_location(fs, [directory.path for directory in directories])
     where = directories[0].path
     url, mirror = (normal_url(setting) if setting else "" for setting in (url, mirror))
     if remembered_location is None:
@@ -173,7 +174,7 @@ def read_location(fs: FileSystem, directory: str) -> TierLocation | None:
     return _decode(data, path)
 
 
-def recall_location(fs: FileSystem, directories: Sequence[LogDirectory]) -> TierLocation | None:
+def recall_location(fs: FileSystem, directories: Sequence[str]) -> TierLocation | None:
     """The location that the log directories remember; None when none has the file.
 
     Segments may have been copied to a remembered location. Raises Unavailable when no readable
@@ -184,12 +185,12 @@ def recall_location(fs: FileSystem, directories: Sequence[LogDirectory]) -> Tier
     failure: Unavailable | None = None
     for directory in directories:
         try:
-            location = read_location(fs, directory.path)
+            location = read_location(fs, directory)
         except Unavailable as error:
             failure = error
             continue
         if location is not None:
-            locations.setdefault(location, directory.path)
+            locations.setdefault(location, directory)
     # A crash may have interrupted the addition of a mirror between two directories.
     mirrored = {replace(location, mirror="") for location in locations if location.mirror}
     locations = {location: path for location, path in locations.items() if location not in mirrored}
@@ -206,6 +207,16 @@ def recall_location(fs: FileSystem, directories: Sequence[LogDirectory]) -> Tier
     if not locations and failure is not None:
         raise failure
     return next(iter(locations), None)
+
+
+def check_object_manifests(location: TierLocation, directory: str) -> None:
+    """Raises InvalidRequest when the object store alone does not say what its objects are."""
+    if location.metadata != DEFAULT_METADATA:
+        raise InvalidRequest(
+            f"the remote tier of {directory} keeps its manifests by "
+            f"varve.tier.metadata={location.metadata}, not beside the objects: this command reads "
+            "the object store alone and cannot identify its objects"
+        )
 
 
 def _decode(data: bytes, path: str) -> TierLocation:
@@ -307,3 +318,11 @@ class MirrorInSyncFile:
             f"{MARK_FILE} cannot be removed from {', '.join(self._directories)}: {failure}; the "
             "mirror of the tier is out of sync, and the next open must know it: repair the disk"
         ) from failure
+
+
+def awaits_location(fs: FileSystem, directories: Iterable[str | os.PathLike[str]]) -> bool:
+    """Whether topics wait for their first copy, which decides the location of the tier."""
+    paths = [os.fspath(path) for path in directories if fs.exists(os.fspath(path))]
+    if any(read_location(fs, path) is not None for path in paths):
+        return False
+    return any(find_tiered_topics(fs, path) for path in paths)

@@ -62,7 +62,9 @@ class TierOpening:
         live = [directory for directory in self.logs.directories if directory.failure is None]
         if not live:
             raise DirectoryOffline("no log directory is online to hold indexes of the remote tier")
-        remembered = recall_location(self.logs.fs, self.logs.directories)
+        remembered = recall_location(
+            self.logs.fs, [directory.path for directory in self.logs.directories]
+        )
         return Tier(
             self.logs,
             self.objects

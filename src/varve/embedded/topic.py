@@ -146,9 +146,9 @@ class Topic:
 
     def append(
         self,
+        value: GivenBytes,
         *,
         key: GivenBytes = None,
-        value: GivenBytes = None,
         headers: GivenHeaders | None = None,
         timestamp: int | None = None,
         partition: int | None = None,
@@ -157,8 +157,9 @@ class Topic:
 
         Text is stored as UTF-8. The timestamp is in milliseconds since 1970, by default the
         current time. Without a partition, Kafka's default partitioner chooses one by the key, and
-        records without a key go round robin. When this returns, the record survives a crash of the
-        process, and with `flush=ack` a power loss.
+        records without a key go round robin. A value of None is a tombstone; `delete_key` writes
+        one. When this returns, the record survives a crash of the process, and with `flush=ack` a
+        power loss.
         """
         record = make_record(key, value, headers, timestamp, self._clock.now_ms())
         if partition is None:
@@ -166,6 +167,12 @@ class Topic:
         result = self.partition(partition).append_batch(build_batch([record]))
         stamp = record.timestamp if result.timestamp < 0 else result.timestamp
         return RecordPosition(partition, result.base_offset, stamp)
+
+    def delete_key(
+        self, key: bytes | str, *, headers: GivenHeaders | None = None, partition: int | None = None
+    ) -> RecordPosition:
+        """Appends a tombstone: compaction removes the older records of the key, then it too."""
+        return self.append(None, key=key, headers=headers, partition=partition)
 
     def append_many(
         self,
@@ -213,10 +220,10 @@ class Topic:
 
     def read(
         self,
+        *,
         partition: int | None = None,
         start: int | None = None,
         end: int | None = None,
-        *,
         isolation: str = Isolation.READ_UNCOMMITTED,
         max_records: int | None = None,
     ) -> Iterator[StoredRecord]:
@@ -235,10 +242,10 @@ class Topic:
 
     def read_batches(
         self,
+        *,
         partition: int | None = None,
         start: int | None = None,
         end: int | None = None,
-        *,
         isolation: str = Isolation.READ_UNCOMMITTED,
     ) -> Iterator[Batch]:
         """Like `read`, as stored batches: whole, so the first may begin before `start`."""
@@ -249,10 +256,10 @@ class Topic:
 
     def columns(
         self,
+        *,
         partition: int | None = None,
         start: int | None = None,
         end: int | None = None,
-        *,
         isolation: str = Isolation.READ_UNCOMMITTED,
     ) -> Iterator[RecordColumns]:
         """Like `read`, as numpy columns, a batch at a time: the fast way."""
@@ -268,7 +275,7 @@ class Topic:
             return self.partitions
         return [self.partition(partition)]
 
-    def get(self, key: bytes | str, partition: int | None = None) -> StoredRecord | None:
+    def get(self, key: bytes | str, *, partition: int | None = None) -> StoredRecord | None:
         """The latest committed record of a key; None when there is none.
 
         A value of None means that the key was deleted. `partition` defaults to the one that
@@ -286,7 +293,7 @@ class Topic:
             number, record.offset, record.timestamp, record.key, record.value, record.headers
         )
 
-    def offset_for_time(self, timestamp: int, partition: int | None = None) -> int | None:
+    def offset_for_time(self, timestamp: int, *, partition: int | None = None) -> int | None:
         """The offset of the first record not older than the timestamp; None without one."""
         return self.partition(partition).offset_for_time(timestamp)
 
@@ -294,7 +301,7 @@ class Topic:
         """Where a partition's records begin and end."""
         return self.partition(partition).offsets()
 
-    def delete_records(self, before: int, partition: int | None = None) -> int:
+    def delete_records(self, before: int, *, partition: int | None = None) -> int:
         """Deletes a partition's records before an offset, -1 for all; returns the log start."""
         return self.partition(partition).delete_records(before)
 

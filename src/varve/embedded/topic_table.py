@@ -285,12 +285,18 @@ def find_lost_settings(
     return frozenset(lost)
 
 
+def read_newest_table(fs: FileSystem, directories: Sequence[str]) -> TopicTable:
+    """The newest table of log directories that need not be open; an empty one without a file."""
+    paths = [f"{directory}/{TOPICS_FILE}" for directory in directories]
+    return newest(decode_topics(fs.read(path), where=path) for path in paths if fs.exists(path))
+
+
 def lost_settings_message(topic: str) -> str:
     """The message for a topic with remote segments whose settings are lost."""
     return (
         f"the settings of {topic} are lost, {TOPICS_FILE} does not have it; a part of it is in the "
         "remote tier, where it is still read, and nothing of it expires: give its settings again "
-        f"with `varve log configure {topic} remote.storage.enable=true NAME=VALUE ...`"
+        f"with `varve topic alter {topic} --set remote.storage.enable=true --set NAME=VALUE ...`"
     )
 
 
@@ -324,3 +330,15 @@ def _has_remote_part(fs: FileSystem, directory: str, log_start: int | None) -> b
     return evictions[-1].end_offset >= first_local and (
         log_start is None or log_start < first_local
     )
+
+
+def find_tiered_topics(fs: FileSystem, directory: str) -> set[str]:
+    """The topics of a log directory that have a remote tier."""
+    path = f"{directory}/{TOPICS_FILE}"
+    table = decode_topics(fs.read(path), path).topics if fs.exists(path) else {}
+    enabled = {
+        name
+        for name, entry in table.items()
+        if parse_settings(LogSettings, entry.settings, f"topic {name}").remote_storage_enable
+    }
+    return enabled | find_lost_settings(fs, [directory], table)

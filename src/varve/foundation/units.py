@@ -22,6 +22,7 @@ _DISPLAY_UNITS: Final = (
     ("s", 1000),
     ("ms", 1),
 )
+_SIZE: Final = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?) ?(?:([kKmMgGtTpP])(i)?)?[bB]?")
 _SIZE_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
@@ -56,6 +57,22 @@ def parse_time(text: str, *, name: str) -> int:
         ) from None
 
 
+def parse_size(text: str, *, name: str) -> int:
+    """Bytes of `500`, `64MiB` or `1.5 GB`; raises InvalidRequest, which names the option.
+
+    `KiB`, `MiB`, … are powers of 1024, `kB`, `MB`, … powers of 1000.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise InvalidRequest(
+            f"{name} {text!r:.80} is not a size: write bytes, or a number with KiB, MiB, GiB, kB, "
+            "MB or GB, as 64MiB"
+        )
+    number, prefix, binary = match.groups()
+    base = 1024.0 if binary else 1000.0
+    return round(float(number) * base ** " kmgtp".index((prefix or " ").lower()))
+
+
 def format_duration(milliseconds: int) -> str:
     """A duration in its largest unit, with the next smaller one where the number is small."""
     for index, (unit, size) in enumerate(_DISPLAY_UNITS):
@@ -88,6 +105,27 @@ def format_bytes(size: float) -> str:
     return f"{size:.0f} B" if number == 0 else f"{size:.1f} {_SIZE_UNITS[number]}"
 
 
+def format_moment(time_ms: int | None, now_ms: int) -> str:
+    """A time and its distance from now: `2026-03-01 12:00:00Z (2 h ago)`; `-` for none."""
+    if time_ms is None or time_ms < 0:
+        return "-"
+    try:
+        text = f"{datetime.fromtimestamp(time_ms / 1000, UTC):%Y-%m-%d %H:%M:%SZ}"
+    except (ValueError, OverflowError, OSError):
+        return f"@{time_ms}"
+    if time_ms == now_ms:
+        return f"{text} (now)"
+    distance = format_duration(abs(time_ms - now_ms))
+    return f"{text} ({f'in {distance}' if time_ms > now_ms else f'{distance} ago'})"
+
+
+def format_due(time_ms: int | None, now_ms: int) -> str:
+    """When something can happen: `now` if it is due, `-` if the time is unknown."""
+    if time_ms is None:
+        return "-"
+    return "now" if time_ms <= now_ms else format_moment(time_ms, now_ms)
+
+
 def format_count(count: int, noun: str) -> str:
-    """A number of things: `1 record`, `2,000 records`."""
+    """A count with its noun: `1 segment`, `2,000 segments`."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -8,7 +8,7 @@ Invariant  an output is registered before its first record is written. No creden
            A row matches an erasure by its partition and offset, or by its key: a copy of a record
            that has left the log is found by its key.
 Crash      no output exists without a registration. A registration without an output makes
-           erasures fail until the job runs again, or `varve job outputs` removes it.
+           erasures fail until the job runs again, or `varve output forget` removes it.
 """
 
 import os

@@ -25,6 +25,7 @@ from varve.foundation.settings import GivenValue, parse_settings
 from varve.jobs.results import JsonFields
 from varve.jobs.tasks import TaskRunner
 from varve.jobs.tier.bucket import Bucket
+from varve.tiering.restore import read_cluster
 
 FIRST_PAUSE_MS: Final = 60_000
 """The pause after the first failure."""
@@ -312,6 +313,7 @@ def _find_address(
             f"the tier of {directory} has varve.tier.metadata={location.metadata}: jobs can only "
             f"read manifests in the object store (varve.tier.metadata={DEFAULT_METADATA})"
         )
+    cluster = cluster or read_cluster(fs, directory)
     return Bucket(location.url, tuple(settings.items()), cluster)
 
 
@@ -356,19 +358,17 @@ def run_verify(context: JobContext) -> tuple[object, str | None]:
 def run_snapshot(context: JobContext) -> tuple[object, str | None]:
     """Takes a snapshot that continues from the last one of its place."""
     from varve.jobs.snapshot.snapshot import SnapshotSettings, take_snapshot
+    from varve.jobs.snapshot.store import choose_place_settings
 
     place = context.settings.varve_job_snapshot_place
     keep = context.settings.varve_job_snapshot_keep
     address = _find_bucket(context)
-    is_same_scheme = (
-        address is not None and place.partition(":")[0] == address.url.partition(":")[0]
-    )
     result = take_snapshot(
         context.topic,
         place,
         address=address,
         directories=[context.directory],
-        place_settings=dict(address.settings) if address is not None and is_same_scheme else None,
+        place_settings=choose_place_settings(place, {}, address),
         settings=SnapshotSettings(keep=None if keep < 0 else keep),
         runner=context.runner,
         clock=context.clock,

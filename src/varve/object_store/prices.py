@@ -56,6 +56,11 @@ class PriceTable:
     def stored_cost_per_month(self, stored_bytes: int) -> float:
         return stored_bytes / GIB * self.stored_per_gib_month
 
+    def format_monthly_cost(self, stored_bytes: int) -> str:
+        """What storing these bytes costs in a month, as `USD 1.20`."""
+        cost = self.stored_cost_per_month(stored_bytes)
+        return f"{self.currency} {'<0.01' if 0 < cost < 0.01 else f'{cost:,.2f}'}"
+
 
 FREE: Final = PriceTable(
     name="free",

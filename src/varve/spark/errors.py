@@ -71,8 +71,9 @@ def _find_mismatch(text: str) -> VersionMismatch | None:
     missing = _MISSING_VARVE.search(text)
     if missing:
         return VersionMismatch(
-            f"the executors cannot import {missing[1]}: make an archive with `varve job ship` and "
-            "give it with --conf varve.ship=PATH, or install this version of varve there"
+            f"the executors cannot import {missing[1]}: make an archive with `varve job "
+            "package` and pass it with --conf varve.package=FILE, or install this version of varve "
+            "there"
         )
     return None
 

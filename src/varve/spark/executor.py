@@ -21,7 +21,7 @@ from varve.jobs.tier.bucket import StoreCount, count_requests
 
 _COMPRESSION_LEVEL: Final = 1
 """The fastest of zlib."""
-_REMEDY: Final = "ship the driver's with `varve job ship`, or install the same version there"
+_REMEDY: Final = "package the driver's with `varve job package`, or install the same version there"
 
 
 def check_version(driver: str) -> None:

@@ -58,7 +58,7 @@ def compact(
         topics,
         settings=settings,
         runner=runner or SparkRunner(spark, "compact", topics),
-        directory=directory,
+        directories=() if directory is None else (directory,),
     )
 
 
@@ -125,7 +125,10 @@ def verify(
 ) -> VerifyResult:
     """Verifies these topics in the bucket, or all of them; damage is among the failures."""
     return run_verification(
-        bucket, topics, runner=runner or SparkRunner(spark, "verify", topics), directory=directory
+        bucket,
+        topics,
+        runner=runner or SparkRunner(spark, "verify", topics),
+        directories=() if directory is None else (directory,),
     )
 
 

@@ -25,7 +25,7 @@ from pyspark.sql.utils import is_remote
 import varve
 from varve.foundation.errors import InvalidRequest, Unavailable
 from varve.spark.data_source import register
-from varve.spark.ship import PYTHON_NAME, SHIP_KEY, with_shipment
+from varve.spark.package import PACKAGE_KEY, PYTHON_NAME, with_package
 
 LOCAL: Final = "local[*]"
 
@@ -63,9 +63,9 @@ def get_session(
     """The session of this process, created if there is none; `conf` overrides varve's settings.
 
     An existing session is returned as it is, with the data source registered: `conf` and `master`
-    apply to a new one. Raises InvalidRequest for a session of another master. `varve.ship` in
-    `conf` names an archive of `varve job ship` for the executors. Raises Unavailable if no Java is
-    found, or a package that Spark Connect needs is not installed.
+    apply to a new one. Raises InvalidRequest for a session of another master. `varve.package` in
+    `conf` names an archive of `varve job package` for the executors. Raises Unavailable if no Java
+    is found, or a package that Spark Connect needs is not installed.
     """
     running_session = _find_live_session(master)
     if running_session is not None:
@@ -84,8 +84,8 @@ def get_session(
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         # Spark would take the python3 on PATH, which need not have varve.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    if SHIP_KEY in session_conf:
-        session_conf = with_shipment(session_conf)
+    if PACKAGE_KEY in session_conf:
+        session_conf = with_package(session_conf)
         os.environ.setdefault("PYSPARK_PYTHON", PYTHON_NAME)
     builder = SparkSession.Builder().master(master_url).appName(app)
     for name, value in {
@@ -154,10 +154,10 @@ def _packages_of_driver() -> Iterator[None]:
 def _connect(url: str, conf: dict[str, str]) -> SparkSession:
     """A session at a Spark Connect server."""
     _check_connect(url)
-    if SHIP_KEY in conf:
+    if PACKAGE_KEY in conf:
         raise Unavailable(
-            f"{SHIP_KEY} cannot be given over Spark Connect: executors and the server's Python "
-            f"are configured when the server at {url} starts; `varve job ship` prints how"
+            f"{PACKAGE_KEY} cannot be given over Spark Connect: executors and the server's Python "
+            f"are configured when the server at {url} starts; `varve job package` prints how"
         )
     builder = SparkSession.Builder().remote(url)
     for name, value in {**_COMMON_CONF, **conf}.items():

@@ -130,7 +130,7 @@ class TieredPartition:
             f"{self.log.topic_partition}: the log starts at offset {start} and its local part at "
             f"{local_start}, but {where}: the bucket may be unmounted, emptied or another one; "
             f"{checks}, and restore the objects. Give up records only if they are lost, with "
-            f"`varve log delete-records --before {local_start}` (for a compacted topic with "
+            f"`varve topic delete-records --before {local_start}` (for a compacted topic with "
             "remote.storage.enable=false)"
         )
 

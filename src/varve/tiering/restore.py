@@ -171,7 +171,7 @@ class Fetcher:
         return Corrupt(
             f"{self._objects.name}: {restored.key} {fault}, by its manifest: `varve tier fsck` "
             "shows other damage; put the object back, or restore up to the segment before it with "
-            "--until-offset"
+            "--to"
         )
 
 
@@ -249,7 +249,7 @@ def plan_restore(
             raise Corrupt(
                 f"{manifest.path}: manifest version {manifest.version} has no readable segment for "
                 f"the offsets {segments[-1].end_offset + 1} to {segment.base_offset - 1}: restore "
-                f"with --until-offset {segments[-1].end_offset + 1}, or an older version"
+                f"with --to {segments[-1].end_offset + 1}, or an older version"
             )
         segments.append(segment)
     if not segments or (until_offset is not None and until_offset <= manifest.log_start_offset):

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import accumulate, takewhile
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from varve.cleaning.compaction.log_cleaner import LogCleaner
 from varve.cleaning.retention.retention import LogRetention, RetentionPlan
@@ -37,7 +37,6 @@ from varve.tiering.expiry import (
     read_remote_segments,
 )
 from varve.tiering.metadata.backends import ManifestStores
-from varve.tiering.metadata.topic import MetadataTopic
 from varve.tiering.metrics import FETCH, FETCH_QUOTA, TierMetrics
 from varve.tiering.partition import TieredPartition, TieredPartitions
 from varve.tiering.read.extent_cache import FetchMeter
@@ -45,6 +44,9 @@ from varve.tiering.read.read_caches import ReadCaches
 from varve.tiering.read.remote_log import RemoteLog
 from varve.tiering.settings import TierSettings
 from varve.tiering.tier_status import TierStatus, observe_tiers
+
+if TYPE_CHECKING:
+    from varve.tiering.metadata.topic import MetadataTopic
 
 logger = logging.getLogger(__name__)
 
@@ -98,7 +100,7 @@ class Tier:
         settings: TierSettings,
         cache_directory: str,
         backend: str = "object",
-        metadata_topic: MetadataTopic | None = None,
+        metadata_topic: "MetadataTopic | None" = None,
         writer: str = "varve",
         before_first_copy: Callable[[], None] | None = None,
         may_be_new: bool = True,

@@ -25,13 +25,13 @@ class TierStatus:
     log_start_offset: int
     local_start_offset: int
     end_offset: int
-    hot_bytes: int
-    hot_segments: int
-    oldest_hot_ms: int | None
+    local_bytes: int
+    local_segments: int
+    oldest_local_ms: int | None
     copied_offset: int | None = None
-    cold_bytes: int | None = None
-    cold_segments: int | None = None
-    oldest_cold_ms: int | None = None
+    remote_bytes: int | None = None
+    remote_segments: int | None = None
+    oldest_remote_ms: int | None = None
     stored_bytes: int | None = None
     pending_segments: int | None = None
     lag_bytes: int | None = None
@@ -54,9 +54,9 @@ def _observe_local(log: Log) -> TierStatus:
         log_start_offset=log.log_start_offset,
         local_start_offset=max(log.log_start_offset, log.local_start_offset),
         end_offset=log.end_offset,
-        hot_bytes=log.size,
-        hot_segments=len(segments),
-        oldest_hot_ms=None if first is None else log.appended_ms(first)[0],
+        local_bytes=log.size,
+        local_segments=len(segments),
+        oldest_local_ms=None if first is None else log.appended_ms(first)[0],
     )
 
 
@@ -69,9 +69,9 @@ def observe_tiers(tiered: TieredPartition) -> TierStatus:
     return replace(
         observe_local(log),
         copied_offset=copied_offset,
-        cold_bytes=manifest.log_bytes,
-        cold_segments=manifest.readable_count,
-        oldest_cold_ms=None if oldest is None else oldest.append_ms[0],
+        remote_bytes=manifest.log_bytes,
+        remote_segments=manifest.readable_count,
+        oldest_remote_ms=None if oldest is None else oldest.append_ms[0],
         stored_bytes=manifest.stored_bytes,
         pending_segments=manifest.segment_count - manifest.readable_count,
         lag_bytes=sum(segment.size for segment, _ in uncopied),

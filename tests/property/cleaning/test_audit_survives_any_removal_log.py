@@ -13,7 +13,8 @@ from varve.cleaning.removals.removal import (
     encode_removal,
 )
 from varve.cleaning.removals.removal_log import FIRST_CHAIN, VERSION, encode_line
-from varve.cli.audit_table import print_report
+from varve.cli.audit import print_report
+from varve.cli.output import Output
 from varve.commit_log import TopicPartition
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock
@@ -76,4 +77,4 @@ def test_an_audit_reports_whatever_is_there(
     report = audit_partition(bench.fs, bench.directory, deep=deep)
     assert len(report.entries) == sum(isinstance(content, Removal) for content in lines)
     assert contents(bench) == before
-    print_report(report, last=3)
+    print_report(Output(), report, limit=3)

@@ -4,21 +4,17 @@ import json
 from pathlib import Path
 
 import pytest
-import typer
-from typer.testing import CliRunner, Result
+from click.testing import CliRunner, Result
 
 from tests.support.audit_bench import AuditBench
 from varve.cleaning.removals.audit import AUDIT_RULES
-from varve.cli.audit import SHOWN, command
-from varve.cli.main import app as varve
+from varve.cli.audit import DEFAULT_LIMIT
+from varve.cli.main import app
 from varve.disk import RealFileSystem
-
-app = typer.Typer()
-app.command()(command)
 
 
 def run(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+    return CliRunner().invoke(app, ["audit", *map(str, arguments)])
 
 
 @pytest.fixture
@@ -33,7 +29,7 @@ def bench(tmp_path: Path) -> AuditBench:
 
 
 def test_removals_are_shown_with_what_went_and_why(bench: AuditBench) -> None:
-    result = run(bench.path)
+    result = run("-d", bench.path)
     assert result.exit_code == 0
     assert "2023-11-14 22:13:20" in result.stdout
     assert "3 superseded" in result.stdout
@@ -43,26 +39,32 @@ def test_removals_are_shown_with_what_went_and_why(bench: AuditBench) -> None:
     head = bench.audit().head
     assert (
         f"orders-0: 1 removal on record, 3 records removed, 1 segment of "
-        f"{bench.audit().bytes_verified} bytes verified, nothing wrong; head {head[:12]}..."
+        f"{bench.audit().bytes_verified:,} bytes verified, nothing wrong; head {head[:12]}..."
     ) in result.stdout
     assert "payments-1: 1 removal on record, 3 records removed" in result.stdout
 
 
 @pytest.mark.parametrize("arguments", [("orders",), ("orders:0",)])
 def test_one_topic_or_partition_is_chosen(bench: AuditBench, arguments: tuple[str, ...]) -> None:
-    result = run(bench.path, *arguments)
+    result = run(*arguments, "-d", bench.path)
     assert result.exit_code == 0
     assert "orders-0: " in result.stdout
     assert "payments-1" not in result.stdout
 
 
-def test_a_partitions_directory_is_taken_as_well(bench: AuditBench) -> None:
-    assert "orders-0: 1 removal on record" in run(bench.directory).stdout
+def test_the_partitions_of_several_directories_are_audited_in_order(
+    bench: AuditBench, tmp_path: Path
+) -> None:
+    other = AuditBench(bench.fs, str(tmp_path / "more"), "orders-1")
+    other.write(0, [0])
+    shown = run("-d", bench.path, "-d", tmp_path / "more").stdout
+    names = [line.split(":")[0] for line in shown.splitlines() if " on record" in line]
+    assert names == ["orders-0", "orders-1", "payments-1"]
 
 
 def test_a_finding_is_shown_and_the_status_is_one(bench: AuditBench) -> None:
     bench.change_line(1, b'"superseded":3', b'"superseded":2')
-    result = run(bench.path)
+    result = run("-d", bench.path)
     assert result.exit_code == 1
     assert "unbalanced" in result.stdout
     assert "line 1: the chain says" in result.stdout
@@ -71,7 +73,7 @@ def test_a_finding_is_shown_and_the_status_is_one(bench: AuditBench) -> None:
 
 def test_json_has_removals_findings_and_a_summary(bench: AuditBench) -> None:
     bench.write(0, [2])
-    result = run("--json", bench.path, "orders")
+    result = run("--json", "-d", bench.path, "orders")
     assert result.exit_code == 1
     removal, finding, summary = map(json.loads, result.stdout.splitlines())
     assert removal["type"] == "removal"
@@ -86,57 +88,61 @@ def test_json_has_removals_findings_and_a_summary(bench: AuditBench) -> None:
 
 def test_an_earlier_head_must_still_be_there(bench: AuditBench) -> None:
     head = bench.audit().head
-    assert run("--head", head, bench.directory).exit_code == 0
-    result = run("--head", "f" * 64, bench.directory)
+    assert run("--head", head, "orders:0", "-d", bench.path).exit_code == 0
+    result = run("--head", "f" * 64, "orders:0", "-d", bench.path)
     assert result.exit_code == 1
     assert "its end was cut" in result.stdout
-    result = run("--head", head, bench.path)
+    result = run("--head", head, "-d", bench.path)
     assert result.exit_code == 2
     assert "TOPIC:PARTITION" in result.stderr
 
 
-def test_only_the_newest_are_shown_unless_all_are_asked_for(bench: AuditBench) -> None:
-    for _ in range(SHOWN):
+def test_only_the_newest_are_shown_unless_more_are_asked_for(bench: AuditBench) -> None:
+    for _ in range(DEFAULT_LIMIT):
         bench.evidence.append(bench.expiry([bench.write(9, [9])]))
-    result = run(bench.directory)
-    assert "1 earlier removal not shown: --all shows all" in result.stdout
+    result = run("orders", "-d", bench.path)
+    assert "1 earlier removal not shown; --limit shows more" in result.stdout
     assert "superseded" not in result.stdout
-    assert "superseded" in run("--all", bench.directory).stdout
+    assert "superseded" in run("-n", DEFAULT_LIMIT + 1, "orders", "-d", bench.path).stdout
+    none = run("--limit", 0, "orders", "-d", bench.path).stdout
+    assert f"{DEFAULT_LIMIT + 1} earlier removals not shown" in none
 
 
 def test_rules_are_listed() -> None:
-    result = run("--rules")
+    result = run("--list-rules")
     assert result.exit_code == 0
     assert [line.split()[0] for line in result.stdout.splitlines()] == list(AUDIT_RULES)
 
 
 def test_nothing_to_audit_is_an_error_of_use(tmp_path: Path, bench: AuditBench) -> None:
-    assert run(tmp_path / "nowhere").exit_code == 2
-    result = CliRunner().invoke(varve, ["audit", bench.path, "customers"])
+    missing = run("-d", tmp_path / "nowhere")
+    assert missing.exit_code == 1
+    assert "there is no log directory" in missing.stderr
+    result = run("customers", "-d", bench.path)
     assert result.exit_code == 1
     assert "no partitions of 'customers'" in result.stderr
 
 
 def test_deep_without_a_topic_id_says_that_keys_were_not_compared(bench: AuditBench) -> None:
-    result = run("--deep", bench.directory)
+    result = run("--deep", "orders", "-d", bench.path)
     assert result.exit_code == 0
     assert "keys are not compared" in result.stdout
 
 
 @pytest.mark.parametrize("columns", ["80", "200"])
-def test_a_narrow_screen_has_the_rule_and_the_outcome_below_each_row(
+def test_the_rule_and_the_outcome_are_below_each_row(
     bench: AuditBench, monkeypatch: pytest.MonkeyPatch, columns: str
 ) -> None:
     monkeypatch.setenv("COLUMNS", columns)
-    table = run(bench.path, "orders").stdout.split("orders-0:")[0].rstrip("\n")
+    table = run("orders", "-d", bench.path).stdout.split("orders-0:")[0].rstrip("\n")
     shown = [line.rstrip() for line in table.splitlines() if line.strip(" ─")]
     assert max(map(len, shown)) <= int(columns)
-    assert ("    outcome  carried out, 1 of 1 verified" in shown) == (columns == "80")
+    assert "    outcome  carried out, 1 of 1 verified" in shown
     assert "cleanup.policy compact" in table
 
 
 @pytest.mark.parametrize("head", ["zz", "f" * 63, "888cfb612161"])
 def test_a_head_that_is_no_chain_is_refused(bench: AuditBench, head: str) -> None:
-    result = run("--head", head, bench.directory)
+    result = run("--head", head, "orders:0", "-d", bench.path)
     assert result.exit_code == 2
     assert "64 hex digits" in " ".join(result.stderr.replace("│", " ").split())

@@ -4,22 +4,18 @@ import json
 from pathlib import Path
 
 import pytest
-import typer
-from typer.testing import CliRunner, Result
+from click.testing import CliRunner, Result
 
 from tests.check_builder import ROOT, TOPIC_ID, build_store
 from varve.cleaning.key_index.builder import build_key_index
-from varve.cli.check import command
+from varve.cli.main import app
 from varve.commit_log.segment import Segment, SegmentFiles
 from varve.disk import RealFileSystem
 from varve.embedded.topic_table import TOPICS_FILE
 
-app = typer.Typer()
-app.command()(command)
-
 
 def run(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+    return CliRunner().invoke(app, ["check", *map(str, arguments)])
 
 
 @pytest.fixture
@@ -42,7 +38,7 @@ def damage(path: Path, position: int) -> None:
 
 
 def test_a_clean_directory_exits_with_zero(store: Path) -> None:
-    result = run("--deep", store, store / "orders-0")
+    result = run("--deep", "-d", store, store / "orders-0")
     assert result.exit_code == 0
     assert result.stdout.splitlines() == [
         f"{store}: nothing found",
@@ -52,7 +48,7 @@ def test_a_clean_directory_exits_with_zero(store: Path) -> None:
 
 def test_findings_are_shown_as_a_table(store: Path) -> None:
     (store / "orders-0" / "00000000000000000029.index").unlink()
-    result = run(store)
+    result = run("-d", store)
     assert result.exit_code == 1
     assert "missing-index" in result.stdout
     assert "orders-0/00000000000000000029.index" in result.stdout
@@ -75,9 +71,22 @@ def test_findings_are_shown_as_json(store: Path) -> None:
     assert "--allow-data-loss" in document["repair"]
 
 
+def test_a_log_directory_as_a_path_is_refused_with_the_remedy(store: Path) -> None:
+    result = run(store)
+    assert result.exit_code == 2
+    assert "name log directories with --dir" in " ".join(result.stderr.split())
+
+
+def test_a_partition_on_the_command_line_beats_the_directory_of_the_environment(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VARVE_DIR", str(store / "none"))
+    assert run(store / "orders-0").stdout == f"{store / 'orders-0'}: nothing found\n"
+
+
 def test_a_repair_shows_before_and_after(store: Path) -> None:
     (store / "orders-0" / "00000000000000000029.index").unlink()
-    result = run("--repair", store)
+    result = run("--repair", "-d", store)
     assert result.exit_code == 0
     assert f"Before: {store}: 1 error\n" in result.stdout
     assert "repaired" in result.stdout
@@ -89,29 +98,29 @@ def test_data_is_cut_only_when_allowed_and_kept_beside_the_log_directory(store: 
     whole = path.read_bytes()
     damage(path, len(whole) - 3)
     damaged = path.read_bytes()
-    refused = run("--repair", store)
+    refused = run("--repair", "-d", store)
     assert refused.exit_code == 1
     assert "refused" in refused.stdout
     assert path.read_bytes() == damaged
-    result = run("--repair", "--allow-data-loss", store)
+    result = run("--repair", "--allow-data-loss", "-d", store)
     assert result.exit_code == 0, result.stdout
     kept = list((store.parent / "varve-quarantine" / "orders-0").iterdir())
     assert len(kept) == 1
     assert path.read_bytes() + kept[0].read_bytes() == damaged
     assert kept[0].name in result.stdout
-    assert run(store).stdout == f"{store}: nothing found\n"
+    assert run("-d", store).stdout == f"{store}: nothing found\n"
 
 
 def test_a_refusal_says_how_much_of_which_segments_would_be_dropped(store: Path) -> None:
     names = sorted(path.name for path in (store / "orders-0").glob("*.log"))
     sizes = [(store / "orders-0" / name).stat().st_size for name in names]
     damage(store / "orders-0" / names[1], 100)
-    result = run("--repair", "--json", store)
+    result = run("--repair", "--json", "-d", store)
     assert result.exit_code == 1
     (refused,) = [
         found["message"]
         for found in map(json.loads, result.stdout.splitlines())
-        if found["kind"] == "refused"
+        if found["type"] == "refused"
     ]
     assert f"{sum(sizes[1:])} bytes of data would be dropped (needs --allow-data-loss)" in refused
     assert f"of {len(names) - 1} segments: " in refused
@@ -138,7 +147,7 @@ def rules_of(*arguments: object) -> dict[str, tuple[str, str]]:
 
 
 def test_a_whole_key_index_is_no_finding(store: Path, keys: Path) -> None:
-    assert run("--deep", store).stdout == f"{store}: nothing found\n"
+    assert run("--deep", "-d", store).stdout == f"{store}: nothing found\n"
 
 
 @pytest.mark.parametrize("position", [3, 60, -5], ids=["magic", "header", "content"])
@@ -146,11 +155,11 @@ def test_a_damaged_key_index_is_noted_by_a_deep_check(
     store: Path, keys: Path, position: int
 ) -> None:
     damage(keys, position)
-    assert rules_of(store) == {}
-    severity, message = rules_of("--deep", store)["key-index-corrupt"]
+    assert rules_of("-d", store) == {}
+    severity, message = rules_of("--deep", "-d", store)["key-index-corrupt"]
     assert severity == "note"
     assert message.endswith("; rebuilt at the next use")
-    assert run("--deep", store).exit_code == 0
+    assert run("--deep", "-d", store).exit_code == 0
 
 
 def test_a_cut_key_index_is_noted_by_a_deep_check(store: Path, keys: Path) -> None:
@@ -161,20 +170,20 @@ def test_a_cut_key_index_is_noted_by_a_deep_check(store: Path, keys: Path) -> No
 def test_a_key_index_of_other_data_is_noted_by_a_deep_check(store: Path, keys: Path) -> None:
     other = sorted((store / "orders-0").glob("*.log"))[1].with_suffix(".keys")
     other.write_bytes(keys.read_bytes())
-    assert rules_of("--deep", store)["key-index-stale"][0] == "note"
+    assert rules_of("--deep", "-d", store)["key-index-stale"][0] == "note"
 
 
 def test_a_directory_in_place_of_a_key_index_is_an_error(store: Path) -> None:
     min((store / "orders-0").glob("*.log")).with_suffix(".keys").mkdir()
-    assert rules_of(store)["not-a-file"][0] == "error"
-    assert rules_of("--deep", store)["not-a-file"][0] == "error"
+    assert rules_of("-d", store)["not-a-file"][0] == "error"
+    assert rules_of("--deep", "-d", store)["not-a-file"][0] == "error"
 
 
 def test_damaged_append_times_are_noted(store: Path) -> None:
     path = store / "orders-0" / "varve-append-times"
     damage(path, 1)
     path.write_bytes(path.read_bytes() + b"torn")
-    severity, message = rules_of(store)["append-times-corrupt"]
+    severity, message = rules_of("-d", store)["append-times-corrupt"]
     assert severity == "note"
     assert message.startswith("1 of ")
     assert "4 trailing bytes are not a whole entry" in message
@@ -184,7 +193,7 @@ def test_the_quarantine_can_be_elsewhere(store: Path, tmp_path: Path) -> None:
     path = store / "orders-0" / "00000000000000000083.log"
     path.write_bytes(path.read_bytes()[:-5])
     elsewhere = tmp_path / "elsewhere"
-    run("--repair", "--allow-data-loss", "--quarantine", elsewhere, store)
+    run("--repair", "--allow-data-loss", "--quarantine", elsewhere, "-d", store)
     assert [p.name[:28] for p in elsewhere.rglob("*.cut-*")] == ["00000000000000000083.log.cut"]
     assert not (store.parent / "varve-quarantine").exists()
 
@@ -203,26 +212,35 @@ def test_a_partition_without_a_log_directory_around_it_is_checked_and_mended(
 def test_a_directory_in_use_is_refused(store: Path) -> None:
     lock = RealFileSystem().lock(f"{store}/.lock")
     try:
-        result = run(store)
+        result = run("-d", store)
         assert result.exit_code == 1
-        assert "is held by another owner" in str(result.exception)
-        unlocked = run("--no-lock", store)
+        assert "is held by another owner" in result.stderr
+        unlocked = run("--no-lock", "-d", store)
         assert unlocked.exit_code == 0
-        assert "Not locked" in unlocked.stderr
+        assert "not locked" in unlocked.stderr
     finally:
         lock.release()
 
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--repair", "--no-lock", "."], ["--allow-data-loss", "."], ["/no/such/directory"], []],
+    [
+        ["--repair", "--no-lock", "-d", "."],
+        ["--allow-data-loss", "-d", "."],
+        ["/no/such/directory"],
+        ["."],
+        [],
+    ],
 )
-def test_wrong_usage_exits_with_two(arguments: list[str]) -> None:
+def test_wrong_usage_exits_with_two(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     assert run(*arguments).exit_code == 2
 
 
 def test_the_rules_can_be_listed() -> None:
-    result = run("--rules")
+    result = run("--list-rules")
     assert result.exit_code == 0
     assert "batch-crc" in result.stdout
 
@@ -233,7 +251,7 @@ def test_a_relative_path_keeps_the_quarantine_outside(
     path = store / "orders-0" / "00000000000000000083.log"
     path.write_bytes(path.read_bytes()[:-5])
     monkeypatch.chdir(store)
-    assert run("--repair", "--allow-data-loss", ".").exit_code == 0
+    assert run("--repair", "--allow-data-loss", "-d", ".").exit_code == 0
     assert (store.parent / "varve-quarantine").is_dir()
     assert not (store / "varve-quarantine").exists()
 
@@ -241,7 +259,7 @@ def test_a_relative_path_keeps_the_quarantine_outside(
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"format": 1, "version": 1}'])
 def test_a_broken_table_of_topics_is_found_and_not_guessed(store: Path, content: bytes) -> None:
     (store / TOPICS_FILE).write_bytes(content)
-    for arguments in ((store,), ("--repair", store)):
+    for arguments in (("-d", store), ("--repair", "-d", store)):
         result = run(*arguments)
         assert (result.exit_code, "topics-corrupt" in result.stdout) == (1, True)
     assert (store / TOPICS_FILE).read_bytes() == content

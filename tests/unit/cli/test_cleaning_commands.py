@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 import varve
 from varve.cleaning.report import CleanProgress
-from varve.cli.clean import show_change
+from varve.cli.clean import format_change
 from varve.cli.interrupts import interrupts_between
 from varve.cli.main import app
 from varve.commit_log import TopicPartition
@@ -48,7 +49,7 @@ def data(tmp_path: Path) -> Path:
 @pytest.fixture
 def run(data: Path) -> Run:
     def run(command: str, *arguments: str) -> Any:
-        return CliRunner().invoke(app, [command, str(data), *arguments])
+        return CliRunner().invoke(app, [command, *arguments, "--dir", str(data)])
 
     return run
 
@@ -59,7 +60,7 @@ def _lines(result: Any) -> list[dict[str, Any]]:
 
 def _offsets(data: Path, topic: str, partition: int = 0) -> list[int]:
     with varve.open(data, maintain=False) as store:
-        return [record.offset for record in store.topic(topic).read(partition)]
+        return [record.offset for record in store.topic(topic).read(partition=partition)]
 
 
 def test_clean_compacts_and_expires_everything_that_is_due(run: Run, data: Path) -> None:
@@ -86,6 +87,7 @@ def test_a_dry_run_tells_and_leaves_it(run: Run, data: Path) -> None:
 
 def test_clean_tells_a_program_everything(run: Run) -> None:
     scores, _, visits = _lines(run("clean", "--json"))
+    assert scores["type"] == "cleaning"
     assert (scores["partition"], scores["dry_run"], scores["error"]) == ("scores-0", False, None)
     assert scores["compaction"]["records"] == {"kept": 5, "superseded": 5}
     assert scores["compaction"]["segments_rewritten"] == 1
@@ -120,7 +122,7 @@ def test_a_damaged_segment_is_left_alone_and_told(run: Run, data: Path) -> None:
     [
         (["nothing"], 1, "there is no topic 'nothing'"),
         (["scores:7"], 1, "no partition 7"),
-        (["scores:x"], 2, "is no partition"),
+        (["scores:x"], 2, "is not a partition"),
     ],
 )
 @pytest.mark.parametrize("command", ["clean", "forecast", "explain"])
@@ -135,7 +137,7 @@ def test_what_is_not_there_is_named(
 @pytest.mark.parametrize("command", ["clean", "forecast", "explain", "get", "metrics"])
 def test_looking_makes_no_store(tmp_path: Path, command: str) -> None:
     arguments = {"get": ["t", "k"], "explain": ["t"]}.get(command, [])
-    result = CliRunner().invoke(app, [command, str(tmp_path / "none"), *arguments])
+    result = CliRunner().invoke(app, [command, *arguments, "--dir", str(tmp_path / "none")])
     assert result.exit_code == 1
     assert "there is no log directory" in result.stderr
     assert not (tmp_path / "none").exists()
@@ -179,21 +181,19 @@ def test_an_interrupted_clean_exits_with_130_and_loses_nothing(tmp_path: Path) -
         latest = {record.key: record.offset for record in topic.read()}
     script = (
         "import os, signal, sys\n"
-        "from varve.cli import clean, main\n"
-        "before = clean.interrupts_between\n"
-        "def interrupted(show):\n"
-        "    def shown(progress):\n"
-        "        show(progress)\n"
-        "        if progress.phase == 'copy': os.kill(os.getpid(), signal.SIGINT)\n"
-        "    return before(shown)\n"
-        "clean.interrupts_between = interrupted\n"
+        "from varve.cli import main, output\n"
+        "def show(bar, title, done_bytes, total_bytes):\n"
+        "    if 'copy' in title: os.kill(os.getpid(), signal.SIGINT)\n"
+        "output.Progress.show = show\n"
         "main.main()\n"
     )
     result = subprocess.run(
-        [sys.executable, "-c", script, "clean", str(tmp_path)], capture_output=True, check=False
+        [sys.executable, "-c", script, "clean", "--dir", str(tmp_path)],
+        capture_output=True,
+        check=False,
     )
     assert result.returncode == 130
-    assert result.stderr == b"stopped; nothing is lost, run it again to go on\n"
+    assert result.stderr == b"stopped; nothing is lost, run it again to continue\n"
     with varve.open(tmp_path, maintain=False) as store:
         found = {record.key: record.offset for record in store.topic("scores").read()}
     assert found == latest
@@ -202,7 +202,8 @@ def test_an_interrupted_clean_exits_with_130_and_loses_nothing(tmp_path: Path) -
 
 def test_get_prints_the_latest_value(run: Run, data: Path) -> None:
     assert run("get", "scores", "k1").stdout == "v9\n"
-    assert run("get", "scores", "azE=", "--base64").stdout == "v9\n"
+    assert run("get", "scores", "azE=", "--key-encoding", "base64").stdout == "v9\n"
+    assert run("get", "scores", "6b31", "--key-encoding", "hex").stdout == "v9\n"
     (record,) = _lines(run("get", "scores", "k1", "--json"))
     assert (record["offset"], record["key"], record["value"]) == (9, "k1", "v9")
 
@@ -210,36 +211,36 @@ def test_get_prints_the_latest_value(run: Run, data: Path) -> None:
 def test_get_fails_with_a_sentence_when_there_is_none_or_it_is_deleted(run: Run) -> None:
     missing = run("get", "scores", "k9")
     assert (missing.exit_code, missing.stdout) == (1, "")
-    assert missing.stderr == "error: topic scores has no record of key 'k9'\n"
+    assert missing.stderr == "error: topic scores has no record with key 'k9'\n"
     deleted = run("get", "scores", "k2")
     assert (deleted.exit_code, deleted.stdout) == (1, "")
     assert "was deleted by offset 6 of partition 0" in deleted.stderr
     shown = run("get", "scores", "k2", "--json")
     assert shown.exit_code == 1
     assert _lines(shown)[0]["value"] is None
-    assert run("get", "scores", "!", "--base64").exit_code == 2
+    assert run("get", "scores", "!", "--key-encoding", "base64").exit_code == 2
 
 
 def test_explain_tells_what_became_of_a_record(run: Run) -> None:
     superseded = run("explain", "scores", "--offset", "0")
     assert "scores-0 offset 0: superseded by offset 9" in superseded.stdout
-    assert "compaction  can take it: at its next pass" in superseded.stdout
+    assert "compaction  can remove it: at its next pass" in superseded.stdout
     assert "cleanup.policy=compact" in superseded.stdout
     newest = run("explain", "scores", "--key", "k1")
     assert "scores-0 offset 9: newest value of its key" in newest.stdout
     (record,) = _lines(run("explain", "scores", "--key", "k2", "--json"))
     assert (record["offset"], record["is_tombstone"]) == (6, True)
     assert record["compaction"]["blocks"][0]["rule"] == "delete.retention.ms"
-    assert "no record of key 'k9'" in run("explain", "scores", "--key", "k9").stderr
+    assert "no record with key 'k9'" in run("explain", "scores", "--key", "k9").stderr
     assert run("explain", "scores", "--key", "k1", "--offset", "1").exit_code == 2
     assert "no record has offset 99" in run("explain", "scores", "--offset", "99").stderr
 
 
-def test_explain_lists_all_segments(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
+def test_explain_lists_all_segments(run: Run) -> None:
     result = run("explain", "visits:1")
     assert result.exit_code == 0
-    assert [line.split()[:2] for line in result.stdout.splitlines()[1:]] == [
+    rows = [line.split() for line in result.stdout.splitlines() if not line.startswith(" ")]
+    assert [row[:2] for row in rows[1:]] == [
         ["visits-1", "0"],
         ["visits-1", "1"],
         ["visits-1", "2"],
@@ -265,6 +266,44 @@ def test_forecast_shows_what_goes_when_under_which_policy(run: Run, data: Path) 
     assert _offsets(data, "visits", 1) == [0, 1]
 
 
+def test_the_store_of_several_disks_is_one(tmp_path: Path) -> None:
+    disks = [tmp_path / "one", tmp_path / "two"]
+    with varve.open(disks, maintain=False) as store:
+        topic = store.create_topic("t", partitions=4, settings={"cleanup.policy": "compact"})
+        for number in range(40):
+            topic.append(key=f"k{number}", value=f"v{number}")
+    where = ["-d", str(disks[0]), "-d", str(disks[1])]
+    for command in (["clean", "--roll"], ["explain", "t"], ["forecast"], ["audit"], ["check"]):
+        result = CliRunner().invoke(app, [*command, *where])
+        assert result.exit_code == 0, result.output
+    environment = {"VARVE_DIR": f"{disks[0]}:{disks[1]}"}
+    for number in range(40):
+        found = CliRunner().invoke(app, ["get", "t", f"k{number}"], env=environment)
+        assert found.stdout == f"v{number}\n"
+
+
+def test_metrics_are_printed_as_json_lines(run: Run) -> None:
+    labels = {"partition": "0", "topic": "scores"}
+    end = {"type": "metric", "name": "varve_log_end_offset", "labels": labels, "value": 10.0}
+    assert end in _lines(run("metrics", "--json"))
+
+
+def test_without_a_directory_the_remedy_names_the_ways_to_give_one(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("VARVE_DIR", raising=False)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    result = CliRunner().invoke(app, ["get", "scores", "k1"])
+    assert result.exit_code == 2
+    assert "--dir or VARVE_DIR" in result.stderr
+    copy = shutil.copytree(data, elsewhere / "varve-data", ignore=shutil.ignore_patterns("else*"))
+    assert CliRunner().invoke(app, ["get", "scores", "k1"]).stdout == "v9\n"
+    monkeypatch.setenv("VARVE_DIR", str(copy / "none"))
+    assert CliRunner().invoke(app, ["get", "scores", "k1"]).exit_code == 1
+
+
 def test_metrics_are_printed_as_prometheus_reads_them(run: Run) -> None:
     result = run("metrics")
     assert result.exit_code == 0
@@ -279,7 +318,7 @@ def test_a_dry_run_leaves_to_compaction_what_is_decided_after_it(run: Run, data:
     with varve.open(data, maintain=False) as store:
         store.alter_topic("scores", {"cleanup.policy": "compact,delete", "retention.ms": "1"})
     result = run("clean", "scores", "--dry-run")
-    assert "1 segment from offset 0 on, past retention by now: decided after" in result.stdout
+    assert "1 segment from offset 0 on, past retention: decided after" in result.stdout
     assert "would be deleted" not in result.stdout
     (told,) = _lines(run("clean", "scores", "--dry-run", "--json"))
     assert told["expiry"] is None
@@ -333,19 +372,19 @@ def test_a_forecast_whose_bars_would_be_the_same_is_one_line(run: Run) -> None:
     ],
 )
 def test_a_change_is_told_as_more_or_less(before: int, after: int, text: str) -> None:
-    assert show_change(before, after) == text
+    assert format_change(before, after) == text
 
 
 @pytest.mark.parametrize("command", ["clean", "metrics"])
 def test_a_path_that_is_no_log_directory_is_told_as_what_it_is(data: Path, command: str) -> None:
     def complaint(path: Path) -> str:
-        result = CliRunner().invoke(app, [command, str(path)])
+        result = CliRunner().invoke(app, [command, "--dir", str(path)])
         assert result.exit_code == 1
         return str(result.stderr)
 
     missing = complaint(data / "none")
     assert "--dir or VARVE_DIR" not in missing
-    assert "varve log create TOPIC --dir" in missing
+    assert "varve topic create TOPIC --dir" in missing
     assert "it is a file" in complaint(data / "meta.properties")
     partition = complaint(data / "scores-0")
     assert "directory of one partition" in partition
@@ -359,15 +398,14 @@ def test_an_offset_beyond_the_log_is_told_with_those_there_are(run: Run, data: P
     assert "TOPIC:PARTITION, from visits:0 to visits:1" in several.stderr
 
 
-def test_get_takes_a_partition_with_the_topic(run: Run) -> None:
-    assert run("get", "scores:0", "k1").stdout == "v9\n"
-    assert run("get", "scores:0", "k1", "--partition", "1").exit_code == 2
-    assert "no partition 3" in run("get", "scores:3", "k1").stderr
+def test_get_looks_in_one_partition(run: Run) -> None:
+    assert run("get", "scores", "k1", "-p", "0").stdout == "v9\n"
+    assert "no partition 3" in run("get", "scores", "k1", "-p", "3").stderr
 
 
 def test_a_removed_record_leads_to_the_audit(run: Run) -> None:
     run("clean", "scores")
-    assert "`varve audit` of scores:0" in run("explain", "scores", "--offset", "0").stdout
+    assert "`varve audit scores:0`" in run("explain", "scores", "--offset", "0").stdout
 
 
 def test_a_held_segment_is_explained_without_a_time_of_retry(run: Run, data: Path) -> None:
@@ -380,15 +418,17 @@ def test_a_held_segment_is_explained_without_a_time_of_retry(run: Run, data: Pat
 
 def test_configure_warns_of_records_without_a_key(run: Run, data: Path) -> None:
     def configure(*arguments: str) -> Any:
-        return CliRunner().invoke(app, ["log", "configure", *arguments, "--dir", str(data)])
+        return CliRunner().invoke(app, ["topic", "alter", *arguments, "--dir", str(data)])
 
-    result = configure("visits", "cleanup.policy=compact")
+    result = configure("visits", "-s", "cleanup.policy=compact")
     assert result.exit_code == 0
     assert "compaction removes those without a key" in result.stderr
-    assert configure("visits", "cleanup.policy=compact").stderr == ""
-    both = configure("visits", "retention.ms=5", "--reset", "retention.ms")
+    assert configure("visits", "-s", "cleanup.policy=compact").stderr == ""
+    both = configure("visits", "-s", "retention.ms=5", "--unset", "retention.ms")
     assert both.exit_code == 2
-    wrong = configure("visits", "cleanup.policy=eat").stderr
+    wrong = configure("visits", "-s", "cleanup.policy=eat").stderr
     assert "is 'eat'" in wrong
-    lags = configure("visits", "min.compaction.lag.ms=9", "max.compaction.lag.ms=8").stderr
+    lags = configure(
+        "visits", "-s", "min.compaction.lag.ms=9", "-s", "max.compaction.lag.ms=8"
+    ).stderr
     assert "LogSettings" not in lags

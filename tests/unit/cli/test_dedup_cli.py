@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 import varve
 from varve.cli.main import app
@@ -71,11 +71,11 @@ def test_a_second_run_goes_on(place: Path) -> None:
 
 
 def test_policies_have_their_topics(place: Path) -> None:
-    arguments = ("--late", "side:aside", "--null", "drop", "--name", "strict")
+    arguments = ("--late", "side:aside", "--no-id", "drop", "--name", "strict")
     run("dedup", "run", "orders", "--to", "once", *RULES, *arguments, "-d", str(place))
     assert committed(place, "once") == [b"0", b"1000", b"900000"]
     assert committed(place, "aside") == [b"1500"]
-    found = run("dedup", "stats", "strict", "-d", str(place), "--json")
+    found = run("dedup", "status", "strict", "-d", str(place), "--json")
     assert lines(found)[0]["output"] == "once"
 
 
@@ -87,12 +87,12 @@ def test_other_rules_need_another_name(place: Path) -> None:
     assert failed.stderr.count("error:") == 1
 
 
-def test_stats_tell_the_state_as_well(place: Path) -> None:
+def test_status_shows_the_state_as_well(place: Path) -> None:
     run("dedup", "run", "orders", "--to", "once", *RULES, "-d", str(place))
-    result = run("dedup", "stats", "once", "-d", str(place))
+    result = run("dedup", "status", "once", "-d", str(place))
     assert result.stdout.startswith("orders to once by key, 600000 ms before")
-    assert "1 of 2 partitions: nothing committed yet" in result.stderr
-    row = lines(run("dedup", "stats", "once", "-d", str(place), "--json"))[0]
+    assert "1 of 2 partitions have committed nothing yet" in result.stderr
+    row = lines(run("dedup", "status", "once", "-d", str(place), "--json"))[0]
     assert (row["position"], row["ids"], row["kept"]) == (6, 3, 3)
     assert row["segments"] >= 1
     assert row["bytes"] > 0
@@ -121,45 +121,27 @@ def test_a_record_is_explained(place: Path) -> None:
     sentence = run("dedup", "explain", "once", "-d", str(place), "--offset", "5").stdout
     assert "late, more than 5m behind the newest record" in sentence
     # Policies may have been others when it was read: what is told of its fate says by which.
-    assert sentence.rstrip().endswith("if the rules were those of the last commit")
-    assert explain(4)["text"].endswith("if the rules were those of the last commit")
-    assert "last commit" not in explain(0)["text"] + told["text"]
-
-
-def test_a_plan_needs_no_store(place: Path) -> None:
-    arguments = ("--window", "1d", "--lateness", "1h", "--rate", "1000", "--partitions", "4")
-    (plan,) = lines(run("dedup", "explain", *arguments, "--json"))
-    assert plan["retention_ms"] == 25 * 3_600_000 + 1
-    assert plan["segment_ms"] == 2 * 24 * 3_600_000 + 1
-    assert plan["ids"] == round(1_000 * (plan["retention_ms"] + plan["segment_ms"]) / 1_000)
-    assert "two cells for each record" in run("dedup", "explain", *arguments).stdout
-    run("dedup", "run", "orders", "--to", "once", *RULES, "-d", str(place))
-    (known,) = lines(run("dedup", "explain", "once", "-d", str(place), "--json"))
-    assert known["retention_ms"] == 15 * 60_000 + 1
-    # Two segments at a time in each partition; one of them has committed nothing yet.
-    assert known["live_segments"] == 4
+    assert sentence.rstrip().endswith("by the current rules")
+    assert explain(4)["text"].endswith("by the current rules")
+    assert "current rules" not in explain(0)["text"] + told["text"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("explain",), "name a deduplication, or give the --window"),
-        (("explain", "--window", "1h", "--offset", "3"), "--offset is of a deduplication"),
-        (("stats", "nothing"), "has no deduplication 'nothing'"),
+        (("status", "nothing"), "has no deduplication 'nothing'"),
         (("run", "nowhere", "--to", "once", *RULES), "nowhere"),
         (("run", "orders", "--to", "orders", *RULES), "cannot be read and written"),
-        (("run", "orders", "--to", "once", "--by", "key", "--window", "soon"), "is not a duration"),
+        (("run", "orders", "--to", "once", "--by", "key", "--window", "soon"), "not a duration"),
         (("run", "orders", "--to", "once", "--by", "key", "--before", "1m"), "--window is missing"),
-        (("explain", "--window", "1h", "--rate", "inf"), "is no number of records"),
-        (("explain", "--window", "1h", "--rate", "1e300"), "is no number of records"),
-        (("run", "orders", "--to", "once", *RULES, "-X", "a=b"), "go with --bootstrap-server"),
-        (("run", "orders", "--to", "once", *RULES, "-b", "localhost:1"), "not both"),
+        (("run", "orders", "--to", "once", *RULES, "-X", "a=b"), "name a broker"),
+        (("run", "orders", "--to", "once", *RULES, "-b", "localhost:1"), "name a broker"),
     ],
 )
 def test_mistakes_are_told_in_a_line(place: Path, arguments: tuple[str, ...], told: str) -> None:
-    directory = () if "explain" in arguments else ("-d", str(place))
-    failed = run("dedup", *arguments, *directory, code=1)
-    assert told in " ".join(failed.stderr.split())
+    result = CliRunner().invoke(app, ["dedup", *arguments, "-d", str(place)])
+    assert result.exit_code in (1, 2)
+    assert told in " ".join(result.stderr.split())
 
 
 @pytest.fixture(scope="module")
@@ -173,15 +155,15 @@ def test_broker_and_directory_options_count_before_the_environment(
 ) -> None:
     file = tmp_path / "client.properties"
     file.write_text("bootstrap.servers=127.0.0.1:1\n")
-    environment = {"VARVE_DIR": str(tmp_path / "elsewhere"), "VARVE_CLIENT_CONFIG": str(file)}
+    environment = {"VARVE_DIR": str(tmp_path / "elsewhere"), "VARVE_COMMAND_CONFIG": str(file)}
     for where in (("-d", str(place)), ("-b", kit.bootstrap)):
-        result = CliRunner().invoke(app, ["dedup", "stats", "nothing", *where], env=environment)
+        result = CliRunner().invoke(app, ["dedup", "status", "nothing", *where], env=environment)
         assert "has no deduplication 'nothing'" in " ".join(result.stderr.split())
 
 
 def test_a_broker_is_as_good_as_a_directory(kit: KafkaKit, tmp_path: Path) -> None:
-    broker = ("--bootstrap-server", kit.bootstrap)
-    run("topic", "create", "orders", "--partitions", "2", "--broker", kit.bootstrap)
+    broker = ("--bootstrap", kit.bootstrap)
+    run("topic", "create", "orders", "--partitions", "2", "--bootstrap", kit.bootstrap)
     kit.store.topic("orders").append_batch(batch_of(COPIES), 0)
     state = ("--state", str(tmp_path / "ids"))
     given = ("dedup", "run", "orders", "--to", "once", *RULES, *broker, *state, "--json")
@@ -189,12 +171,12 @@ def test_a_broker_is_as_good_as_a_directory(kit: KafkaKit, tmp_path: Path) -> No
     assert lines(run(*given))[-1]["records"] == 0
     found = kit.store.topic("once").read(isolation="read_committed")
     assert [one.value for one in found] == [b"0", b"1000", b"900000", b"900000", b"1500"]
-    row = lines(run("dedup", "stats", "once", *broker, *state, "--json"))[0]
+    row = lines(run("dedup", "status", "once", *broker, *state, "--json"))[0]
     assert (row["position"], row["lag"], row["ids"]) == (6, 0, 3)
     told = run("dedup", "explain", "once", *broker, "--offset", "2").stdout
     assert "a duplicate of offset 0" in told
     failed = run(*given, "-X", "nonsense=1", code=1)
-    assert "nonsense is nothing that this client knows" in " ".join(failed.stderr.split())
+    assert "client setting nonsense is not supported here" in " ".join(failed.stderr.split())
 
 
 def _signal_after(kit: KafkaKit, topic: str, number: int) -> threading.Thread:
@@ -218,7 +200,7 @@ def _signal_after(kit: KafkaKit, topic: str, number: int) -> threading.Thread:
 
 
 def test_following_ends_in_order_by_a_signal(kit: KafkaKit, tmp_path: Path) -> None:
-    run("topic", "create", "clicks", "--broker", kit.bootstrap)
+    run("topic", "create", "clicks", "--bootstrap", kit.bootstrap)
     kit.store.topic("clicks").append_batch(batch_of(COPIES))
     given = ("clicks", "--to", "clicks-once", *RULES, "--state", str(tmp_path), "--follow")
     thread = _signal_after(kit, "clicks-once", signal.SIGTERM)
@@ -228,14 +210,14 @@ def test_following_ends_in_order_by_a_signal(kit: KafkaKit, tmp_path: Path) -> N
 
 
 def test_an_interrupt_leaves_what_is_committed(kit: KafkaKit, tmp_path: Path) -> None:
-    run("topic", "create", "views", "--broker", kit.bootstrap)
+    run("topic", "create", "views", "--bootstrap", kit.bootstrap)
     for number in range(60):
         kit.store.topic("views").append_batch(batch_of([(b"%d" % number, number)]))
     given = ("views", "--to", "views-once", *RULES, "--state", str(tmp_path), "-b", kit.bootstrap)
     thread = _signal_after(kit, "views-once", signal.SIGINT)
     result = run("dedup", "run", *given, "--chunk-bytes", "1", code=130)
     thread.join()
-    assert "the next run goes on" in result.stderr
+    assert "the next run continues" in result.stderr
     run("dedup", "run", *given)
     found = kit.store.topic("views-once").read(isolation="read_committed")
     assert [one.value for one in found] == [b"%d" % number for number in range(60)]

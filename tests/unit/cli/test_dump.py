@@ -6,25 +6,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
-from typer.testing import CliRunner, Result
+from click.testing import CliRunner, Result
 
 import varve
 from tests.check_builder import ROOT, build_store
-from varve.cli.dump import command, dump_paths
-from varve.cli.dump_entry import DumpOptions
-from varve.cli.dump_formats import TextFormat
-from varve.cli.record_decoders import Decoder, decode_text
+from varve.cli.dump.files import dump_paths
+from varve.cli.dump.records import DumpOptions
+from varve.cli.dump.text import DumpDecoder, TextFormat, decode_text
+from varve.cli.main import app
 from varve.disk import RealFileSystem
 from varve.embedded.topic_table import TOPICS_FILE
 from varve.records import Record, build_batch
 
-app = typer.Typer()
-app.command()(command)
-
 
 def run(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+    return CliRunner().invoke(app, ["dump", *map(str, arguments)])
 
 
 def objects(result: Result) -> list[dict[str, Any]]:
@@ -93,7 +89,7 @@ def test_evidence_is_left_to_the_audit(tmp_path: Path) -> None:
     result = run(tmp_path)
     assert result.exit_code == 0
     assert result.stdout == ""
-    expected = f"Passing over {path}: evidence of removals, `varve audit` reads it\n"
+    expected = f"Skipping {path}: evidence of removals, `varve audit` reads it\n"
     assert result.stderr == expected
 
 
@@ -112,18 +108,33 @@ def test_files_are_accepted_as_kafkas_tool_takes_them(store: Path) -> None:
     assert run("--files", f"{first},{second}").stdout == run(first, second).stdout
 
 
+@pytest.mark.parametrize(
+    ("option", "alias"),
+    [
+        ("--records", "--deep-iteration"),
+        ("--values", "--print-data-log"),
+        ("--verify-index", "--verify-index-only"),
+        ("--sanity-check", "--index-sanity-check"),
+    ],
+)
+def test_options_have_the_names_of_kafkas_tool_too(store: Path, option: str, alias: str) -> None:
+    partition = store / "orders-0"
+    assert run(alias, partition).stdout == run(option, partition).stdout
+    assert alias not in run("--help").stdout
+
+
 def test_nothing_to_dump_is_wrong_usage() -> None:
     assert run().exit_code == 2
 
 
 def test_keys_and_values_are_printed_when_asked(data_file: Path) -> None:
-    lines = run("--print-data-log", data_file).stdout.splitlines()
+    lines = run("--values", data_file).stdout.splitlines()
     assert lines[3].endswith('sequence: -1 headerKeys: [h] key: k payload: {"a": 1}')
     assert lines[5].endswith("keySize: -1 valueSize: -1 sequence: -1 headerKeys: []")
 
 
 def test_record_metadata_can_be_left_out(data_file: Path) -> None:
-    lines = run("--print-data-log", "--skip-record-metadata", data_file).stdout.splitlines()
+    lines = run("--values", "--skip-record-metadata", data_file).stdout.splitlines()
     assert lines[3] == '| key: k payload: {"a": 1}'
 
 
@@ -135,18 +146,18 @@ def test_a_decoder_implies_printing(data_file: Path) -> None:
 @pytest.mark.parametrize(
     ("decoder", "data", "text"),
     [
-        (Decoder.UTF_8, b"\xc3\xa4\xff", "ä�"),
-        (Decoder.HEX, b"\x00\xff", "00ff"),
-        (Decoder.BASE64, b"\x00\xff", "AP8="),
-        (Decoder.JSON, b'{ "a" : [1, "\xc3\xa4"] }', '{"a":[1,"ä"]}'),
-        (Decoder.JSON, b"{", "<not json: 7b>"),
-        (Decoder.INT, b"\xff\xff\xff\xfe", "-2"),
-        (Decoder.INT, b"\x01", "<not int: 01>"),
-        (Decoder.LONG, b"\x00" * 7 + b"\x07", "7"),
+        (DumpDecoder.UTF_8, b"\xc3\xa4\xff", "ä�"),
+        (DumpDecoder.HEX, b"\x00\xff", "00ff"),
+        (DumpDecoder.BASE64, b"\x00\xff", "AP8="),
+        (DumpDecoder.JSON, b'{ "a" : [1, "\xc3\xa4"] }', '{"a":[1,"ä"]}'),
+        (DumpDecoder.JSON, b"{", "<not json: 7b>"),
+        (DumpDecoder.INT, b"\xff\xff\xff\xfe", "-2"),
+        (DumpDecoder.INT, b"\x01", "<not int: 01>"),
+        (DumpDecoder.LONG, b"\x00" * 7 + b"\x07", "7"),
     ],
 )
 def test_decoders_show_bytes_and_name_what_does_not_fit(
-    decoder: Decoder, data: bytes, text: str
+    decoder: DumpDecoder, data: bytes, text: str
 ) -> None:
     assert decode_text(decoder, data) == text
 
@@ -161,7 +172,7 @@ def test_damage_is_named_and_the_next_file_follows(data_file: Path, store: Path)
     data = bytearray(data_file.read_bytes())
     data[70] ^= 1
     data_file.write_bytes(bytes(data) + b"\0" * 20)
-    result = run("--deep-iteration", data_file, data_file.parent / "missing", store)
+    result = run("--records", data_file, data_file.parent / "missing", store)
     assert result.exit_code == 1
     assert "isvalid: false" in result.stdout
     assert f"{data_file}: position 0: the batch's CRC-32C" in result.stderr
@@ -189,16 +200,16 @@ def test_damaged_small_files_are_named(tmp_path: Path) -> None:
 
 
 def test_json_has_an_object_for_every_batch_record_and_entry(store: Path) -> None:
-    result = run("--json", "--print-data-log", store)
+    result = run("--json", "--values", store)
     documents = objects(result)
-    kinds = {document["kind"] for document in documents}
-    assert kinds == {
+    types = {document["type"] for document in documents}
+    assert types == {
         *("file", "logStart", "batch", "record", "offsetIndexEntry", "timeIndexEntry"),
         *("abortedTransaction", "producer", "leaderEpoch", "checkpoint", "partitionMetadata"),
         *("directoryMetadata", "cleanShutdown", "appendTimes"),
     }
-    batches = [document for document in documents if document["kind"] == "batch"]
-    records = [document for document in documents if document["kind"] == "record"]
+    batches = [document for document in documents if document["type"] == "batch"]
+    records = [document for document in documents if document["type"] == "record"]
     assert sum(batch["count"] for batch in batches) == len(records) == 104
     assert records[0]["key"] == "k0"
     markers = [record for record in records if "controlType" in record]
@@ -209,8 +220,8 @@ def test_json_has_problems_in_their_place(data_file: Path) -> None:
     data_file.write_bytes(data_file.read_bytes()[:-3] + b"\x01\x02\x03")
     result = run("--json", data_file)
     assert result.exit_code == 1
-    kinds = [document["kind"] for document in objects(result)]
-    assert kinds == ["file", "logStart", "batch", "batch", "problem"]
+    types = [document["type"] for document in objects(result)]
+    assert types == ["file", "logStart", "batch", "batch", "problem"]
     assert objects(result)[-1]["position"] == 81
 
 
@@ -218,11 +229,11 @@ def test_indexes_can_be_checked_without_listing_them(store: Path) -> None:
     partition = store / "orders-0"
     index = partition / "00000000000000000029.index"
     times = partition / "00000000000000000029.timeindex"
-    assert run("--verify-index-only", index, times).stdout.splitlines() == [
+    assert run("--verify-index", index, times).stdout.splitlines() == [
         f"Dumping {index}",
         f"Dumping {times}",
     ]
-    sane = run("--index-sanity-check", index, times)
+    sane = run("--sanity-check", index, times)
     assert f"{index} passed sanity check." in sane.stdout
     assert f"{times} passed sanity check." in sane.stdout
 
@@ -230,7 +241,7 @@ def test_indexes_can_be_checked_without_listing_them(store: Path) -> None:
 def test_an_index_that_cannot_be_true_fails_its_sanity_check(store: Path, tmp_path: Path) -> None:
     index = tmp_path / "00000000000000000029.index"
     index.write_bytes((store / "orders-0" / index.name).read_bytes()[:-3])
-    result = run("--index-sanity-check", index)
+    result = run("--sanity-check", index)
     assert result.exit_code == 1
     assert "not a multiple of the entry size" in result.stderr
 
@@ -255,10 +266,10 @@ def test_a_metadata_snapshot_is_read_as_data(data_file: Path) -> None:
     assert "KRaft bootstrap snapshot\n" in run(bootstrap).stdout
 
 
-def test_every_kind_and_field_of_the_json_is_documented(store: Path) -> None:
+def test_every_type_and_field_of_the_json_is_documented(store: Path) -> None:
     page = (Path(__file__).parents[3] / "docs" / "dump-json.md").read_text()
-    for document in objects(run("--json", "--print-data-log", store)):
-        for name in (document["kind"], *document):
+    for document in objects(run("--json", "--values", store)):
+        for name in (document["type"], *document):
             assert f"`{name}`" in page
 
 
@@ -275,7 +286,7 @@ def test_an_output_that_fails_is_not_taken_for_a_broken_file(data_file: Path) ->
     errors = io.StringIO()
     format = TextFormat(_Leaving(), errors)
     with pytest.raises(BrokenPipeError):
-        dump_paths(RealFileSystem(), [str(data_file)], DumpOptions(), format, print)
+        dump_paths(RealFileSystem(), [str(data_file)], DumpOptions(), format)
     assert errors.getvalue() == ""
 
 
@@ -285,5 +296,5 @@ def test_the_table_of_topics_is_shown(tmp_path: Path) -> None:
     path = tmp_path / "data" / TOPICS_FILE
     assert "topic: orders topicId: " in run(path).stdout
     (_, topic) = objects(run("--json", path))
-    assert (topic["kind"], topic["topic"], topic["partitions"]) == ("topic", "orders", 3)
+    assert (topic["type"], topic["topic"], topic["partitions"]) == ("topic", "orders", 3)
     assert topic["settings"] == {"segment.bytes": "1000"}

@@ -5,19 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
-from typer.testing import CliRunner, Result
+from click.testing import CliRunner, Result
 
 from varve.cleaning.key_index.builder import build_key_index
-from varve.cli.dump import command
+from varve.cli.main import app
 from varve.commit_log import SegmentFiles
 from varve.commit_log.segment import Segment
 from varve.commit_log.transaction_index import AbortedTransaction
 from varve.disk import RealFileSystem
 from varve.records import Record, build_batch, end_transaction_marker
-
-app = typer.Typer()
-app.command()(command)
 
 NAME = "00000000000000000040"
 BATCHES = [
@@ -35,7 +31,7 @@ BATCHES = [
 
 
 def _dump(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+    return CliRunner().invoke(app, ["dump", *map(str, arguments)])
 
 
 @pytest.fixture
@@ -81,7 +77,7 @@ def test_json_names_its_objects(index: Path) -> None:
     found: list[dict[str, Any]] = [
         json.loads(line) for line in _dump("--json", index).stdout.splitlines()
     ]
-    kinds = [one["kind"] for one in found]
+    kinds = [one["type"] for one in found]
     assert kinds == ["file", "keyIndex"] + ["keyEntry"] * 2 + ["keyBatch"] * 3 + ["keyMark"] * 2
     assert len(found[2]["keyHash"]) == 32
     assert [one["isTombstone"] for one in sorted(found[2:4], key=lambda e: e["offset"])] == [

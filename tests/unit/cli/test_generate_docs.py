@@ -1,46 +1,46 @@
-from enum import StrEnum
+"""The generated pages have what the declarations say."""
+
 from pathlib import Path
-from typing import Annotated
 
+import click
 import pytest
-import typer
 
+from varve.cli.command import CommandGroup, command
 from varve.cli.generate_docs import commands_page, configuration_page, main
 
 
-class Shape(StrEnum):
-    ROUND = "round"
-    SQUARE = "square"
+@command(examples=("varve log read orders -n 3",))
+@click.argument("topic", metavar="TOPIC")
+@click.argument("files", metavar="[FILE...]", nargs=-1)
+@click.option("-n", "--limit", default=5, help="At most | this many.")
+@click.option("--shape", type=click.Choice(["round", "square"]), default="round", help="How.")
+@click.option("--name", multiple=True, help="A name.")
+@click.option("--json/--text", "is_json", help="For machines.")
+def _read(**parameters: object) -> None:
+    """Read records.
+
+    As many as
+    there are.
+    """
 
 
-def _application() -> typer.Typer:
-    application = typer.Typer(help="All of it.")
-    group = typer.Typer(help="Things about logs.")
-    application.add_typer(group, name="log")
-
-    @group.command()
-    def read(
-        topic: Annotated[str, typer.Argument(help="Which topic.")],
-        limit: Annotated[int, typer.Option("--limit", "-n", help="At most | this many.")] = 5,
-        shape: Annotated[Shape, typer.Option(help="How.")] = Shape.ROUND,
-        as_json: Annotated[bool, typer.Option("--json/--text", help="For machines.")] = False,
-    ) -> None:
-        """Read records."""
-
-    @application.command(hidden=True)
-    def secret() -> None:
-        """Not for the page."""
-
-    return application
+def _application() -> CommandGroup:
+    log = CommandGroup({"read": _read}, help="Things about logs.")
+    secret = click.Command("secret", help="Not for the page.", hidden=True)
+    return CommandGroup({"log": log, "secret": secret}, help="All of it.")
 
 
 def test_every_visible_command_has_a_section_with_its_parameters() -> None:
     page = commands_page(_application())
-    assert "## `varve log read`\n\nRead records.\n" in page
-    assert "| `TOPIC` | required | Which topic. |" in page
-    assert "| `--limit`, `-n` | `5` | At most \\| this many. |" in page
+    assert "## `varve log read`\n\nRead records.\n\nAs many as\nthere are.\n" in page
+    assert "| `TOPIC` | required |" in page
+    assert "| `[FILE...]` |  |" in page
+    assert "| `-n`, `--limit` | `5` | At most \\| this many. |" in page
     assert "| `--shape` | `round` | How. |" in page
+    assert "| `--name`, may be repeated |  | A name. |" in page
     assert "| `--json` / `--text` |  | For machines. |" in page
+    assert "```sh\nvarve log read orders -n 3\n```" in page
+    assert "Commands: `read`." in page
     assert "secret" not in page
     assert "completion" not in page
 

@@ -6,9 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from click.testing import CliRunner, Result
 
 import varve
+from varve.cli import options
+from varve.cli.job_query import position_options
 from varve.cli.main import app
 from varve.foundation.errors import Unavailable
 from varve.foundation.settings import GivenValue
@@ -29,7 +31,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         topic = store.create_topic("orders", settings=settings)
         for number in range(10):
             topic.append(key=f"k{number}", value=f"value {number}")
-    assert CliRunner().invoke(app, ["tier", "copy", str(path / "data"), "--roll"]).exit_code == 0
+    assert (
+        CliRunner().invoke(app, ["tier", "copy", "-d", str(path / "data"), "--roll"]).exit_code == 0
+    )
     with varve.open(path / "data", maintain=False) as store:
         for number in range(10):
             store.topic("orders").append(key=f"k{number}", value=f"newer {number}")
@@ -63,8 +67,11 @@ def test_a_tier_must_be_named() -> None:
 def test_what_the_source_would_refuse_is_refused_before_spark_starts(place: Path) -> None:
     data = str(place / "data")
     wrong = run("query", "orders", "--dir", data, "--from", "x")
-    assert wrong.exit_code == 1
-    assert "startingOffset" in wrong.stderr
+    assert wrong.exit_code == 2
+    assert "is not a position" in wrong.stderr
+    torn = run("query", "orders", "--dir", data, "--to", '{"0": "x"}')
+    assert torn.exit_code == 2
+    assert "is not a table of offsets by partition" in torn.stderr
     unknown = run("query", "orders", "--dir", data, "--option", "no.such=1")
     assert "no.such" in unknown.stderr
 
@@ -83,6 +90,54 @@ def test_the_estimate_tells_what_both_tiers_give(place: Path) -> None:
     assert json.loads(remote.stdout)["hot_bytes"] == 0
     table = run("query", "orders", "--dir", str(place / "data"), "--estimate")
     assert "from the object store" in table.stdout
+
+
+def test_positions_of_a_range_become_options_of_the_source() -> None:
+    def option(text: str) -> dict[str, str]:
+        return position_options("starting", options.POSITIONS.convert(text, None, None))
+
+    assert option("beginning") == {"startingOffset": "earliest"}
+    assert option("end") == {"startingOffset": "latest"}
+    assert option("17") == {"startingOffset": "17"}
+    assert option("1970-01-02") == {"startingTimestamp": "86400000"}
+    assert option("@5") == {"startingTimestamp": "5"}
+    assert option('{"0": 5, "3": 7}') == {"startingOffset": '{"0": 5, "3": 7}'}
+    assert position_options("ending", None) == {}
+
+
+def test_the_estimate_is_of_the_range(place: Path) -> None:
+    data = str(place / "data")
+    whole = run("query", "orders", "--dir", data, "--estimate", "--json")
+    part = run("query", "orders", "--dir", data, "--from", "10", "--estimate", "--json")
+    assert json.loads(part.stdout)["cold_bytes"] == 0
+    assert json.loads(whole.stdout)["type"] == "estimate"
+
+
+def test_the_store_of_a_directory_beats_the_environment_and_a_flag_beats_both(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VARVE_TIER_URL", "file:/nowhere")
+    words = ("query", "orders", "--estimate", "--json")
+    beside = run(*words, "--dir", str(place / "data"))
+    assert json.loads(beside.stdout)["cold_bytes"] > 0
+    monkeypatch.setenv("VARVE_DIR", "/nowhere")
+    explicit = run(*words, "--store", f"file:{place / 'data.cold'}")
+    assert json.loads(explicit.stdout)["hot_bytes"] == 0
+
+
+def test_a_deduplication_takes_before_and_after_without_a_window() -> None:
+    words = ("dedup", "in", "--to", "out", "--by", "key", "--checkpoint", "c", "--store", "file:/s")
+    both = run(*words, "--before", "1h", "--after", "1m")
+    assert "--dir is missing: the log directory of the output topic" in both.stderr
+    half = run(*words, "--before", "1h")
+    assert "--window is missing" in half.stderr
+
+
+def test_jobs_at_intervals_are_those_of_one_directory(place: Path) -> None:
+    data = str(place / "data")
+    refused = run("due", "--dir", data, "--dir", str(place))
+    assert refused.exit_code == 2
+    assert "give one --dir" in refused.stderr
 
 
 def test_a_topic_that_is_not_there_is_named(place: Path) -> None:
@@ -116,7 +171,7 @@ def test_without_java_a_query_is_one_line_and_leaves_no_log(
 
 def test_the_commands_are_listed_without_spark() -> None:
     script = (
-        "import sys; from typer.testing import CliRunner; from varve.cli.main import app\n"
+        "import sys; from click.testing import CliRunner; from varve.cli.main import app\n"
         "for asked in sys.argv[1:]:\n"
         "    found = CliRunner().invoke(app, asked)\n"
         "    assert found.exit_code == 0, found.output\n"

@@ -3,14 +3,15 @@
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from click.testing import CliRunner, Result
 
 import varve
 from varve.cleaning.removals.removal import Reason
-from varve.cli.job_compact import choose_topics, print_partitions
+from varve.cli.job import print_compactions
 from varve.cli.main import app
-from varve.disk import RealFileSystem
+from varve.cli.output import Output
 from varve.foundation.errors import InvalidRequest, InvalidSetting, NotFound
+from varve.jobs.compact.job import choose_topics, group_topics
 from varve.jobs.compact.result import PartitionResult
 from varve.tiering.manifest.paths import RemotePath
 
@@ -32,31 +33,45 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def test_all_compacted_topics_of_the_tier_are_meant_where_none_is_named(data: str) -> None:
-    chosen = choose_topics(RealFileSystem(), [], data, {})
+    chosen = choose_topics([], [data], {})
     assert {name: one.min_compaction_lag_ms for name, one in chosen.items()} == {"state": 5}
 
 
 def test_a_setting_given_outranks_that_of_the_directory(data: str) -> None:
     given = {"min.compaction.lag.ms": "7"}
-    assert choose_topics(RealFileSystem(), ["state"], data, given)["state"].is_compacted
-    assert choose_topics(RealFileSystem(), [], data, given)["state"].min_compaction_lag_ms == 7
+    assert choose_topics(["state"], [data], given)["state"].is_compacted
+    assert choose_topics([], [data], given)["state"].min_compaction_lag_ms == 7
     with pytest.raises(InvalidSetting, match=r"no\.such"):
-        choose_topics(RealFileSystem(), [], data, {"no.such": "1"})
+        choose_topics([], [data], {"no.such": "1"})
 
 
 def test_without_a_directory_topics_are_named_and_their_policy_is_compact() -> None:
-    fs = RealFileSystem()
-    assert choose_topics(fs, ["any"], None, {})["any"].is_compacted
-    with pytest.raises(InvalidRequest, match=r"name the topics, or give --dir"):
-        choose_topics(fs, [], None, {})
+    assert choose_topics(["any"], [], {})["any"].is_compacted
+    with pytest.raises(InvalidRequest, match=r"name the topics, or a log directory with --dir"):
+        choose_topics([], [], {})
 
 
 def test_a_topic_that_is_not_there_or_not_compacted_is_refused(data: str) -> None:
     with pytest.raises(NotFound, match=r"no topic 'nope' \(topics: events, local, state\)"):
-        choose_topics(RealFileSystem(), ["nope"], data, {})
+        choose_topics(["nope"], [data], {})
     found = run("events", "--dir", data, "--store", "file:/nowhere")
     assert found.exit_code == 1
     assert "cleanup.policy is delete" in found.stderr.replace("\n", " ")
+
+
+def test_the_newest_table_of_several_directories_counts(tmp_path: Path) -> None:
+    disks = [str(tmp_path / "d1"), str(tmp_path / "d2")]
+    compacted = {"remote.storage.enable": "true", "cleanup.policy": "compact"}
+    with varve.open(disks, maintain=False) as store:
+        store.create_topic("state", settings=compacted)
+    older = (Path(disks[0]) / "varve-topics.json").read_bytes()
+    with varve.open(disks, maintain=False) as store:
+        store.create_topic("second", settings=compacted)
+        store.create_topic("third", settings={**compacted, "segment.bytes": "100000"})
+    (Path(disks[0]) / "varve-topics.json").write_bytes(older)
+    chosen = choose_topics([], disks, {})
+    assert set(chosen) == {"state", "second", "third"}
+    assert [names for _, names in group_topics(chosen)] == [["second", "state"], ["third"]]
 
 
 def test_a_directory_without_any_is_told(tmp_path: Path) -> None:
@@ -66,7 +81,7 @@ def test_a_directory_without_any_is_told(tmp_path: Path) -> None:
 
 
 def test_partitions_are_shown_before_and_after(capsys: pytest.CaptureFixture[str]) -> None:
-    print_partitions(
+    print_compactions(
         [
             PartitionResult(
                 path=RemotePath("c", "state", "id", 3),
@@ -80,7 +95,8 @@ def test_partitions_are_shown_before_and_after(capsys: pytest.CaptureFixture[str
                 note="40% stale, below min.cleanable.dirty.ratio",
                 error="the store is down",
             )
-        ]
+        ],
+        Output(),
     )
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert " ".join(lines[1]) == "state-3 8 1 4.0 KiB 1.0 KiB 75% 40 10"

@@ -4,25 +4,28 @@ import json
 import re
 from pathlib import Path
 
+import click
 import pytest
-import typer
+from click.testing import CliRunner, Result
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from typer.testing import CliRunner, Result
 
 import varve
-from varve.cli.erase_input import find_where, parse_deadline, read_field
-from varve.cli.job_erase import ask_and_run
+from varve.cli.job_erase import ConfirmedErasure, parse_deadline
 from varve.cli.main import app
+from varve.cli.output import Output
+from varve.cli.spark_options import JobSource
 from varve.foundation.errors import InvalidRequest
-from varve.jobs.erase.request import ValueFormat
+from varve.jobs.erase.request import ValueFormat, collect_field
 from varve.jobs.erase.result import ErasureCost, ErasureResult
+from varve.jobs.tasks import LocalRunner
 
 DAY_MS = 86_400_000
 
 
 def run(*arguments: str, **env: str) -> Result:
-    return CliRunner().invoke(app, ["job", "erase", *arguments], env={"COLUMNS": "200", **env})
+    words = ["job", "erase", *arguments, "--yes"]
+    return CliRunner().invoke(app, words, env={"COLUMNS": "200", **env})
 
 
 @pytest.fixture
@@ -60,7 +63,7 @@ def test_a_local_topic_needs_no_spark(data: str, tmp_path: Path) -> None:
     assert "a dry run: nothing was changed" in dry.stdout
     assert read_keys(data).count(b"k1") == 3
     out = tmp_path / "receipt"
-    words = ("--sign-key", str(key), "--receipt", str(out), "--deadline", "30", "--id", "first")
+    words = ("--sign-key", str(key), "--receipt", str(out), "--deadline", "30d", "--id", "first")
     done = run("people", "--dir", data, "--key", "k1", *words, VARVE_SIGN_PASSPHRASE="secret")
     assert done.exit_code == 0, done.output
     assert read_keys(data) == [b"k0", b"k2", b"k3"] * 3
@@ -70,12 +73,12 @@ def test_a_local_topic_needs_no_spark(data: str, tmp_path: Path) -> None:
     document = json.loads((tmp_path / "receipt.json").read_text())
     assert document["records"] == 3
     assert document["deadline_ms"] - document["asked_ms"] == 30 * DAY_MS
-    verify = ("--verify-receipt", str(tmp_path / "receipt.json"), "--public-key", str(public))
-    checked = run(*verify)
+    verify = ["receipt", "verify", str(tmp_path / "receipt.json"), "--public-key", str(public)]
+    checked = CliRunner().invoke(app, verify)
     assert checked.exit_code == 0, checked.output
-    assert "the signature is right; erasure first of people, 3 records" in checked.stdout
+    assert "the signature is valid; erasure first of people, 3 records" in checked.stdout
     (tmp_path / "receipt.json").write_text(json.dumps({**document, "records": 4}))
-    assert run(*verify).exit_code == 1
+    assert CliRunner().invoke(app, verify).exit_code == 1
 
 
 def test_a_field_is_told_as_json(data: str) -> None:
@@ -115,7 +118,7 @@ def test_a_receipt_that_cannot_be_written_is_found_out_before(data: str, tmp_pat
 def test_a_receipt_that_cannot_be_written_after_all_is_told_with_what_was_done(
     data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("varve.cli.job_erase.check_receipt_path", lambda path: None)
+    monkeypatch.setattr("varve.jobs.erase.receipt_files.check_receipt_path", lambda path: None)
     path = str(tmp_path / "none" / "r")
     failed = run("people", "--dir", data, "--key", "k1", "--id", "it", "--receipt", path)
     assert failed.exit_code == 1
@@ -137,20 +140,17 @@ def test_a_store_that_is_open_elsewhere_is_named(data: str) -> None:
     ("arguments", "message"),
     [
         (["people"], "give the keys to erase"),
-        (["--key", "k"], "name the topics"),
         (["nobody", "--key", "k"], "neither in the object store nor on the disk"),
         (["people", "--value", "x"], "--value needs --field"),
-        (["people", "--field", "a", "--value", "x", "--format", "xml"], "none of json, debezium"),
-        (["people", "--key", "k", "--rescan", "no"], "none of full, keys"),
         (["people", "--keys-file", "/nowhere"], "/nowhere: No such file"),
         (["people", "--key", "k", "--sign-key", "/nowhere"], "/nowhere: No such file"),
         (["people", "--key", "hex:x"], "begins with base64: or hex:"),
         (["people", "--key", ""], "--key is empty"),
         (["people", "--field", "email", "--value", ""], "--value is empty"),
-        (["people", "--key", "k", "--asked", "2199-01-01"], "is to come"),
-        (["people", "--key", "k", "--grace", "soon"], "is not a duration"),
+        (["people", "--key", "k", "--requested", "2199-01-01"], "is in the future"),
         (["people", "--key", "k", "--deadline", "soon"], "is not a time"),
-        (["--verify-receipt", "/nowhere"], "needs --public-key"),
+        (["people", "--key", "k", "--deadline", "30"], "write 30d for days"),
+        (["people", "--key", "k", "--report", "r.json"], "erased without Spark"),
     ],
 )
 def test_what_cannot_be_is_named_and_changes_nothing(
@@ -159,6 +159,34 @@ def test_what_cannot_be_is_named_and_changes_nothing(
     refused = run(*arguments, "--dir", data)
     assert refused.exit_code == 1
     assert message in refused.stderr
+    assert len(read_keys(data)) == 12
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--key", "k"], "Missing argument"),
+        (["people", "--field", "a", "--value", "x", "--format", "xml"], "'json', 'debezium'"),
+        (["people", "--key", "k", "--rescan", "no"], "'full', 'keys'"),
+        (["people", "--key", "k", "--grace", "soon"], "is not a duration"),
+        (["people", "--key", "k", "--finish"], "--finish needs --id"),
+    ],
+)
+def test_wrong_usage_is_named_and_changes_nothing(
+    data: str, arguments: list[str], message: str
+) -> None:
+    refused = run(*arguments, "--dir", data)
+    assert refused.exit_code == 2
+    assert message in refused.stderr
+    assert len(read_keys(data)) == 12
+
+
+def test_without_a_terminal_an_erasure_needs_to_be_confirmed(data: str) -> None:
+    words = ["job", "erase", "people", "--dir", data, "--key", "k1"]
+    refused = CliRunner().invoke(app, words)
+    assert refused.exit_code == 1
+    assert "add --yes" in refused.stderr
+    assert refused.stdout == ""
     assert len(read_keys(data)) == 12
 
 
@@ -174,27 +202,32 @@ def test_on_a_terminal_a_no_erases_nothing(monkeypatch: pytest.MonkeyPatch) -> N
     )
     calls: list[bool] = []
 
-    def erase(is_dry: bool) -> ErasureResult:
-        calls.append(is_dry)
+    def erase(*, runner: object, is_dry_run: bool) -> ErasureResult:
+        calls.append(is_dry_run)
         return shown
 
     def refuse(*words: object, **named: object) -> None:
-        raise typer.Abort
+        raise click.Abort
 
-    monkeypatch.setattr(typer, "confirm", refuse)
-    with pytest.raises(typer.Abort):
-        ask_and_run(erase, dry_run=False, is_asked=True)
+    monkeypatch.setattr(click, "confirm", refuse)
+    monkeypatch.setattr(Output, "check_terminal", lambda self, action: None)
+    runner = LocalRunner()
+    with pytest.raises(click.Abort):
+        ConfirmedErasure(erase, Output(), is_dry_run=False, is_confirmed=False).erase(runner)
     assert calls == [True]
-    assert ask_and_run(erase, dry_run=False, is_asked=False) is shown
+    confirmed = ConfirmedErasure(erase, Output(), is_dry_run=False, is_confirmed=True)
+    assert confirmed.erase(runner) is shown
     assert calls == [True, False]
 
 
-def test_a_deadline_is_days_or_a_time_in_utc() -> None:
+def test_a_deadline_is_a_duration_or_a_time_in_utc() -> None:
     assert parse_deadline(None, 5) is None
-    assert parse_deadline("2", 5) == 2 * DAY_MS + 5
+    assert parse_deadline("2d", 5) == 2 * DAY_MS + 5
     assert parse_deadline("1970-01-02T00:00:00Z", 5) == DAY_MS
     assert parse_deadline("1970-01-02T00:00:00", 5) == DAY_MS
-    assert read_field("a.b", ["x"], None, "debezium").format is ValueFormat.DEBEZIUM  # type: ignore[union-attr]  # it is there
+    field = collect_field("a.b", ["x"], None, ValueFormat.DEBEZIUM)
+    assert field is not None
+    assert field.format is ValueFormat.DEBEZIUM
 
 
 def test_a_disk_of_the_store_that_is_left_out_is_asked_for(tmp_path: Path) -> None:
@@ -214,16 +247,34 @@ def test_a_tier_whose_place_is_told_nowhere_is_asked_for(tmp_path: Path) -> None
     words = [word for one in paths for word in ("--dir", one)]
     refused = run("people", *words, "--key", "k1")
     assert refused.exit_code == 1
-    assert "no varve-tier.json of the log directories tells" in refused.stderr
+    assert "no varve-tier.json of the log directories has" in refused.stderr
     place = {"format": 1, "url": "file:/cold", "metadata": "object"}
     (disks[1] / "varve-tier.json").write_text(json.dumps(place))
-    where = find_where("", [], "", paths, None, topics=["people"])
-    assert where.address is not None
-    assert where.address.url == "file:/cold"
+    bucket = JobSource(tuple(disks), "", (), None).find_bucket()
+    assert bucket is not None
+    assert bucket.url == "file:/cold"
 
 
 def test_somewhere_must_be_named(tmp_path: Path) -> None:
-    with pytest.raises(InvalidRequest, match="--store, or a log directory"):
-        find_where("", [], "", [], None)
+    with pytest.raises(InvalidRequest, match="--dir, or an object store with --store"):
+        JobSource((), "", (), None).find_bucket()
     with pytest.raises(InvalidRequest, match="does not exist"):
-        find_where("", [], "", [str(tmp_path / "none")], None)
+        JobSource((tmp_path / "none",), "", (), None).find_bucket()
+
+
+def test_the_mirror_that_a_directory_remembers_is_erased_too(tmp_path: Path) -> None:
+    with varve.open(tmp_path / "data", maintain=False) as store:
+        store.create_topic("people")
+    place = {"format": 1, "url": "file:/cold", "metadata": "object", "mirror": "file:/second"}
+    (tmp_path / "data" / "varve-tier.json").write_text(json.dumps(place))
+    settings = (("a", "1"), ("mirror.b", "2"))
+    directories = (tmp_path / "data",)
+    for url in ("", "file:/cold"):
+        bucket = JobSource(directories, url, settings, None, mirror_url="").find_bucket()
+        assert bucket is not None
+        assert (bucket.mirror_url, bucket.mirror_settings) == ("file:/second", (("b", "2"),))
+        assert bucket.settings == (("a", "1"),)
+        assert bucket.cluster is not None, "that of the directory"
+    alone = JobSource(directories, "", settings, None).find_bucket()
+    assert alone is not None
+    assert alone.mirror_url is None

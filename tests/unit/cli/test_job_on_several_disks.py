@@ -5,20 +5,20 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
+from click.testing import CliRunner, Result
 
 import varve
 from tests.support.snapshot_topic import rows_of
-from varve.cli import job_snapshot, job_table
 from varve.cli.main import app
 from varve.jobs.snapshot.store import open_snapshot
 from varve.jobs.table.catalog import CatalogAddress
 from varve.jobs.tasks import LocalRunner
+from varve.spark import console
 from varve.spark import runner as spark_runner
+from varve.spark.stages import JobReport
 
 KEYS = [f"k{number}" for number in range(12)]
 
@@ -32,7 +32,15 @@ class HereJob:
         return work()
 
     def report(self, rows: int, result: object) -> object:
-        return SimpleNamespace(to_document=lambda: {"rows": rows})
+        return JobReport(
+            job="here",
+            application="here",
+            started_ms=0,
+            duration_ms=1,
+            rows=rows,
+            stages=(),
+            steps=(),
+        )
 
 
 @contextmanager
@@ -42,8 +50,7 @@ def open_here(name: str, options: object, **more: object) -> Iterator[HereJob]:
 
 @pytest.fixture
 def disks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    for command in (job_snapshot, job_table):
-        monkeypatch.setattr(command, "open_job", open_here)
+    monkeypatch.setattr(console, "open_job", open_here)
     monkeypatch.setattr(spark_runner, "SparkRunner", lambda *names: LocalRunner())
     paths = [str(tmp_path / "a disk"), str(tmp_path / "another, too")]
     with varve.open(paths, maintain=False) as store:
@@ -56,7 +63,7 @@ def disks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def run(*words: str, **env: str) -> Result:
-    return CliRunner().invoke(app, ["job", *words, "--json"], env=env)
+    return CliRunner().invoke(app, [*words, "--json"], env=env)
 
 
 def given(disks: list[str]) -> list[str]:
@@ -65,16 +72,16 @@ def given(disks: list[str]) -> list[str]:
 
 def test_a_snapshot_has_the_partitions_of_every_disk(disks: list[str], tmp_path: Path) -> None:
     place = str(tmp_path / "place")
-    done = run("snapshot", "orders", *given(disks), "--to", place)
+    done = run("job", "snapshot", "orders", *given(disks), "--to", place)
     assert done.exit_code == 0, done.output
     assert {key.decode() for _, key in rows_of(open_snapshot(place))} == set(KEYS)
-    again = run("snapshot", "orders", "--to", place, VARVE_DIR=os.pathsep.join(disks))
+    again = run("job", "snapshot", "orders", "--to", place, VARVE_DIR=os.pathsep.join(disks))
     assert again.exit_code == 0, again.output
     assert json.loads(again.stdout.splitlines()[0])["snapshot"] == 1
 
 
 def test_a_table_has_the_partitions_of_every_disk(disks: list[str]) -> None:
-    words = ("table", "orders", "--to", "shop.orders", "--mode", "append")
+    words = ("job", "table", "orders", "--to", "shop.orders", "--mode", "append")
     done = run(*words, *given(disks))
     assert done.exit_code == 0, done.output
     turned = run(*words, *given(disks[::-1]))
@@ -88,7 +95,11 @@ def test_a_table_has_the_partitions_of_every_disk(disks: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [("snapshot", "orders", "--to"), ("table", "orders", "--to", "a.b", "--warehouse")]
+    "words",
+    [
+        ("job", "snapshot", "orders", "--to"),
+        ("job", "table", "orders", "--to", "a.b", "--warehouse"),
+    ],
 )
 def test_a_disk_that_is_left_out_or_missing_is_told(
     words: tuple[str, ...], disks: list[str], tmp_path: Path
@@ -111,8 +122,10 @@ def test_what_several_disks_have_noted_is_forgotten_on_all(
         with varve.open(disks, maintain=False) as store:
             store.topic("orders").append(key=key, value="again")
         words = given(order)
-        assert run("snapshot", "orders", *words, "--to", str(tmp_path / "place")).exit_code == 0
-    listed = run("outputs", "orders", *given(disks)).stdout.splitlines()
+        assert (
+            run("job", "snapshot", "orders", *words, "--to", str(tmp_path / "place")).exit_code == 0
+        )
+    listed = run("output", "list", "orders", *given(disks)).stdout.splitlines()
     (noted,) = [json.loads(line) for line in listed]
-    assert run("outputs", "orders", *given(disks), "--forget", noted["id"]).exit_code == 0
-    assert run("outputs", "orders", *given(disks)).stdout == ""
+    assert run("output", "forget", "orders", noted["id"], *given(disks), "--yes").exit_code == 0
+    assert run("output", "list", "orders", *given(disks)).stdout == ""

@@ -1,10 +1,10 @@
-"""`varve job outputs`: what was made of a topic is listed, and forgotten when it is gone."""
+"""`varve output`: what was made of a topic is listed, and forgotten when it is gone."""
 
 import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from click.testing import CliRunner, Result
 
 import varve
 from varve.cli.main import app
@@ -13,7 +13,7 @@ from varve.jobs.derived_outputs import DerivedOutput, LocalOutputRegistry, Outpu
 
 
 def run(*arguments: str) -> Result:
-    return CliRunner().invoke(app, ["job", *arguments], env={"COLUMNS": "300"})
+    return CliRunner().invoke(app, [*arguments], env={"COLUMNS": "300"})
 
 
 @pytest.fixture
@@ -40,25 +40,27 @@ def data(tmp_path: Path) -> str:
 
 
 def test_what_is_gone_for_good_is_named_forgotten_and_keeps_no_erasure_back(data: str) -> None:
-    listed = run("outputs", "people", "--dir", data, "--json")
+    listed = run("output", "list", "people", "--dir", data, "--json")
     assert listed.exit_code == 0, listed.output
     snapshot, table = map(json.loads, listed.stdout.splitlines())
     assert (snapshot["kind"], table["kind"]) == ("snapshot", "table")
-    assert snapshot["id"] in run("outputs", "people", "--dir", data).stdout
+    assert snapshot["id"] in run("output", "list", "people", "--dir", data).stdout
     for one in (snapshot, table):
-        refused = run("erase", "people", "--dir", data, "--key", "ann")
+        refused = run("job", "erase", "people", "--dir", data, "--key", "ann", "--yes")
         assert refused.exit_code == 1
-        assert f"varve job outputs people --forget {one['id']}" in refused.stderr
-        forgotten = run("outputs", "people", "--dir", data, "--forget", one["id"])
+        assert f"varve output forget people {one['id']}" in refused.stderr
+        unasked = run("output", "forget", "people", one["id"], "--dir", data)
+        assert "add --yes" in unasked.stderr
+        forgotten = run("output", "forget", "people", one["id"], "--dir", data, "--yes")
         assert forgotten.exit_code == 0, forgotten.output
-        assert f"forgotten: {one['kind']} {one['name']} at" in forgotten.stdout
-    done = run("erase", "people", "--dir", data, "--key", "ann")
+        assert f"forgot {one['kind']} {one['name']} at" in forgotten.stdout
+    done = run("job", "erase", "people", "--dir", data, "--key", "ann", "--yes")
     assert done.exit_code == 0, done.output
-    assert "nothing is noted" in run("outputs", "people", "--dir", data).stdout
+    assert "no output of this topic" in run("output", "list", "people", "--dir", data).stderr
 
 
 def test_an_id_that_is_not_noted_is_refused(data: str) -> None:
-    refused = run("outputs", "people", "--dir", data, "--forget", "snapshot-0")
+    refused = run("output", "forget", "people", "snapshot-0", "--dir", data, "--yes")
     assert refused.exit_code == 1
     assert "has no registered output 'snapshot-0' (registered: " in refused.stderr
-    assert len(run("outputs", "people", "--dir", data, "--json").stdout.splitlines()) == 2
+    assert len(run("output", "list", "people", "--dir", data, "--json").stdout.splitlines()) == 2

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from click.testing import CliRunner, Result
 
 from varve.cli.main import app
 from varve.jobs.tier.bucket import StoreCount
@@ -56,6 +56,9 @@ def test_steps_and_stages_are_shown_with_when_they_ran(tmp_path: Path) -> None:
     bars = [line.split()[-1] for line in shown.stdout.splitlines() if "█" in line]
     assert bars == ["·" * 12 + "█" * 12] * 2, "the second half of the job"
     assert "note" not in shown.stdout
+    path = str(tmp_path / "report")
+    document = json.loads(CliRunner().invoke(app, ["job", "report", path, "--json"]).stdout)
+    assert document == {"type": "report", **json.loads((tmp_path / "report").read_text())}
 
 
 def test_what_is_not_told_over_connect_is_said(tmp_path: Path) -> None:
@@ -64,7 +67,7 @@ def test_what_is_not_told_over_connect_is_said(tmp_path: Path) -> None:
     assert document["tasks"] == 4
     shown = show(tmp_path / "report", json.dumps(document))
     assert "over Spark Connect" in shown.stdout
-    assert "not told" in shown.stdout, "none shuffled would be a claim"
+    assert "not reported" in shown.stdout, "none shuffled would be a claim"
     assert "--estimate" in shown.stdout
 
 
@@ -72,4 +75,4 @@ def test_what_is_not_told_over_connect_is_said(tmp_path: Path) -> None:
 def test_anything_else_is_refused(tmp_path: Path, content: str) -> None:
     refused = show(tmp_path / "report", content)
     assert refused.exit_code == 1
-    assert "no report of a job" in str(refused.exception) + refused.stderr
+    assert "not a report of a job" in str(refused.exception) + refused.stderr

@@ -1,11 +1,12 @@
-"""`varve job snapshot`: what is looked at without Spark."""
+"""`varve snapshot`: places of snapshots are listed, verified and pruned."""
 
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from click.testing import CliRunner, Result
 
 from tests.support.snapshot_topic import SMALL
 from tests.support.source_topic import SourceTopic
@@ -17,7 +18,7 @@ from varve.jobs.tier.bucket import Bucket
 
 
 def run(*arguments: str) -> Result:
-    return CliRunner().invoke(app, ["job", "snapshot", *arguments])
+    return CliRunner().invoke(app, ["snapshot", *arguments])
 
 
 @pytest.fixture
@@ -39,21 +40,43 @@ def test_a_place_of_any_name_is_listed(topic: SourceTopic, tmp_path: Path) -> No
             settings=SMALL,
             runner=LocalRunner(),
         )
-        assert run("--list", str(tmp_path / "places" / name)).exit_code == 0
-        assert run("--verify", str(tmp_path / "places" / name)).exit_code == 0
+        assert run("list", str(tmp_path / "places" / name)).exit_code == 0
+        assert run("verify", str(tmp_path / "places" / name)).exit_code == 0
     assert {path.name for path in (tmp_path / "places").iterdir()} == set(names)
 
 
-@pytest.mark.parametrize("option", [("--list",), ("--verify",), ("--keep", "1", "--to")])
-def test_a_directory_without_snapshots_is_told(topic: SourceTopic, option: tuple[str, ...]) -> None:
-    failed = run(*option, topic.kit.path)
+@pytest.mark.parametrize("words", [("list",), ("verify",), ("prune", "--keep", "1")])
+def test_a_directory_without_snapshots_is_told(topic: SourceTopic, words: tuple[str, ...]) -> None:
+    failed = run(*words, topic.kit.path)
     assert failed.exit_code == 1
     assert "does not hold a snapshot" in failed.stderr
     assert failed.stderr.count("\n") == 1
 
 
-def test_a_place_is_listed_or_verified() -> None:
-    assert run("--list", "x", "--verify", "y").exit_code == 2
+def test_snapshots_are_listed_verified_and_pruned(topic: SourceTopic, tmp_path: Path) -> None:
+    place = str(tmp_path / "place")
+    for number in range(2):
+        topic.put((f"k{number}", "v"))
+        topic.flush()
+        take_snapshot(
+            "orders", place, directories=[topic.kit.path], settings=SMALL, runner=LocalRunner()
+        )
+    lines = [json.loads(line) for line in run("list", place, "--json").stdout.splitlines()]
+    assert [(line["type"], line["snapshot"]) for line in lines] == [
+        ("snapshot", 1),
+        ("snapshot", 2),
+    ]
+    assert run("prune", place).exit_code == 2, "how many remain is not guessed"
+    pruned = json.loads(run("prune", place, "--keep", "1", "--json").stdout)
+    assert "snapshot/" in pruned["removed"][0]
+    table = run("list", place).stdout.splitlines()
+    assert len(table) == 3, "header, snapshot and its resume offsets"
+    next((tmp_path / "place" / "data").glob("*.parquet")).unlink()
+    damaged = run("verify", place, "--json")
+    assert damaged.exit_code == 1
+    fault, summary = map(json.loads, damaged.stdout.splitlines())
+    assert fault["message"].endswith("is missing")
+    assert (summary["snapshots"], summary["faults"]) == (1, 1)
 
 
 def test_a_log_directory_that_is_taken_for_an_object_store_stays_as_it_is(

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from click.testing import CliRunner, Result
 
 import varve
 from tests.support.table_bench import TABLE, TableBench
@@ -26,6 +26,7 @@ def data(tmp_path: Path) -> str:
 def test_a_topic_and_a_table_must_be_named(data: str) -> None:
     assert run("orders", "--dir", data).exit_code == 2
     assert run("--to", "a.b", "--dir", data).exit_code == 2
+    assert CliRunner().invoke(app, ["table", "expire", "a.b"]).exit_code == 2
 
 
 @pytest.mark.parametrize(
@@ -40,12 +41,10 @@ def test_a_topic_and_a_table_must_be_named(data: str) -> None:
             "raw values have no schema",
         ),
         (("--to", "a.b", "--buckets", "10001"), "from 1 to 10000"),
-        (("--to", "a.b", "--expire-snapshots", "1"), "catalog.db is missing"),
     ],
 )
 def test_what_is_wrong_is_one_line(data: str, more: tuple[str, ...], told: str) -> None:
-    topic = () if "--expire-snapshots" in more else ("orders",)
-    failed = run(*topic, "--dir", data, *more)
+    failed = run("orders", "--dir", data, *more)
     assert failed.exit_code == 1, failed.output
     assert told in failed.stderr
     assert len(failed.stderr.strip().splitlines()) == 1
@@ -62,14 +61,25 @@ def test_a_damaged_catalog_is_nothing_for_varve_check(data: str) -> None:
     assert f" file://{catalog.parent}:" in failed.stderr
 
 
-def test_snapshots_are_expired_without_a_topic(tmp_path: Path) -> None:
+def test_a_catalog_that_is_missing_is_not_created(tmp_path: Path) -> None:
+    words = ["table", "expire", "a.b", "--older-than", "1d"]
+    failed = CliRunner().invoke(app, [*words, "--warehouse", str(tmp_path / "none")])
+    assert failed.exit_code == 1
+    assert "catalog.db is missing" in failed.stderr
+    assert not (tmp_path / "none").exists()
+    unnamed = CliRunner().invoke(app, words)
+    assert "--warehouse, --catalog" in unnamed.stderr
+
+
+def test_old_snapshots_of_a_table_expire(tmp_path: Path) -> None:
     bench = TableBench(tmp_path)
     for number in range(2):
         bench.topic.put((f"k{number}", "x"))
         bench.sync()
     bench.close()
-    done = run(
-        "--to", TABLE, "--warehouse", str(tmp_path / "tables"), "--expire-snapshots", "0", "--json"
+    warehouse = str(tmp_path / "tables")
+    done = CliRunner().invoke(
+        app, ["table", "expire", TABLE, "--warehouse", warehouse, "--older-than", "0s", "--json"]
     )
     assert done.exit_code == 0, done.output
     told = json.loads(done.stdout)

@@ -5,7 +5,7 @@ import shlex
 import subprocess
 from pathlib import Path
 
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from varve.broker.settings import GroupSettings, SecuritySettings
 from varve.cli.main import app
@@ -46,7 +46,7 @@ def run(kit: KafkaKit, command: str) -> str:
     if pipe:
         given = subprocess.run(["sh", "-c", first], capture_output=True, check=True).stdout
     arguments = shlex.split(f"varve {second}" if pipe else command)[1:]
-    result = CliRunner().invoke(app, arguments, input=given, env={"VARVE_BROKER": kit.bootstrap})
+    result = CliRunner().invoke(app, arguments, input=given, env={"VARVE_BOOTSTRAP": kit.bootstrap})
     text = result.output.replace(kit.bootstrap, "localhost:9092")
     return "\n".join(line.rstrip() for line in text.splitlines())
 

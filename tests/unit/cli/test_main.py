@@ -8,14 +8,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
-import typer
-import typer.main
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 import varve
 from varve.cli import main
+from varve.cli.command import summary_of
 from varve.foundation.errors import Corrupt, Locked
+from varve.testing.kafka_kit import KafkaKit
 
 VARVE = [sys.executable, "-c", "from varve.cli.main import main; main()"]
 
@@ -32,7 +33,7 @@ def test_the_version_is_printed() -> None:
 def test_help_lists_every_command_without_importing_it() -> None:
     script = (
         "import sys\n"
-        "from typer.testing import CliRunner\n"
+        "from click.testing import CliRunner\n"
         "from varve.cli.main import app\n"
         "print(CliRunner().invoke(app, ['--help']).stdout)\n"
         "print([name for name in sys.modules if name.startswith(('numba', 'varve.cli.'))])\n"
@@ -42,35 +43,28 @@ def test_help_lists_every_command_without_importing_it() -> None:
     )
     for name, entry in main.COMMANDS.items():
         assert f"{name} " in result.stdout
-        assert entry.summary[:40] in result.stdout
-    assert result.stdout.strip().endswith("['varve.cli.main']")
+        assert summary_of(entry)[:40] in result.stdout
+    assert result.stdout.strip().endswith("['varve.cli.command', 'varve.cli.main']")
 
 
-@pytest.mark.parametrize("name", list(main.COMMANDS))
-def test_every_command_has_help_with_examples(name: str) -> None:
-    command = main._load(name)
-    children = getattr(command, "commands", {})
-    for child_name, child in children.items():
-        assert f"varve {name} {child_name} " in child.help
-        assert "\\b" not in child.help, "a mark for the formatter is shown as text"
-    assert children or f"varve {name}" in command.help
-    assert "\\b" not in command.help
-
-
-@pytest.mark.parametrize("arguments", [["nonsense"], ["log", "nonsense"], ["--nonsense"], []])
+@pytest.mark.parametrize("arguments", [["nonsense"], ["topic", "nonsense"], ["--nonsense"]])
 def test_wrong_usage_exits_with_2(arguments: list[str]) -> None:
     assert _run(*arguments).exit_code == 2
 
 
-def _failing(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> Any:
-    application = typer.Typer()
+def test_without_arguments_the_first_commands_to_try_are_shown() -> None:
+    result = _run()
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "varve demo " in result.stdout
+    assert "varve --help" in result.stdout
 
-    @application.command()
+
+def _failing(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> Any:
     def fail() -> None:
         raise error
 
-    monkeypatch.setattr(main, "_load", lambda name: typer.main.get_command(application))
-    return _run("log")
+    monkeypatch.setitem(main.app.entries, "consume", click.Command("consume", callback=fail))
+    return _run("consume")
 
 
 @pytest.mark.parametrize(
@@ -100,7 +94,7 @@ def test_a_reader_that_leaves_ends_the_command_quietly(tmp_path: Path) -> None:
         topic = store.create_topic("numbers")
         topic.append_many((None, b"%d" % number) for number in range(50_000))
     with subprocess.Popen(
-        [*VARVE, "log", "read", "numbers", "--dir", str(tmp_path)],
+        [*VARVE, "consume", "numbers", "--dir", str(tmp_path)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     ) as reader:
@@ -112,18 +106,17 @@ def test_a_reader_that_leaves_ends_the_command_quietly(tmp_path: Path) -> None:
     assert (reader.returncode, complaint) == (main.READER_LEFT, b"")
 
 
-def test_an_interrupt_ends_a_follower_with_130(tmp_path: Path) -> None:
-    with varve.open(tmp_path) as store:
-        store.create_topic("numbers").append(value=b"1")
-    with subprocess.Popen(
-        [*VARVE, "log", "read", "numbers", "--follow", "--dir", str(tmp_path)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    ) as reader:
-        assert reader.stdout is not None
-        assert reader.stdout.readline() == b"1\n"
-        reader.send_signal(signal.SIGINT)
-        _, complaint = reader.communicate(timeout=60)
+def test_an_interrupt_ends_a_follower_with_130() -> None:
+    with KafkaKit() as kit:
+        consume = [*VARVE, "consume", "numbers", "--follow", "--bootstrap", kit.bootstrap]
+        for command in (["topic", "create", "numbers"], ["produce", "numbers"]):
+            arguments = [*command, "--bootstrap", kit.bootstrap]
+            assert CliRunner().invoke(main.app, arguments, input="1\n").exit_code == 0
+        with subprocess.Popen(consume, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as reader:
+            assert reader.stdout is not None
+            assert reader.stdout.readline() == b"1\n"
+            reader.send_signal(signal.SIGINT)
+            _, complaint = reader.communicate(timeout=60)
     assert (reader.returncode, complaint) == (130, b"")
 
 
@@ -136,7 +129,7 @@ def test_output_that_the_terminal_cannot_show_ends_no_command(
     environment = {**os.environ, "PYTHONIOENCODING": encoding, "PYTHONUTF8": "0", "LC_ALL": "C"}
     environment["PYTHONCOERCECLOCALE"] = "0"
     result = subprocess.run(
-        [*VARVE, "check", directory],
+        [*VARVE, "check", "-d", directory],
         env=environment,
         capture_output=True,
         check=False,
@@ -164,9 +157,5 @@ def test_the_package_runs_as_the_command_line() -> None:
 def test_varve_check_is_named_only_where_it_helps(
     monkeypatch: pytest.MonkeyPatch, told: str, has_hint: bool
 ) -> None:
-    def fail(name: str) -> None:
-        raise Corrupt(told)
-
-    monkeypatch.setattr(main, "_load", fail)
-    result = _run("check", ".")
-    assert (result.exit_code, main._HINT in result.stderr) == (1, has_hint)
+    result = _failing(monkeypatch, Corrupt(told))
+    assert (result.exit_code, main._CHECK_HINT in result.stderr) == (1, has_hint)

@@ -10,7 +10,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from varve.cli.main import app
 
@@ -28,7 +28,7 @@ def test_it_serves_from_the_file_the_environment_and_options_until_it_is_told(
     config.write_text("num.io.threads=8\nnode.id=5\nlisteners=PLAINTEXT://127.0.0.1:1\n")
     options = ["--listen", "127.0.0.1:0", "--metrics-port", "0", "--log-format", "json"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "varve", "serve", tmp_path / "data", "-c", config, *options],
+        [sys.executable, "-m", "varve", "serve", "-d", tmp_path / "data", "-c", config, *options],
         env=_environment() | {"VARVE_LISTENERS": "PLAINTEXT://127.0.0.1:2"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -70,22 +70,22 @@ def test_it_serves_from_the_file_the_environment_and_options_until_it_is_told(
 def test_what_it_cannot_understand_ends_it_with_one_line(
     arguments: list[str], told: str, tmp_path: Path
 ) -> None:
-    result = CliRunner().invoke(app, ["serve", str(tmp_path / "data"), *arguments])
+    result = CliRunner().invoke(app, ["serve", "-d", str(tmp_path / "data"), *arguments])
     assert result.exit_code == 1
     assert told in result.stderr.replace("\n", " ")
     assert not (tmp_path / "data").exists()
 
 
 def test_a_setting_without_a_value_is_wrong_usage(tmp_path: Path) -> None:
-    result = CliRunner().invoke(app, ["serve", str(tmp_path / "data"), "--set", "listeners"])
+    result = CliRunner().invoke(app, ["serve", "-d", str(tmp_path / "data"), "--set", "listeners"])
     assert result.exit_code == 2
-    assert "write name=value" in result.stderr.replace("\n", " ")
+    assert "write NAME=VALUE" in result.stderr.replace("\n", " ")
     assert not (tmp_path / "data").exists()
 
 
 @pytest.mark.parametrize(
     "arguments",
-    [["serve", ""], ["log", "create", "t", "--dir", ""], ["user", "add", "a", "-d", ""]],
+    [["serve", "-d", ""], ["topic", "create", "t", "--dir", ""], ["user", "add", "a", "-d", ""]],
 )
 def test_a_directory_without_a_name_is_not_the_current_one(
     arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -115,7 +115,7 @@ def test_a_port_for_figures_that_is_taken_is_named(tmp_path: Path) -> None:
         port = str(taken.getsockname()[1])
         options = ["--listen", "127.0.0.1:0", "--metrics-port", port]
         ended = subprocess.run(
-            [sys.executable, "-m", "varve", "serve", tmp_path / "data", *options],
+            [sys.executable, "-m", "varve", "serve", "-d", tmp_path / "data", *options],
             env=_environment(),
             capture_output=True,
             text=True,

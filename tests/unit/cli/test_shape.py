@@ -13,17 +13,17 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlsplit
 
+import click
 import pytest
-import typer
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 import varve
 from tests.support.fake_shapes import FakeEngine
 from tests.support.http_stub import Answer, Asked, http_stub
 from tests.support.shape_door import open_stage
 from varve.cli.main import app
+from varve.cli.shape import parse_topics
 from varve.cli.shape_client import ShapeClient
-from varve.cli.shape_serve import parse_topics
 from varve.disk import RealFileSystem
 from varve.foundation.clock import SystemClock
 from varve.foundation.errors import InvalidRequest, InvalidSetting, Unavailable
@@ -89,8 +89,10 @@ def run(*arguments: str, code: int = 0) -> Any:
 
 def test_a_shape_is_made_shown_listed_compacted_and_deleted(server: Running) -> None:
     at = ("--url", server.url)
-    handle = run("create", "orders", "--where", "a = $1", "-p", "x", *at).stdout.strip()
-    told = json.loads(run("create", "orders", "--full", "--columns", "key,a", "--json", *at).stdout)
+    handle = run("create", "orders", "--where", "a = $1", "--param", "x", *at).stdout.strip()
+    told = json.loads(
+        run("create", "orders", "--replica", "full", "--columns", "key,a", "--json", *at).stdout
+    )
     assert told["handle"] != handle
     listed = run("list", *at).stdout.splitlines()
     assert listed[0].split()[:3] == ["handle", "topic", "snapshot"]
@@ -103,8 +105,10 @@ def test_a_shape_is_made_shown_listed_compacted_and_deleted(server: Running) -> 
     server.engine.outcome = CompactionOutcome.NOTHING
     assert run("compact", handle, *at).stdout.startswith("nothing to compact")
     server.engine.outcome = CompactionOutcome.DONE
-    assert run("delete", handle, *at).stdout == f"deleted {handle}\n"
-    assert "there is no such shape" in run("delete", handle, *at, code=1).stderr
+    refused = run("delete", handle, *at, code=1).stderr
+    assert "--yes" in refused
+    assert run("delete", handle, "--yes", *at).stdout == f"deleted {handle}\n"
+    assert "there is no such shape" in run("delete", handle, "--yes", *at, code=1).stderr
     left = [json.loads(line) for line in run("list", "orders", "--json", *at).stdout.splitlines()]
     assert [(one["columns"], one["replica"]) for one in left] == [(["key", "a"], "full")]
     assert "no shapes" in run("list", "nothing", *at).stderr
@@ -126,7 +130,7 @@ def test_compact_tells_of_a_shape_that_it_dropped(server: Running) -> None:
     server.engine.is_dropping = True
     told = run("compact", handle, *at).stdout
     server.engine.is_dropping = False
-    assert told.endswith("then it was dropped, for a new snapshot is smaller\n")
+    assert told.endswith("the shape was dropped, because a new snapshot is smaller\n")
 
 
 def test_tail_prints_rows_and_then_changes(server: Running) -> None:
@@ -157,7 +161,9 @@ def test_tail_prints_numbers_and_texts_as_they_came(server: Running) -> None:
     entry = entry.replace("VALUE", value)
     server.engine.add(shape, entry.encode())
     assert run("tail", "digits", "--limit", "2", *at).stdout.splitlines()[1] == f"~ 1 {value}"
-    assert run("tail", "digits", "--once", "--json", *at).stdout.splitlines()[1] == entry
+    assert run("tail", "digits", "--once", "--json", *at).stdout.splitlines()[1] == (
+        entry.replace("{", '{"type": "change", ', 1)
+    )
 
 
 def test_tail_begins_anew_when_its_shape_goes(server: Running) -> None:
@@ -165,9 +171,9 @@ def test_tail_begins_anew_when_its_shape_goes(server: Running) -> None:
     run("create", "gone", *at)
     shape = next(one for one in server.engine.shapes() if one.definition.topic == "gone")
     threading.Timer(0.3, server.engine.drop, [shape]).start()
-    result = run("tail", "gone", "--now", "--limit", "1", *at)
+    result = run("tail", "gone", "--from", "now", "--limit", "1", *at)
     assert result.stdout == '+ 1 {"id": 1}\n'
-    assert "beginning anew" in result.stderr
+    assert "starting again" in result.stderr
 
 
 def _told(handle: str, status: int = 200) -> Answer:
@@ -204,14 +210,14 @@ def test_what_the_server_refuses_is_told_in_a_line(server: Running, guarded: Run
     assert wrong.startswith("error: ")
     assert "where" in wrong or "params" in wrong
     assert "missing" in run("create", "missing", "--url", server.url, code=1).stderr
-    assert "no server of shapes" in run("list", "--url", "http://127.0.0.1:1", code=1).stderr
+    assert "no shape server answers" in run("list", "--url", "http://127.0.0.1:1", code=1).stderr
     for address in ("nowhere", "http://127.0.0.1:99999", "http://[::1"):
-        assert "no address" in run("list", "--url", address, code=1).stderr
+        assert "is not a URL" in run("list", "--url", address, code=1).stderr
     for token in ("a\nb", "\u20ac"):
         told = run("list", "--url", server.url, "--token", token, code=1).stderr
-        assert "no header" in told
-    assert "wants a token" in run("list", "--url", guarded.url, code=1).stderr
-    assert "wants a token" in run("list", "--url", guarded.url, "--token", "t0k", code=1).stderr
+        assert "cannot be sent in a header" in told
+    assert "requires a token" in run("list", "--url", guarded.url, code=1).stderr
+    assert "requires a token" in run("list", "--url", guarded.url, "--token", "t0k", code=1).stderr
     run("create", "orders", "--url", guarded.url, "--token", "t0k")
     run("list", "--url", guarded.url, "--token", "adm")
 
@@ -230,7 +236,7 @@ def test_what_is_no_server_of_shapes_is_told_in_a_line() -> None:
         with http_stub(lambda _, answer=answer: answer) as stub:  # type: ignore[misc]
             for command in commands:
                 told = run(*command, "--url", stub.endpoint, code=1).stderr
-                assert told == f"error: what answers at {stub.endpoint} is no server of shapes\n"
+                assert told == f"error: the server at {stub.endpoint} is not a shape server\n"
 
 
 @pytest.mark.parametrize(
@@ -242,7 +248,7 @@ def test_what_is_no_server_of_shapes_is_told_in_a_line() -> None:
     ],
 )
 def test_what_no_address_can_hold_is_told_in_a_line(arguments: tuple[str, ...]) -> None:
-    assert "cannot be asked at http://" in run(*arguments, code=1).stderr
+    assert "cannot be sent to http://" in run(*arguments, code=1).stderr
 
 
 def test_tail_waits_as_long_as_it_is_told_or_a_second() -> None:
@@ -252,7 +258,7 @@ def test_tail_waits_as_long_as_it_is_told_or_a_second() -> None:
     with http_stub(lambda _: answers.pop(0)) as stub:
         result = run("tail", "items", "--limit", "1", "--url", stub.endpoint)
     assert result.stdout == "+ a {}\n"
-    assert result.stderr == "the broker is away; trying again\n"
+    assert result.stderr == "the broker is away; retrying\n"
 
 
 def test_what_is_said_of_single_topics() -> None:
@@ -269,7 +275,7 @@ def test_what_is_said_of_single_topics() -> None:
     ("key_columns", "debezium"), [(["a"], []), (["=id"], []), ([], ["="]), ([], ["a="])]
 )
 def test_what_lacks_a_side_is_refused(key_columns: list[str], debezium: list[str]) -> None:
-    with pytest.raises(typer.BadParameter, match="lacks one side; write TOPIC"):
+    with pytest.raises(click.BadParameter, match="lacks one side; write TOPIC"):
         parse_topics(key_columns, debezium)
 
 

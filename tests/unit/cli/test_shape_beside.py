@@ -1,4 +1,4 @@
-"""`varve shape serve --beside`: rows are taken from the broker's files, and go on from the broker.
+"""`varve shape serve --broker-dir`: rows are read from the broker's files first, then from it.
 
 Records are written all the while.
 """
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 import varve
 from tests.support.kafka_server import ServerMaker
@@ -36,7 +36,7 @@ def test_rows_come_from_the_files_and_changes_from_the_broker(tmp_path: Path) ->
         traffic = Traffic(topic)
         traffic.add(100)
         traffic.change(400)
-        with ShapeServer(broker.bootstrap, tmp_path, "--beside", str(data)) as server:
+        with ShapeServer(broker.bootstrap, tmp_path, "--broker-dir", str(data)) as server:
             with Audience(server.host, server.port, None) as audience:
                 with SteadyWriter(lambda: traffic.change(20)) as writer:
                     audience.join({"table": topic.name}, topic.rows)
@@ -58,7 +58,7 @@ def test_rows_come_from_the_files_and_changes_from_the_broker(tmp_path: Path) ->
 def test_a_directory_that_is_not_there_is_refused_at_the_start(tmp_path: Path) -> None:
     lost = str(tmp_path / "lost")
     given = ["shape", "serve", "-b", "127.0.0.1:1", "--data", str(tmp_path / "shapes")]
-    result = CliRunner().invoke(app, [*given, "--beside", lost], env={"COLUMNS": "400"})
+    result = CliRunner().invoke(app, [*given, "--broker-dir", lost], env={"COLUMNS": "400"})
     assert result.exit_code == 2
     assert "does not exist" in result.output
     assert not (tmp_path / "shapes").exists()

@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from click.testing import CliRunner, Result
 
 import varve
 from varve.cli.main import app
@@ -28,7 +28,7 @@ def twins(tmp_path: Path) -> tuple[Path, Path]:
         store.create_topic("t", settings={"remote.storage.enable": True})
     append(first, "one", "two")
     bucket = f"file:{tmp_path / 'bucket'}"
-    assert run("tier", "copy", first, "--roll", "--store", bucket).exit_code == 0
+    assert run("tier", "copy", "-d", first, "--roll", "--store", bucket).exit_code == 0
     shutil.copytree(first, second)
     return first, second
 
@@ -39,14 +39,14 @@ def test_a_copy_of_a_directory_does_not_copy_over_the_first(
 ) -> None:
     first, second = twins
     append(first, "a")
-    assert run("tier", "copy", first, "--roll").exit_code == 0
+    assert run("tier", "copy", "-d", first, "--roll").exit_code == 0
     append(second, *others)
-    found = run("tier", "copy", second, "--roll")
+    found = run("tier", "copy", "-d", second, "--roll")
     assert found.exit_code == 1
     words = " ".join(found.stderr.split())
     assert "a copy of this log directory writes to the same object store" in words
     assert "nothing was copied" in found.stdout
-    assert run("log", "read", "t", "--dir", first).stdout == "one\ntwo\na\n"
-    again = run("tier", "copy", first)
+    assert run("consume", "t", "--dir", first).stdout == "one\ntwo\na\n"
+    again = run("tier", "copy", "-d", first)
     assert again.exit_code == 0, again.stderr
     assert run("tier", "fsck", "--dir", first, "--deep").exit_code == 0

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from click.testing import CliRunner, Result
 
 import varve
 
@@ -46,22 +46,22 @@ def tier(tmp_path: Path) -> Tier:
 
 def test_a_deletion_that_fails_changes_nothing(tier: Tier) -> None:
     tier.go_down()
-    asked = run("log", "delete", "t", "--dir", tier.data)
-    assert "all that is in the cold tier, which cannot be asked now" in asked.stderr
-    found = run("log", "delete", "t", "--dir", tier.data, "--yes")
+    asked = run("topic", "delete", "t", "--dir", tier.data)
+    assert "its records in the object store, which does not respond now" in asked.stderr
+    found = run("topic", "delete", "t", "--dir", tier.data, "--yes")
     assert found.exit_code == 1
-    assert "half deleted" not in found.stderr
-    assert run("log", "read", "t", "--dir", tier.data).stdout == "one\ntwo\n"
+    assert "partly deleted" not in found.stderr
+    assert run("consume", "t", "--dir", tier.data).stdout == "one\ntwo\n"
     tier.come_up()
-    assert run("log", "read", "t", "--dir", tier.data).stdout == "one\ntwo\n"
+    assert run("consume", "t", "--dir", tier.data).stdout == "one\ntwo\n"
 
 
 def test_a_deletion_asks_with_the_bytes_of_both_tiers(tier: Tier) -> None:
-    asked = run("log", "delete", "t", "--dir", tier.data)
+    asked = run("topic", "delete", "t", "--dir", tier.data)
     words = " ".join(asked.stderr.split())
-    assert "with 142 bytes of records on the local disk and 71 in the cold tier" in words
-    done = run("log", "delete", "t", "--dir", tier.data, "--yes")
-    assert "deleted t with 142 bytes of records on the local disk and 71 in" in done.stdout
+    assert "with 142 bytes of records on the local disk and 71 bytes in the object store" in words
+    done = run("topic", "delete", "t", "--dir", tier.data, "--yes")
+    assert "deleted t with 142 bytes of records on the local disk and 71 bytes in" in done.stdout
 
 
 def test_a_topic_that_is_half_deleted_is_told_of(tier: Tier) -> None:
@@ -70,18 +70,18 @@ def test_a_topic_that_is_half_deleted_is_told_of(tier: Tier) -> None:
     content["topics"]["t"]["state"] = "deleting"
     table.write_text(json.dumps(content))
     tier.go_down()
-    for command in (("log", "topics", "--dir"), ("tier", "status")):
+    for command in (("topic", "list", "--dir"), ("tier", "status", "--dir")):
         shown = run(*command, tier.data)
-        assert "t is out of service and half deleted" in shown.stderr
+        assert "t is partly deleted and out of service" in shown.stderr
         assert "there are no topics" not in shown.stdout
-    (row,) = map(json.loads, run("log", "topics", "--dir", tier.data, "--json").stdout.splitlines())
+    (row,) = map(json.loads, run("topic", "list", "--dir", tier.data, "--json").stdout.splitlines())
     assert (row["topic"], row["bytes"]) == ("t", None)
-    again = run("log", "delete", "t", "--dir", tier.data, "--yes")
+    again = run("topic", "delete", "t", "--dir", tier.data, "--yes")
     assert again.exit_code == 1
     assert "a file is where a directory has to be" in again.stderr.replace("\n", " ")
     tier.come_up()
-    assert run("log", "topics", "--dir", tier.data).stderr == ""
-    assert "there is no topic" in run("log", "read", "t", "--dir", tier.data).stderr
+    assert run("topic", "list", "--dir", tier.data).stderr == ""
+    assert "there is no topic" in run("consume", "t", "--dir", tier.data).stderr
 
 
 def test_a_copy_that_fails_does_not_say_that_there_is_nothing_to_copy(tier: Tier) -> None:
@@ -90,19 +90,19 @@ def test_a_copy_that_fails_does_not_say_that_there_is_nothing_to_copy(tier: Tier
         damaged = manifest.read_bytes()
         assert store.tier
     manifest.write_bytes(b"{}")
-    found = run("tier", "copy", tier.data)
+    found = run("tier", "copy", "-d", tier.data)
     assert found.exit_code == 1
     assert "nothing was copied: it failed\n" in found.stdout
     assert "copied up to" not in found.stdout
-    shown = json.loads(run("tier", "copy", tier.data, "--json").stdout)
+    shown = json.loads(run("tier", "copy", "-d", tier.data, "--json").stdout)
     assert (shown["copied_offset"], shown["segments"]) == (None, 0)
     manifest.write_bytes(damaged)
-    assert "1 segment copied" in run("tier", "copy", tier.data).stdout
+    assert "1 segment copied" in run("tier", "copy", "-d", tier.data).stdout
 
 
 def test_a_forecast_that_cannot_be_made_does_not_say_that_there_are_no_topics(tier: Tier) -> None:
     tier.go_down()
-    found = run("forecast", tier.data)
+    found = run("forecast", "-d", tier.data)
     assert found.exit_code == 1
     assert found.stdout == ""
     assert "t-0: " in found.stderr

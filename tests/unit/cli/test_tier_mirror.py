@@ -1,19 +1,18 @@
 """`varve tier mirror`, and the mirror in `varve tier copy` and `varve tier status`."""
 
-import contextlib
 import json
 import os
 import signal
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
+from click.testing import CliRunner, Result
 
 import varve
 from varve.cli.main import app
-from varve.cli.tier_access import split_settings, tier_settings
+from varve.cli.output import Progress
+from varve.cli.where import TierWhere, split_store_settings
 from varve.object_store import open_object_store
 
 
@@ -28,7 +27,7 @@ class Place:
         self.second = f"file:{root / 'second'}"
 
     def mirror(self, *arguments: str) -> Result:
-        return run("mirror", self.data, *arguments)
+        return run("mirror", "-d", self.data, *arguments)
 
     def keys(self, url: str) -> list[str]:
         return [info.key for info in open_object_store(url).list("")]
@@ -42,7 +41,7 @@ def place(tmp_path: Path) -> Place:
         store.create_topic("orders", settings={"remote.storage.enable": True})
         for number in range(20):
             store.topic("orders").append(value=f"value {number}")
-    assert run("copy", found.data, "--store", found.first, "--roll").exit_code == 0
+    assert run("copy", "-d", found.data, "--store", found.first, "--roll").exit_code == 0
     return found
 
 
@@ -51,7 +50,7 @@ def mirrored(place: Place) -> Place:
     """The same with a mirror that has lost some objects since."""
     with varve.open(place.data, maintain=False) as store:
         store.topic("orders").append(value="one more")
-    found = run("copy", place.data, "--mirror", place.second, "--roll")
+    found = run("copy", "-d", place.data, "--mirror", place.second, "--roll")
     assert found.exit_code == 0, found.output
     assert place.keys(place.first) == place.keys(place.second)
     bucket = open_object_store(place.second)
@@ -69,7 +68,7 @@ def test_what_the_second_store_lacks_is_told_and_repaired(mirrored: Place) -> No
     assert found.exit_code == 1
     assert "missing" in found.stdout
     assert "nothing was changed; --repair copies what is missing" in found.stdout
-    done = mirrored.mirror("--repair")
+    done = mirrored.mirror("--repair", "--yes")
     assert done.exit_code == 0, done.output
     assert "copied, 0 deleted" in done.stdout
     assert mirrored.keys(mirrored.first) == mirrored.keys(mirrored.second)
@@ -79,9 +78,9 @@ def test_what_the_second_store_lacks_is_told_and_repaired(mirrored: Place) -> No
 
 
 def test_a_mirror_is_remembered_by_the_first_copy_and_no_other_is_taken(mirrored: Place) -> None:
-    shown = run("status", mirrored.data).stdout
+    shown = run("status", "-d", mirrored.data).stdout
     assert "mirrored in file://" in " ".join(shown.split())
-    (row,) = map(json.loads, run("status", mirrored.data, "--json").stdout.splitlines())
+    (row,) = map(json.loads, run("status", "-d", mirrored.data, "--json").stdout.splitlines())
     assert row["mirror"].endswith("/second")
     assert row["mirror_trouble"] is None
     for option in ("--mirror", "--store"):
@@ -93,14 +92,14 @@ def test_a_mirror_is_remembered_by_the_first_copy_and_no_other_is_taken(mirrored
 def test_a_tier_without_a_mirror_says_how_to_get_one(place: Place) -> None:
     found = place.mirror()
     assert found.exit_code == 1
-    assert "give one with --mirror" in found.stderr.replace("\n", " ")
-    assert "mirrored" not in run("status", place.data).stdout
-    assert place.mirror("--mirror", place.second, "--repair").exit_code == 0
+    assert "name one with --mirror" in found.stderr.replace("\n", " ")
+    assert "mirrored" not in run("status", "-d", place.data).stdout
+    assert place.mirror("--mirror", place.second, "--repair", "--yes").exit_code == 0
     assert place.keys(place.first) == place.keys(place.second)
 
 
 def test_json_has_a_line_per_difference_and_a_summary(mirrored: Place) -> None:
-    mirrored.mirror("--repair")
+    mirrored.mirror("--repair", "--yes")
     first, second = open_object_store(mirrored.first), open_object_store(mirrored.second)
     gone, changed = mirrored.keys(mirrored.first)[:2]
     second.delete([gone])
@@ -110,24 +109,24 @@ def test_json_has_a_line_per_difference_and_a_summary(mirrored: Place) -> None:
     second.put("extra", b"123")
     _, shallow = lines(mirrored.mirror("--json"))
     assert (shallow["missing"], shallow["different"], shallow["extra"]) == (1, 0, 1)
-    found = mirrored.mirror("--json", "--deep", "--repair")
+    found = mirrored.mirror("--json", "--deep", "--repair", "--yes")
     assert found.exit_code == 1
     differences, summary = lines(found)
-    told = {one["key"]: (one["fault"], one["mended"]) for one in differences}
+    told = {one["key"]: (one["fault"], one["repaired"]) for one in differences}
     assert told == {
         gone: ("missing", True),
         changed: ("different", True),
         "extra": ("extra", False),
     }
-    assert (summary["copied"], summary["deleted"], summary["is_level"]) == (2, 0, False)
-    assert "may be the last copy" in mirrored.mirror("--repair").stdout
+    assert (summary["copied"], summary["deleted"], summary["is_in_sync"]) == (2, 0, False)
+    assert "may be the last copy" in mirrored.mirror("--repair", "--yes").stdout
     assert mirrored.mirror("--delete-extra").exit_code == 2
-    assert mirrored.mirror("--repair", "--delete-extra").exit_code == 0
+    assert mirrored.mirror("--repair", "--yes", "--delete-extra").exit_code == 0
     assert mirrored.mirror("--deep").exit_code == 0
 
 
 def test_an_empty_first_store_makes_nobody_delete_the_last_copy(mirrored: Place) -> None:
-    mirrored.mirror("--repair")
+    mirrored.mirror("--repair", "--yes")
     first = open_object_store(mirrored.first)
     keys = mirrored.keys(mirrored.first)
     first.delete(keys)
@@ -138,8 +137,8 @@ def test_an_empty_first_store_makes_nobody_delete_the_last_copy(mirrored: Place)
     assert f"/second has {len(keys)}," in text
     assert "copy the second back to it" in text
     assert "--delete-extra" not in text
-    assert "--delete-extra" not in mirrored.mirror("--repair").stdout
-    refused = mirrored.mirror("--repair", "--delete-extra")
+    assert "--delete-extra" not in mirrored.mirror("--repair", "--yes").stdout
+    refused = mirrored.mirror("--repair", "--yes", "--delete-extra")
     assert refused.exit_code == 1
     assert "nothing was changed" in refused.stderr
     assert "--delete-last-copies" in refused.stderr
@@ -148,40 +147,52 @@ def test_an_empty_first_store_makes_nobody_delete_the_last_copy(mirrored: Place)
     assert (summary["objects"], summary["second_objects"]) == (0, len(keys))
     assert summary["is_first_poor"]
     assert mirrored.mirror("--delete-last-copies").exit_code == 2
-    assert mirrored.mirror("--repair", "--delete-extra", "--delete-last-copies").exit_code == 0
+    assert (
+        mirrored.mirror("--repair", "--yes", "--delete-extra", "--delete-last-copies").exit_code
+        == 0
+    )
     assert mirrored.keys(mirrored.second) == []
 
 
 def test_an_interrupted_repair_goes_on_where_it_was(
     mirrored: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    @contextlib.contextmanager
-    def interrupted() -> Iterator[Callable[[str, int, int], None]]:
-        def show(title: str, done_bytes: int, total_bytes: int) -> None:
-            if title == "copy" and done_bytes:
-                os.kill(os.getpid(), signal.SIGINT)
-
-        yield show
+    def interrupt(progress: Progress, title: str, done_bytes: int, total_bytes: int) -> None:
+        if title == "copy" and done_bytes:
+            os.kill(os.getpid(), signal.SIGINT)
 
     before = len(mirrored.keys(mirrored.second))
     with monkeypatch.context() as patch:
-        patch.setattr("varve.cli.tier_mirror.phase_progress", interrupted)
-        stopped = mirrored.mirror("--repair")
+        patch.setattr(Progress, "show", interrupt)
+        stopped = mirrored.mirror("--repair", "--yes")
     assert stopped.exit_code == 130
-    assert "what was copied stays, run it again to go on" in stopped.stderr
+    assert "what was copied stays, run it again to continue" in stopped.stderr
     assert before < len(mirrored.keys(mirrored.second)) < len(mirrored.keys(mirrored.first))
-    assert mirrored.mirror("--repair").exit_code == 0
+    assert mirrored.mirror("--repair", "--yes").exit_code == 0
 
 
 def test_it_runs_beside_an_open_store(mirrored: Place) -> None:
     with varve.open(mirrored.data, maintain=False):
-        assert mirrored.mirror("--repair").exit_code == 0
+        assert mirrored.mirror("--repair", "--yes").exit_code == 0
+
+
+def test_a_repair_asks_first(mirrored: Place) -> None:
+    before = mirrored.keys(mirrored.second)
+    asked = mirrored.mirror("--repair")
+    assert asked.exit_code == 1
+    assert "copy 9 objects to file://" in asked.stderr
+    assert "add --yes" in asked.stderr
+    assert mirrored.keys(mirrored.second) == before
+    assert mirrored.mirror("--repair", "--yes").exit_code == 0
+    assert mirrored.mirror("--repair").exit_code == 0
 
 
 def test_settings_of_the_mirror_begin_with_its_name() -> None:
-    given = ["endpoint=https://here", "mirror.endpoint=https://there"]
-    assert split_settings(given) == ({"endpoint": "https://here"}, {"endpoint": "https://there"})
-    assert tier_settings("s3://a", given, "s3://b") == {
+    given = (("endpoint", "https://here"), ("mirror.endpoint", "https://there"))
+    first, second = split_store_settings(given)
+    assert (first, second) == ({"endpoint": "https://here"}, {"endpoint": "https://there"})
+    where = TierWhere((), store_settings=given, store_url="s3://a", mirror_url="s3://b")
+    assert where.tier_settings() == {
         "varve.tier.url": "s3://a",
         "varve.tier.mirror.url": "s3://b",
         "varve.tier.store.endpoint": "https://here",

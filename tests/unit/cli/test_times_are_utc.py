@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from varve.cli.erase_input import parse_asked, parse_deadline
-from varve.cli.log_start import parse_start
-from varve.cli.moments import show_moment
-from varve.foundation.units import parse_time
+from varve.brokers.position import parse_position
+from varve.cli.job_erase import parse_deadline, parse_requested
+from varve.foundation.clock import SystemClock
+from varve.foundation.units import format_moment, parse_time
 
 NOON_MS = 1_772_366_400_000
 NOON = "2026-03-01T12:00:00"
@@ -26,12 +26,12 @@ def _far_from_utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.parametrize(
     "parse",
     [
-        lambda text: parse_time(text, name="--as-of"),
-        lambda text: parse_asked(text, now_ms=2 * NOON_MS),
-        lambda text: parse_deadline(text, asked_ms=0),
-        lambda text: parse_start(text).number,
+        lambda text: parse_time(text, name="--at"),
+        lambda text: parse_requested(text, now_ms=2 * NOON_MS),
+        lambda text: parse_deadline(text, requested_ms=0),
+        lambda text: parse_position(text, SystemClock()).number,
     ],
-    ids=["time", "--asked", "--deadline", "--from"],
+    ids=["time", "--requested", "--deadline", "--from"],
 )
 def test_a_time_without_a_zone_is_read_as_utc(parse: Callable[[str], int | None]) -> None:
     assert parse(NOON) == NOON_MS
@@ -39,4 +39,4 @@ def test_a_time_without_a_zone_is_read_as_utc(parse: Callable[[str], int | None]
 
 
 def test_a_time_is_shown_in_utc() -> None:
-    assert show_moment(NOON_MS, NOON_MS) == "2026-03-01 12:00:00Z (now)"
+    assert format_moment(NOON_MS, NOON_MS) == "2026-03-01 12:00:00Z (now)"

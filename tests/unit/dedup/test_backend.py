@@ -57,7 +57,7 @@ def append_progress(store: Store, writer: PartitionWriter) -> None:
 
 
 def committed(store: Store, topic: str, partition: int = 0) -> list[bytes | None]:
-    found = store.topic(topic).read(partition, 0, isolation="read_committed")
+    found = store.topic(topic).read(partition=partition, start=0, isolation="read_committed")
     return [one.value for one in found]
 
 

@@ -16,7 +16,7 @@ from tests.support.dedup_stage import (
     model_of,
     rules_of,
 )
-from varve.cli.dedup_options import make_rules as read_options
+from varve.cli.dedup_rules import build_rules
 from varve.dedup.rules import Counts, DedupRules, LatePolicy, NullPolicy
 from varve.foundation.errors import RecordTooLarge
 from varve.records import Record, build_batch
@@ -48,8 +48,8 @@ def test_d26_the_first_that_fits() -> None:
 
 
 def test_d27_no_id() -> None:
-    """D27 A record without an id is forwarded and never treated as a duplicate; `--null drop` drops
-    it.
+    """D27 A record without an id is forwarded and never treated as a duplicate; `--no-id drop`
+    drops it.
     """
     rows = [(None, T), (None, T), (b"x", T), (None, FUTURE)]
     bench = ContractBench.of(rows, late=DROP, future=DROP, missing=DROP)
@@ -66,7 +66,7 @@ def test_d28_late() -> None:
         ("drop", [0, 4], []),
         (f"side:{SIDE}", [0, 4], [1, 2, 3]),
     ):
-        rules, topic = read_options("key", "10s", None, None, "1m", refresh=False, late=policy)
+        rules, topic = build_rules("key", window=10_000, lateness=60_000, late=policy)
         assert topic == (SIDE if side else None)
         assert run(rules) == (output, side)
 

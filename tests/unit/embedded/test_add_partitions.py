@@ -28,8 +28,8 @@ def test_a_topic_grows_and_keeps_its_records_and_id(open_store: OpenStore) -> No
     store.close()
     reopened = open_store().topic("orders")
     assert (reopened.partition_count, reopened.id) == (5, topic.id)
-    assert [one.value for one in reopened.read(kept.partition)] == [b"v"]
-    assert [one.value for one in reopened.read(4)] == [b"new"]
+    assert [one.value for one in reopened.read(partition=kept.partition)] == [b"v"]
+    assert [one.value for one in reopened.read(partition=4)] == [b"new"]
 
 
 def test_keys_may_go_elsewhere_afterwards(store: varve.Store) -> None:
@@ -86,7 +86,7 @@ def test_a_growth_that_a_crash_cut_is_finished_or_never_began(mode: CrashMode) -
         survivor = fs.after_crash(mode, seed=step)
         with _open(survivor, clock) as store:
             topic = store.topic("orders")
-            assert [one.value for one in topic.read(0)] == [b"kept"]
+            assert [one.value for one in topic.read(partition=0)] == [b"kept"]
             assert topic.partition_count in (1, 3)
             seen.add(topic.partition_count)
             for number in range(topic.partition_count):

@@ -68,7 +68,7 @@ def test_a_tier_that_turns_read_only_fails_the_copy_alone(
     assert not health.offline
     assert "Read-only file system; mount it for writing" in "".join(map(str, health.tier.values()))
     store.topic("other").append(value=b"goes on")
-    assert len(list(store.topic("t").read(0))) == 80
+    assert len(list(store.topic("t").read(partition=0))) == 80
     remote.is_on = False
     store.run_once(10**15)
     assert store.health().tier == {}
@@ -94,7 +94,7 @@ def test_a_plain_file_in_the_place_of_the_tier_fails_the_tier_alone(
     with varve.open(tmp_path / "data", maintain=False) as again:
         again.run_once()
         again.topic("other").append(value=b"goes on")
-        assert len(list(again.topic("t").read(0))) == 40
+        assert len(list(again.topic("t").read(partition=0))) == 40
         assert not again.health().offline
         with pytest.raises(StoreUnavailable, match="a file is where a directory has to be"):
             _ = again.tier
@@ -119,7 +119,7 @@ def test_a_tier_that_may_not_be_opened_fails_the_tier_alone(
     monkeypatch.setattr(os, "scandir", refuse)
     with varve.open(tmp_path / "data", maintain=False) as again:
         again.run_once()
-        assert len(list(again.topic("t").read(0))) == 40
+        assert len(list(again.topic("t").read(partition=0))) == 40
         assert "Permission denied" in "".join(map(str, again.health().tier.values()))
         with pytest.raises((StoreDenied, Unavailable)):
             _ = again.tier

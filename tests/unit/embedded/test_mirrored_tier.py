@@ -263,7 +263,7 @@ def test_a_mirror_that_is_level_is_so_for_the_next_process_too(
     assert (tmp_path / "data" / MARK_FILE).exists()
     buckets.stores[HERE].go_down()
     with open_store(tmp_path / "data") as store:
-        assert store.tier.status(store.partitions("t")[0]).cold_segments
+        assert store.tier.status(store.partitions("t")[0]).remote_segments
 
 
 def test_a_mirror_may_be_added_to_a_tier_and_not_exchanged(

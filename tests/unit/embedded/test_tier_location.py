@@ -66,13 +66,13 @@ def test_a_place_that_is_given_is_taken_and_nothing_is_written(fs: Unreadable) -
     assert find(fs, logs, "s3://bucket/prefix") == PLACE
     assert find(fs, logs, "s3://bucket/prefix", "topic").metadata == "topic"
     assert read_location(fs, "/a") is None
-    assert recall_location(fs, logs) is None
+    assert recall_location(fs, [log.path for log in logs]) is None
 
 
 def test_a_remembered_place_need_not_be_given_again(fs: Unreadable) -> None:
     logs = directories(fs, "/a", "/b")
     remember_location(fs, logs, PLACE)
-    assert recall_location(fs, logs) == PLACE
+    assert recall_location(fs, [log.path for log in logs]) == PLACE
     assert find(fs, logs) == PLACE
     assert find(fs, logs, PLACE.url, "object") == PLACE
     fs.remove(f"/a/{TIER_FILE}")

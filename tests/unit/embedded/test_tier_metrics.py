@@ -39,11 +39,11 @@ def test_copies_reads_and_sizes_are_counted() -> None:
         assert len(list(kit.store.topic("t").read())) == 50
         found = samples(kit.store)
         status = kit.store.tier.status(kit.store.partitions("t")[0])
-    assert found['varve_tier_copy_requests_total{topic="t"}'] == status.cold_segments
-    assert found['varve_tier_copy_bytes_total{topic="t"}'] == status.cold_bytes
-    assert found['varve_tier_size_bytes{partition="0",topic="t"}'] == status.cold_bytes
+    assert found['varve_tier_copy_requests_total{topic="t"}'] == status.remote_segments
+    assert found['varve_tier_copy_bytes_total{topic="t"}'] == status.remote_bytes
+    assert found['varve_tier_size_bytes{partition="0",topic="t"}'] == status.remote_bytes
     assert found['varve_tier_copy_lag_segments{partition="0",topic="t"}'] == 0
-    assert found['varve_tier_fetch_bytes_total{topic="t"}'] == status.cold_bytes
+    assert found['varve_tier_fetch_bytes_total{topic="t"}'] == status.remote_bytes
     assert found["varve_tier_reader_idle_percent"] == 100
     assert found['varve_tier_cache_misses_total{cache="extent"}'] > 0
 

@@ -37,7 +37,7 @@ def test_an_append_says_where_the_record_stands(topic: varve.Topic, clock: Manua
 
 def test_text_is_stored_as_utf8_and_null_stays_null(topic: varve.Topic) -> None:
     topic.append(key="kö", value="v", headers={"h": "x", "n": None})
-    topic.append(headers=[("h", b"1"), ("h", b"2")])
+    topic.append(None, headers=[("h", b"1"), ("h", b"2")])
     first, second = topic.read()
     assert (first.key, first.value) == ("kö".encode(), b"v")
     assert first.headers == (("h", b"x"), ("n", None))
@@ -48,7 +48,7 @@ def test_text_is_stored_as_utf8_and_null_stays_null(topic: varve.Topic) -> None:
 @pytest.mark.parametrize(
     "append",
     [
-        lambda topic: topic.append(key=3),
+        lambda topic: topic.append("v", key=3),
         lambda topic: topic.append(value=["x"]),
         lambda topic: topic.append(value="\ud800"),
         lambda topic: topic.append(value=b"x", timestamp="now"),
@@ -83,7 +83,7 @@ def test_what_cannot_be_stored_is_refused_and_changes_nothing(
 def test_keyed_records_go_where_kafka_puts_them(wide: varve.Topic) -> None:
     for number in range(30):
         key = b"key-%d" % number
-        assert wide.append(key=key).partition == partition_of(key, 3)
+        assert wide.append("v", key=key).partition == partition_of(key, 3)
     wide.append_many((b"key-%d" % number, b"many") for number in range(30))
     for record in wide.read():
         assert record.key is not None
@@ -98,7 +98,7 @@ def test_records_without_key_go_round(wide: varve.Topic) -> None:
 
 def test_the_named_partition_wins_over_the_key(wide: varve.Topic) -> None:
     for partition in range(3):
-        assert wide.append(key=b"same", partition=partition).partition == partition
+        assert wide.append(None, key=b"same", partition=partition).partition == partition
 
 
 def test_many_records_become_few_batches_in_order(topic: varve.Topic) -> None:
@@ -160,7 +160,7 @@ def test_a_read_begins_and_ends_within_batches(topic: varve.Topic) -> None:
     for start in range(0, 30, 10):
         topic.append_many((None, b"%d" % (start + number)) for number in range(10))
     assert _values(topic.read(start=7, end=23)) == [b"%d" % number for number in range(7, 23)]
-    assert _values(topic.read(0, 7, max_records=2)) == [b"7", b"8"]
+    assert _values(topic.read(partition=0, start=7, max_records=2)) == [b"7", b"8"]
     assert _values(topic.read(start=30)) == []
     assert _values(topic.read(end=0)) == []
     assert _values(topic.read(start=9, end=5)) == []
@@ -188,14 +188,14 @@ def test_a_read_of_all_partitions_takes_them_in_turn(wide: varve.Topic) -> None:
     ("read", "error"),
     [
         (lambda topic: topic.read(start=1), errors.InvalidRequest),
-        (lambda topic: topic.read(0, start=1), errors.OffsetOutOfRange),
-        (lambda topic: topic.read(0, start=-1), errors.OffsetOutOfRange),
-        (lambda topic: topic.read(3), errors.NotFound),
+        (lambda topic: topic.read(partition=0, start=1), errors.OffsetOutOfRange),
+        (lambda topic: topic.read(partition=0, start=-1), errors.OffsetOutOfRange),
+        (lambda topic: topic.read(partition=3), errors.NotFound),
         (lambda topic: topic.read(isolation="serializable"), errors.InvalidRequest),
         (lambda topic: topic.read(max_records=-1), errors.InvalidRequest),
         (lambda topic: topic.offsets(), errors.InvalidRequest),
-        (lambda topic: topic.delete_records(5, 0), errors.OffsetOutOfRange),
-        (lambda topic: topic.offset_for_time(5, 9), errors.NotFound),
+        (lambda topic: topic.delete_records(5, partition=0), errors.OffsetOutOfRange),
+        (lambda topic: topic.offset_for_time(5, partition=9), errors.NotFound),
     ],
 )
 def test_a_wrong_question_is_refused_at_once(
@@ -314,3 +314,18 @@ def test_records_survive_a_reopen(open_store: OpenStore) -> None:
     topic.flush()
     store.close()
     assert list(open_store().topic("orders").read()) == before
+
+
+def test_forgetting_the_value_deletes_nothing(topic: varve.Topic) -> None:
+    topic.append("v", key="k")
+    with pytest.raises(TypeError):
+        topic.append(key="k")  # type: ignore[call-arg]  # what a user may forget
+    assert [record.value for record in topic.read()] == [b"v"]
+
+
+def test_a_key_is_deleted_by_a_tombstone(topic: varve.Topic) -> None:
+    topic.append("v", key="k")
+    position = topic.delete_key("k", headers={"by": "test"})
+    (_, tombstone) = topic.read()
+    assert (position.offset, tombstone.key, tombstone.value) == (1, b"k", None)
+    assert tombstone.headers == (("by", b"test"),)

@@ -77,9 +77,9 @@ def test_one_partition_or_all_are_cleaned(store: varve.Store) -> None:
     for number in range(2):
         topic.append_many([("a", "1"), ("a", "2")], partition=number)
     store.clean("scores", 1, roll=True)
-    assert [len(list(topic.read(number))) for number in range(2)] == [2, 1]
+    assert [len(list(topic.read(partition=number))) for number in range(2)] == [2, 1]
     store.clean(roll=True)
-    assert [len(list(topic.read(number))) for number in range(2)] == [1, 1]
+    assert [len(list(topic.read(partition=number))) for number in range(2)] == [1, 1]
     with pytest.raises(NotFound, match="no partition 2"):
         store.clean("scores", 2)
     with pytest.raises(NotFound, match="no topic"):

@@ -66,7 +66,7 @@ def test_a_bucket_that_is_away_lets_the_disk_grow_and_its_return_brings_the_caps
         kit.run_background()
         assert readings.partition().log.size < LOCAL_BYTES + SEGMENT_BYTES
         status = kit.store.tier.status(*kit.store.partitions("readings"))
-        assert status.cold_bytes is not None
-        assert status.cold_bytes <= TOTAL_BYTES + SEGMENT_BYTES
+        assert status.remote_bytes is not None
+        assert status.remote_bytes <= TOTAL_BYTES + SEGMENT_BYTES
         offsets = readings.offsets()
         assert sum(1 for _ in readings.read()) == offsets.end - offsets.log_start

@@ -6,11 +6,16 @@ from varve.foundation.errors import InvalidRequest
 from varve.foundation.units import (
     format_bytes,
     format_count,
+    format_due,
     format_duration,
+    format_moment,
     format_time,
     parse_duration,
+    parse_size,
     parse_time,
 )
+
+DAY_MS = 86_400_000
 
 
 @pytest.mark.parametrize(
@@ -25,6 +30,32 @@ def test_durations_are_numbers_with_units(text: str, milliseconds: int) -> None:
 def test_other_durations_are_refused_with_the_name_of_the_option(text: str) -> None:
     with pytest.raises(InvalidRequest, match="--window"):
         parse_duration(text, name="--window")
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("0", 0),
+        ("500", 500),
+        ("500B", 500),
+        ("64KiB", 65_536),
+        ("64 MiB", 67_108_864),
+        ("64mib", 67_108_864),
+        ("1.5GiB", 1_610_612_736),
+        ("2kB", 2_000),
+        ("1.5 GB", 1_500_000_000),
+        ("3T", 3_000_000_000_000),
+        (" 1PiB ", 1 << 50),
+    ],
+)
+def test_sizes_are_bytes_or_have_units_of_1000_or_1024(text: str, size: int) -> None:
+    assert parse_size(text, name="--max-bytes") == size
+
+
+@pytest.mark.parametrize("text", ["", "MiB", "-1", "1e6", "1,5GB", "64MiX", "64 M iB", "1" * 16])
+def test_other_sizes_are_refused_with_the_name_of_the_option(text: str) -> None:
+    with pytest.raises(InvalidRequest, match="--max-bytes"):
+        parse_size(text, name="--max-bytes")
 
 
 @pytest.mark.parametrize(
@@ -88,7 +119,38 @@ def test_sizes_are_shown_in_their_largest_unit(size: int, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "text"), [(0, "0 records"), (1, "1 record"), (2_000, "2,000 records")]
+    ("milliseconds", "text"),
+    [
+        (0, "0 ms"),
+        (999, "999 ms"),
+        (1_000, "1 s"),
+        (1_250, "1 s 250 ms"),
+        (59_999, "59 s"),
+        (61_000, "1 min 1 s"),
+        (3_600_000, "1 h"),
+        (2 * DAY_MS + 3_700_000, "2 d 1 h"),
+        (40 * DAY_MS + 1, "40 d"),
+    ],
 )
-def test_a_count_is_shown_with_its_noun(count: int, text: str) -> None:
-    assert format_count(count, "record") == text
+def test_a_span_shows_its_largest_units(milliseconds: int, text: str) -> None:
+    assert format_duration(milliseconds) == text
+
+
+def test_a_moment_says_how_far_off_it_is() -> None:
+    assert format_moment(1_000_000_000_000, 1_000_000_000_000).endswith("(now)")
+    assert format_moment(1_000_000_000_000 + DAY_MS, 1_000_000_000_000).endswith("(in 1 d)")
+    assert format_moment(1_000_000_000_000 - 90_000, 1_000_000_000_000).endswith("(1 min 30 s ago)")
+    assert format_moment(-1, 0) == "-"
+    assert format_moment(2**62, 0) == f"@{2**62}"
+
+
+def test_what_is_due_is_due_now() -> None:
+    assert [format_due(None, 5), format_due(4, 5), format_due(5, 5)] == ["-", "now", "now"]
+
+
+def test_a_count_has_its_noun_in_the_right_number() -> None:
+    assert [format_count(count, "segment") for count in (0, 1, 2000)] == [
+        "0 segments",
+        "1 segment",
+        "2,000 segments",
+    ]

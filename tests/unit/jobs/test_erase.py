@@ -560,7 +560,7 @@ def test_a_note_in_the_bucket_is_forgotten_there(bench: ErasureBench) -> None:
         name="daily",
     )
     RemoteOutputRegistry(bench.topic.bucket, home.cluster).note(output)
-    with pytest.raises(Unavailable, match=f"varve job outputs orders --forget {output.id}"):
+    with pytest.raises(Unavailable, match=f"varve output forget orders {output.id}"):
         bench.erase("ann")
     assert not [one for one in bench.topic.object_keys() if "/erasure/" in one], "nothing was done"
     assert list_outputs(bench.places(), "orders") == [output]

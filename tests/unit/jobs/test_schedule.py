@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 import varve
 from varve.cli.main import app
@@ -151,7 +151,7 @@ def test_jobs_are_run_beside_a_store_that_is_open(data: str, tmp_path: Path) -> 
         topic = store.topic("state")
         for number in range(40):
             topic.append(key=f"k{number % 4}", value=f"value {number}")
-    assert CliRunner().invoke(app, ["tier", "copy", data, "state", "--roll"]).exit_code == 0
+    assert CliRunner().invoke(app, ["tier", "copy", "-d", data, "state", "--roll"]).exit_code == 0
     with varve.open(data, maintain=False):
         outcomes = run_due(data, LocalRunner())
     found = {(one.job.value, one.topic): one.run.error for one in outcomes}

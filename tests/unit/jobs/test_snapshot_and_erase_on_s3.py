@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from click.testing import CliRunner, Result
 
 import varve
 from tests.support.s3_server import BUCKET, S3Server, s3_server
@@ -123,8 +123,8 @@ class Bench:
         return rows_of(open_snapshot(self.place, snapshot, settings=self.settings))
 
     def cli(self, *words: str) -> Result:
-        given = [f"--place-setting={name}={value}" for name, value in self.settings.items()]
-        return CliRunner().invoke(app, ["job", "snapshot", *given, *words])
+        given = [f"--place-set={name}={value}" for name, value in self.settings.items()]
+        return CliRunner().invoke(app, ["snapshot", *words, *given])
 
     def erase(
         self, *keys: str, address: Bucket | None = None, is_hot: bool = True
@@ -180,18 +180,18 @@ def test_snapshots_lie_in_a_bucket(bench: Bench) -> None:
     assert bench.rows(1)[0, b"bob"][1] == b"v of bob"
     full = bench.take(replace(LARGE, is_full=True))
     assert (full.document.snapshot, full.document.previous) == (3, None)
-    verified = bench.cli("--verify", bench.place)
+    verified = bench.cli("verify", bench.place)
     assert (verified.exit_code, "all as written" in verified.stdout) == (0, True), verified.output
-    assert bench.cli("--list", bench.place).exit_code == 0
+    assert bench.cli("list", bench.place).exit_code == 0
 
 
 def test_old_snapshots_leave_the_bucket_and_damage_is_told(bench: Bench) -> None:
     for number in range(3):
         bench.put("bob", value=str(number))
         bench.take()
-    kept = bench.cli("--to", bench.place, "--keep", "2")
+    kept = bench.cli("prune", bench.place, "--keep", "2")
     assert kept.exit_code == 0, kept.output
-    assert bench.cli("--verify", bench.place).exit_code == 0
+    assert bench.cli("verify", bench.place).exit_code == 0
     bench.put("cy")
     result = bench.take(replace(LARGE, keep=1))
     assert result.removed
@@ -202,7 +202,7 @@ def test_old_snapshots_leave_the_bucket_and_damage_is_told(bench: Bench) -> None
         bench.rows(document.snapshot - 1)
     path = document.files[0].path
     open_object_store(bench.place, bench.settings).put(path, b"something else")
-    told = bench.cli("--verify", bench.place)
+    told = bench.cli("verify", bench.place)
     assert (told.exit_code, path in told.stdout) == (1, True)
 
 
@@ -223,7 +223,7 @@ def test_a_person_leaves_the_bucket_with_all_copies(bench: Bench) -> None:
     assert document == result.receipt
     assert document["rescan"]["outputs"] == 1
     assert document["topics"][0]["outputs"][0]["rows"] == 2
-    assert bench.cli("--verify", bench.place).exit_code == 0
+    assert bench.cli("verify", bench.place).exit_code == 0
     again = bench.take()
     assert (again.is_new, again.document.snapshot) == (False, 2)
     with bench.open() as store:

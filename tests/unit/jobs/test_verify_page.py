@@ -8,7 +8,8 @@ import pytest
 from tests.support.remote_compaction import RemoteCompaction
 from tests.support.tier_bench import TierBench, tiered
 from tests.support.verification import verify_bench
-from varve.cli.job_verify import print_result
+from varve.cli.job import print_verdicts
+from varve.cli.output import Output
 from varve.commit_log.check.findings import Severity
 from varve.jobs.verify.page import render_page
 from varve.jobs.verify.result import PartitionVerdict, VerifyFinding, VerifyResult
@@ -76,7 +77,7 @@ def test_the_terminal_shows_partitions_and_what_was_found(
         severity=Severity.WARNING, rule="orphan", where="a/b", message="left", position=7
     )
     one = partition()
-    print_result(result(replace(one, findings=(found,))))
+    print_verdicts(result(replace(one, findings=(found,))), Output())
     shown = capsys.readouterr().out
     assert "orders-0" in shown
     assert "orphan: left" in shown

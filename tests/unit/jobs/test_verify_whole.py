@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 import varve
 from varve.cli.main import app
@@ -31,13 +31,13 @@ def data(tmp_path: Path) -> Path:
             )
             for number in range(60):
                 topic.append(key=f"k{number % 7}", value=f"value {number}")
-    assert CliRunner().invoke(app, ["tier", "copy", str(path), "--roll"]).exit_code == 0
+    assert CliRunner().invoke(app, ["tier", "copy", "-d", str(path), "--roll"]).exit_code == 0
     return path
 
 
 def run(data: Path, *topics: str) -> VerifyResult:
     address = Bucket(f"file:{data}.cold")
-    return verify(address, topics, runner=LocalRunner(), directory=str(data))
+    return verify(address, topics, runner=LocalRunner(), directories=[str(data)])
 
 
 def test_a_healthy_tier_and_its_directory_have_no_findings(data: Path) -> None:
@@ -88,7 +88,7 @@ def test_objects_and_manifests_that_are_gone_are_told(data: Path) -> None:
 
 
 def test_the_rules_are_listed() -> None:
-    shown = CliRunner().invoke(app, ["job", "verify", "--rules"])
+    shown = CliRunner().invoke(app, ["job", "verify", "--list-rules"])
     assert shown.exit_code == 0
     assert "keys-twice" in shown.stdout
     assert "batch-crc" in shown.stdout

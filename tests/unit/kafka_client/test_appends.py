@@ -144,6 +144,6 @@ def test_a_transaction_spans_topics_and_notes(kit: KafkaKit, client: KafkaClient
         producer.commit_offset("both-group", CommittedOffset("left", number, "text", partition=1))
         producer.end(is_committed=number != 1)
     assert committed(kit, "left") == [b"0", b"2"]
-    right = kit.store.topic("right").read(1, 0, isolation="read_committed")
+    right = kit.store.topic("right").read(partition=1, start=0, isolation="read_committed")
     assert [one.value for one in right] == [b"0", b"2"]
     assert fetch_offsets(client, "both-group") == [CommittedOffset("left", 2, "text", partition=1)]

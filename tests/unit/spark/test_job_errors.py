@@ -94,7 +94,7 @@ def test_an_error_of_javas_is_told_without_its_class() -> None:
 def test_executors_without_varve_are_told_apart() -> None:
     found = failure_of("ModuleNotFoundError: No module named 'varve'")
     assert type(found) is VersionMismatch
-    assert "varve job ship" in str(found)
+    assert "varve job package" in str(found)
 
 
 def test_executors_of_another_python_are_told_apart() -> None:

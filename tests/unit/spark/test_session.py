@@ -32,5 +32,5 @@ def test_a_package_that_is_missing_names_the_extra(monkeypatch: pytest.MonkeyPat
 
 def test_an_archive_is_not_shipped_over_connect(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "_check_connect", lambda url: None)
-    with pytest.raises(Unavailable, match="varve job ship"):
-        get_session(master="sc://127.0.0.1:1", conf={"varve.ship": "env.tar"})
+    with pytest.raises(Unavailable, match="varve job package"):
+        get_session(master="sc://127.0.0.1:1", conf={"varve.package": "env.tar"})

@@ -103,7 +103,7 @@ def test_offsets_that_expired_unread_are_an_error(topic: SourceTopic) -> None:
     topic.roll()
     topic.put(("z", "1"))
     topic.flush()
-    topic.topic.delete_records(5, 0)
+    topic.topic.delete_records(5, partition=0)
     tier = topic.kit.store.tier
     assert tier is not None
     tier.expire(TopicPartition(NAME, 0), topic.now)

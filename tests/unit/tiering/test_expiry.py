@@ -172,7 +172,7 @@ class _RacingStore(MemoryObjectStore):
 
 
 def test_objects_stay_as_long_as_a_manifest_version_that_names_them(orders: TieredTopic) -> None:
-    """So `varve tier restore --as-of` finds every object within the promised time."""
+    """So `varve tier restore --at` finds every object within the promised time."""
     orders.alter(retention_ms=MINUTE * 3 + 1)
     manifests = orders.tiered.manifests
     before_ms = orders.kit.now_ms

@@ -49,9 +49,9 @@ def test_what_a_forecast_says_comes_true(settings: dict[str, GivenValue]) -> Non
             offsets = kit.store.topic("t").partition(0).offsets()
             status = kit.store.tier.status(kit.store.partitions("t")[0])
             assert offsets.local_start == local_start
-            assert status.cold_segments is not None
+            assert status.remote_segments is not None
             copied = sum(row.segment.location is not SegmentLocation.LOCAL for row in remote)
-            assert copied <= status.cold_segments <= len(remote)
+            assert copied <= status.remote_segments <= len(remote)
             assert offsets.log_start == (remote[0].segment.base_offset if remote else local_start)
 
 

@@ -21,13 +21,14 @@ from varve.broker.admin.configs import (
 from varve.broker.broker import Broker
 from varve.broker.error_responses import reporting
 from varve.broker.request import Operation, RequestContext, ResourceType
-from varve.broker.topics import INTERNAL_TOPICS, ServedTopic
+from varve.broker.topics import ServedTopic
 from varve.commit_log.names import validate_topic_name
 from varve.embedded.topic_admin import PARTITION_COUNT_MAX
 from varve.foundation.errors import InvalidRequest
 from varve.wire import NO_ID, ErrorCode
 from varve.wire.errors import KafkaError
 from varve.wire.messages import topics as messages
+from varve.wire.messages.state_records import INTERNAL_TOPICS
 
 CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
 _DEFAULT: Final = -1

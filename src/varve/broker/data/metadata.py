@@ -16,7 +16,7 @@ from typing import Final
 
 from varve.broker.broker import Broker
 from varve.broker.request import NO_OPERATIONS, Operation, RequestContext, ResourceType
-from varve.broker.topics import INTERNAL_TOPICS, ServedTopic, current_leader_epoch
+from varve.broker.topics import ServedTopic, current_leader_epoch
 from varve.commit_log import LogDirectory
 from varve.commit_log.names import validate_topic_name
 from varve.disk import FileSystem, RealFileSystem
@@ -24,6 +24,7 @@ from varve.foundation.errors import InvalidRequest, StoreError, TopicExists
 from varve.wire import NO_ID, ErrorCode
 from varve.wire.errors import KafkaError, code_for
 from varve.wire.messages import cluster as messages
+from varve.wire.messages.state_records import INTERNAL_TOPICS
 
 # Metadata
 

@@ -23,7 +23,7 @@ from varve.broker.state_topic import (
     encode_numbered,
     read_number,
 )
-from varve.broker.topics import OFFSETS_TOPIC, by_topic
+from varve.broker.topics import by_topic
 from varve.commit_log import TopicPartition
 from varve.foundation.clock import Clock
 from varve.foundation.errors import Corrupt, InvalidRequest, MalformedMessage
@@ -32,6 +32,7 @@ from varve.wire import Message
 from varve.wire.messages.groups import ConsumerProtocolSubscription, TopicPartitions
 from varve.wire.messages.state_records import (
     GROUP_RECORDS,
+    OFFSETS_TOPIC,
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupCurrentMemberAssignmentValue,
     ConsumerGroupMemberMetadataKey,

@@ -105,7 +105,7 @@ class Forecast:
             "points": [asdict(self.remote_at(moment)) for moment in self.remote_moments()],
         }
         return {
-            "cold": remote,
+            "remote": remote,
             "partition": str(self.partition),
             "now_ms": self.now_ms,
             "settings": to_kafka_names(self.settings, only_changed=True),

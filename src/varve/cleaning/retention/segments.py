@@ -30,7 +30,7 @@ class SegmentLocation(StrEnum):
     LOCAL = "local"
     BOTH = "both"
     """On the local disk, and copied."""
-    REMOTE = "cold"
+    REMOTE = "remote"
     """In object storage alone."""
     COPYING = "copying"
     """Announced in object storage, not readable there."""

@@ -5,12 +5,13 @@ Invariant  every finding names a rule; the names of rules never change.
 
 import functools
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
 from varve.foundation.errors import Corrupt
+from varve.foundation.units import format_count
 
 RULES: Final[dict[str, str]] = {
     # Batches of a data file.
@@ -100,6 +101,14 @@ class Severity(StrEnum):
     ERROR = "error"
     WARNING = "warning"
     NOTE = "note"
+
+
+def count_by_severity(severities: Iterable[Severity]) -> str:
+    """The numbers of findings, as `1 error, 2 warnings`; empty without one."""
+    counts = Counter(severities)
+    return ", ".join(
+        format_count(counts[severity], severity) for severity in Severity if counts[severity]
+    )
 
 
 @dataclass(frozen=True, slots=True)

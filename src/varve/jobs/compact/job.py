@@ -11,8 +11,12 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
+from varve.commit_log import LogSettings
 from varve.disk import RealFileSystem
+from varve.embedded.topic_table import read_newest_table
 from varve.foundation.clock import Clock, SystemClock
+from varve.foundation.errors import InvalidRequest, NotFound
+from varve.foundation.settings import GivenValue, parse_settings
 from varve.jobs.compact.cleanable import find_history
 from varve.jobs.compact.partition import PartitionCompaction
 from varve.jobs.compact.result import CompactionResult
@@ -32,13 +36,13 @@ def compact(
     *,
     settings: CompactSettings,
     runner: TaskRunner,
-    directory: str | None = None,
+    directories: Sequence[str] = (),
     clock: Clock | None = None,
 ) -> CompactionResult:
     """Compacts the partitions of these topics that are due; `settings` apply to all of them.
 
-    `directory` is the log directory that the bucket is copied from. Remote segments that its logs
-    have truncated for a new leader do not count as the latest records of their keys.
+    `directories` are the log directories that the bucket is copied from. Remote segments that their
+    logs have truncated for a new leader do not count as the latest records of their keys.
 
     Raises NotFound for a topic that the tier does not hold; later errors are in the result of their
     partition. A partition is compacted by one job at a time: a second job gets an error that names
@@ -54,18 +58,66 @@ def compact(
         runner=runner,
         clock=clock or SystemClock(),
         random=random.Random(),
-        histories=_read_histories(directory, partitions),
+        histories=_read_histories(directories, partitions),
     )
 
 
 def _read_histories(
-    directory: str | None, partitions: Sequence[RemotePath]
+    directories: Sequence[str], partitions: Sequence[RemotePath]
 ) -> dict[RemotePath, Epochs]:
-    if directory is None:
-        return {}
     fs = RealFileSystem()
-    pairs = [(partition, find_history(fs, directory, partition)) for partition in partitions]
+    pairs = [
+        (partition, find_history(fs, directory, partition))
+        for directory in directories
+        for partition in partitions
+    ]
     return {partition: epochs for partition, epochs in pairs if epochs is not None}
+
+
+def choose_topics(
+    topics: Sequence[str], directories: Sequence[str], settings: Mapping[str, GivenValue]
+) -> dict[str, LogSettings]:
+    """The topics to compact, by default all compacted ones of the tier, and their settings.
+
+    `settings` take precedence over those of the log directories. Without directories the topics
+    must be named, and their policy is compact. Raises NotFound for a topic that the directories do
+    not have, InvalidRequest if there is nothing to compact.
+    """
+    if not directories:
+        if not topics:
+            raise InvalidRequest(
+                "name the topics, or a log directory with --dir: an object store does not record "
+                "which topics are compacted"
+            )
+        values = {"cleanup.policy": "compact", **settings}
+        return {name: parse_settings(LogSettings, values, f"topic {name}") for name in topics}
+    where = ", ".join(directories)
+    known = {
+        name: parse_settings(LogSettings, {**entry.settings, **settings}, f"topic {name}")
+        for name, entry in read_newest_table(RealFileSystem(), directories).topics.items()
+    }
+    for name in topics:
+        if name not in known:
+            listed = ", ".join(known) or "none"
+            raise NotFound(f"{where} has no topic {name!r:.260} (topics: {listed:.400})")
+    chosen = list(topics) or [
+        name for name, log in known.items() if log.remote_storage_enable and log.is_compacted
+    ]
+    if not chosen:
+        raise InvalidRequest(f"{where} has no compacted topic in the remote tier")
+    return {name: known[name] for name in chosen}
+
+
+def group_topics(topics: Mapping[str, LogSettings]) -> list[tuple[LogSettings, list[str]]]:
+    """Topics with equal settings together, so that their tasks run at once."""
+    groups: list[tuple[LogSettings, list[str]]] = []
+    for name, log in topics.items():
+        names = next((names for known, names in groups if known == log), None)
+        if names is None:
+            groups.append((log, [name]))
+        else:
+            names.append(name)
+    return groups
 
 
 def compact_partitions(

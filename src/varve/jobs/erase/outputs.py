@@ -143,5 +143,5 @@ def _name_remedy(output: DerivedOutput) -> Iterator[None]:
     except (Unavailable, NotFound) as error:
         raise Unavailable(
             f"{output.kind} {output.name} of topic {output.topic} cannot be reached: {error}. If "
-            f"it no longer exists: varve job outputs {output.topic} --forget {output.id}"
+            f"it no longer exists: varve output forget {output.topic} {output.id}"
         ) from error

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from enum import StrEnum
-from typing import Any, Final, Self
+from typing import Any, BinaryIO, Final, Self
 
 from varve.foundation.errors import InvalidRequest
 from varve.jobs.source.record_blocks import RecordBlock
@@ -315,6 +315,40 @@ def parse_key(text: str, where: str = "the key") -> bytes:
             f"{where} begins with base64: or hex:, and what follows is none"
         ) from None
     return text.encode()
+
+
+def collect_keys(keys: Iterable[str], path: str | None) -> frozenset[bytes]:
+    """Parses keys of the command line, and those of a file."""
+    parsed = frozenset(parse_key(key, "--key") for key in keys)
+    if path is None:
+        return parsed
+    with open_input(path) as file:
+        return parsed | read_keys(file, path)
+
+
+def collect_field(
+    path: str | None, values: Sequence[str], values_path: str | None, format: ValueFormat
+) -> FieldMatch | None:
+    """The field with the values of the command line and of a file; None without a field."""
+    if path is None:
+        if values or values_path is not None:
+            raise InvalidRequest("--value needs --field, the path of the value")
+        return None
+    if not all(values):
+        raise InvalidRequest("--value is empty: is a variable unset? An empty value cannot match")
+    texts = list(values)
+    if values_path is not None:
+        with open_input(values_path) as file:
+            texts += read_values(file, values_path)
+    return FieldMatch.of(path, texts, format)
+
+
+def open_input(path: str) -> BinaryIO:
+    """Opens a file that the caller names; raises InvalidRequest."""
+    try:
+        return open(path, "rb")
+    except OSError as error:
+        raise InvalidRequest(f"{path}: {error.strerror}") from None
 
 
 def read_keys(lines: Iterable[bytes], where: str) -> frozenset[bytes]:

@@ -13,8 +13,10 @@ from typing import Final
 from varve.commit_log import Log
 from varve.commit_log.directory_files import encode_topic_id
 from varve.commit_log.names import DirectoryState, parse_partition_directory
-from varve.disk import FileSystem
+from varve.disk import FileSystem, RealFileSystem
 from varve.embedded import Store
+from varve.embedded.tier_location import TIER_FILE
+from varve.embedded.topic_table import find_tiered_topics
 from varve.foundation.errors import Corrupt, InvalidRequest, NotFound
 from varve.jobs.derived_outputs import (
     DerivedOutput,
@@ -151,6 +153,18 @@ class ErasureTargets:
         """The key of a receipt or request of a topic in the remote tier."""
         assert self.remote is not None
         return f"{self.remote.cluster}/{target.name}.{target.topic_id}/{folder}/{id}.json"
+
+
+def check_tier_location(directories: Sequence[str], topics: Sequence[str]) -> None:
+    """Raises InvalidRequest for tiered topics of directories that do not record their tier."""
+    fs = RealFileSystem()
+    tiered = {name for directory in directories for name in find_tiered_topics(fs, directory)}
+    if tiered := tiered & set(topics):
+        raise InvalidRequest(
+            f"{', '.join(sorted(tiered))}: remote.storage.enable is set, and no {TIER_FILE} of the "
+            "log directories has the location of the remote tier: name it with --store; if nothing "
+            "was ever copied, remove the setting"
+        )
 
 
 def list_outputs(targets: ErasureTargets, topic: str) -> list[DerivedOutput]:

@@ -94,6 +94,23 @@ def find_store_address(place: str, settings: Mapping[str, GivenValue] | None = N
     return Bucket(to_url(place), tuple(sorted((settings or {}).items())))
 
 
+def choose_place_settings(
+    place: str, settings: Mapping[str, GivenValue], bucket: Bucket | None
+) -> dict[str, GivenValue]:
+    """The settings of a place; without any, those of a bucket of the same kind."""
+    is_alike = bucket is not None and find_scheme(to_url(place)) == find_scheme(bucket.url)
+    if settings or bucket is None or not is_alike:
+        return dict(settings)
+    return dict(bucket.settings)
+
+
+def open_place(place: str, settings: Mapping[str, GivenValue]) -> "SnapshotStore":
+    """A place that holds a snapshot; raises NotFound."""
+    store = SnapshotStore(get_store_address(place, settings).objects())
+    store.get()
+    return store
+
+
 @dataclass(frozen=True, slots=True)
 class SnapshotStore:
     """The documents and files of one place."""
@@ -218,6 +235,12 @@ class SnapshotStore:
         # Documents are read after the files: a listed file may be named by a newer document.
         named = named_files(self.documents())
         return [entry for entry in entries if entry.key not in named]
+
+    def find_faults(self) -> list[str]:
+        """Describes every file of all snapshots that is missing or damaged."""
+        files = {file.path: file for document in self.documents() for file in document.files}
+        faults = [self.find_fault(file) for _, file in sorted(files.items())]
+        return [fault for fault in faults if fault is not None]
 
     def find_fault(self, file: SnapshotFile) -> str | None:
         """Describes how a file differs from its document; None if it does not."""

@@ -7,7 +7,7 @@ Invariant  the registered settings of a catalog (`how`) contain no credentials. 
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -28,6 +28,8 @@ NAME: Final = "varve"
 DATABASE: Final = "catalog.db"
 FILE_IO: Final = "pyiceberg.io.pyarrow.PyArrowFileIO"
 
+_WAREHOUSE_SUFFIX: Final = ".tables"
+"""Appended to the path of a log directory: its default warehouse."""
 _INIT_TABLES: Final = "init_catalog_tables"
 _SECRET: Final = re.compile(r"key|secret|token|credential|password|header|sas|signer", re.I)
 _NOT_IN_NAMES: Final = re.compile(r"""[/\\'"`]""")
@@ -58,6 +60,23 @@ class CatalogAddress:
     warehouse: str | None = None
     catalog: str | None = None
     settings: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def locate(
+        cls,
+        warehouse: str | None,
+        catalog: str | None,
+        settings: tuple[tuple[str, str], ...],
+        directories: Sequence[str],
+    ) -> "CatalogAddress":
+        """The address that is given, else that of the warehouse beside the log directories.
+
+        An existing warehouse takes precedence, since the order of the directories may change.
+        """
+        if warehouse is None and catalog is None and directories:
+            candidates = [f"{directory}{_WAREHOUSE_SUFFIX}" for directory in directories]
+            warehouse = next(filter(os.path.isdir, candidates), candidates[0])
+        return cls(warehouse, catalog, settings)
 
     def properties(self) -> dict[str, str]:
         """Returns the properties for pyiceberg."""

@@ -245,7 +245,7 @@ def _find_files(
     if not _is_reached(output, location, io):
         return (
             f"{location_text}, is missing: mount or restore it and erase again; if it no longer "
-            f"exists, unregister the output: varve job outputs {output.topic} --forget {output.id}"
+            f"exists, unregister the output: varve output forget {output.topic} {output.id}"
         )
     data = store.list_files(data_files.DATA)
     metadata = [file.path for file in store.list_files(rewrite.METADATA)]

@@ -152,7 +152,7 @@ def find_cluster(bucket: Bucket) -> str:
     if not clusters:
         raise NotFound(
             f"{bucket.objects().name} holds no cluster yet: nothing was copied there; `varve tier "
-            "copy DIR` copies the segments that are due"
+            "copy -d DIR` copies the segments that are due"
         )
     if len(clusters) > 1:
         names = ", ".join(clusters)

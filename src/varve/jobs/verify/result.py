@@ -39,7 +39,7 @@ VERIFY_RULES: Final[dict[str, VerifyRule]] = {
     ),
     "segment-figures": VerifyRule(
         "The figures of a segment in the manifest are those of its objects.",
-        remedy="`varve tier restore --as-of` an older manifest, or copy it again",
+        remedy="`varve tier restore --at` an older manifest, or copy it again",
     ),
     "segment-offsets": VerifyRule("The batches of a segment are within its offsets."),
     "segment-epochs": VerifyRule(
@@ -47,11 +47,11 @@ VERIFY_RULES: Final[dict[str, VerifyRule]] = {
     ),
     "chain-hole": VerifyRule(
         "Segments follow each other from the log start on without a gap.",
-        remedy="`varve tier restore --as-of` an older manifest may still have the offsets",
+        remedy="`varve tier restore --at` an older manifest may still have the offsets",
     ),
     "chain-overlap": VerifyRule(
         "No offset is in two readable segments.",
-        remedy="`varve tier restore --as-of` a manifest from before the overlap",
+        remedy="`varve tier restore --at` a manifest from before the overlap",
     ),
     "chain-left": VerifyRule(
         "All readable segments belong to one history.",

@@ -71,10 +71,10 @@ def verify(
     topics: Sequence[str] = (),
     *,
     runner: TaskRunner,
-    directory: str | None = None,
+    directories: Sequence[str] = (),
     clock: Clock | None = None,
 ) -> VerifyResult:
-    """Verifies these topics, or all topics of the cluster, and a log directory if given.
+    """Verifies these topics, or all topics of the cluster, and log directories if given.
 
     Raises NotFound for a topic that the tier does not hold. Damage is in the result.
     """
@@ -92,7 +92,7 @@ def verify(
         runner=runner,
         now_ms=began_ms,
     )
-    if directory is not None:
+    for directory in directories:
         others += verify_directory(RealFileSystem(), directory, address, now_ms=began_ms)
     return VerifyResult(
         store=address.objects().name,
@@ -100,7 +100,7 @@ def verify(
         elapsed_ms=clock.now_ms() - began_ms,
         partitions=partitions,
         others=tuple(gravest_first(others)),
-        directory=directory,
+        directory=", ".join(directories) or None,
     )
 
 

@@ -32,6 +32,7 @@ from varve.shapes.feed.source_transactions import SourceTransactions
 from varve.shapes.feed.topic_feed import TopicFeed, access_may_return
 from varve.topics import TopicReader, open_cluster
 from varve.wire.messages.cluster import MetadataRequest, MetadataResponse
+from varve.wire.messages.state_records import INTERNAL_TOPICS
 
 logger = logging.getLogger(__name__)
 
@@ -40,9 +41,7 @@ OpenSnapshot = Callable[[str, TopicReader], InitialRows]
 """Opens a snapshot by its URL; raises InvalidRequest for one that does not fit the topic."""
 _CHECK_TIMEOUT_MS: Final = 5_000
 _LOGGED_TOPICS_MAX: Final = 1_000
-_INTERNAL_TOPICS: Final = frozenset(
-    {"__consumer_offsets", "__transaction_state", "__cluster_metadata"}
-)
+_REFUSED_TOPICS: Final = INTERNAL_TOPICS | {"__cluster_metadata"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +121,7 @@ class FeedFactory:
 
     def make(self, topic: str) -> TopicFeed:
         """Raises NotFound without such a topic, InvalidRequest for an invalid name."""
-        if topic in _INTERNAL_TOPICS:
+        if topic in _REFUSED_TOPICS:
             raise NotFound(f"topic {topic} is internal to the broker: it has no shapes")
         options = self._topics.get(topic, TopicOptions())
         reader = self._cluster.reader(topic)

@@ -33,6 +33,11 @@ class DedupSettings(DedupRules):
     state_partitions: int | None = None
     read_options: tuple[tuple[str, str], ...] = field(default=())
 
+    @classmethod
+    def of_rules(cls, rules: DedupRules, **others: Any) -> "DedupSettings":
+        """The rules, with the fields that only a stream has."""
+        return cls(**{part.name: getattr(rules, part.name) for part in fields(rules)}, **others)
+
     def __post_init__(self) -> None:
         DedupRules.__post_init__(self)
         object.__setattr__(self, "future", self.late)

@@ -182,7 +182,7 @@ class TierCopier:
             raise InvalidRequest(
                 f"{partition}: its topic is not copied to object storage; set "
                 "remote.storage.enable=true and remote.log.copy.disable=false with "
-                "`varve log configure`"
+                "`varve topic alter`"
             )
         this_round: _CopyRound | None = None
         error: StoreError | None = None

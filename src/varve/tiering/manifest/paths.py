@@ -178,11 +178,15 @@ def choose_cluster(objects: ObjectStore, cluster: str | None) -> str:
     if cluster in directories:
         assert cluster is not None
         return cluster
-    existing = ", ".join(directories) or "none"
-    if cluster is None and directories:
+    if not directories:
+        raise NotFound(
+            f"{objects.name} is empty: nothing has been copied to it yet; `varve tier copy --roll` "
+            "copies all segments of a directory"
+        )
+    existing = ", ".join(directories)
+    if cluster is None:
         raise InvalidRequest(f"{objects.name} holds several clusters: name one of {existing}")
-    what = "any cluster" if cluster is None else f"cluster {cluster!r}"
-    raise NotFound(f"{objects.name} does not hold {what}; clusters there: {existing}")
+    raise NotFound(f"{objects.name} does not hold cluster {cluster!r}; clusters there: {existing}")
 
 
 def list_partitions(objects: ObjectStore, cluster: str) -> list[RemotePath]:

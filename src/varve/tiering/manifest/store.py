@@ -398,3 +398,11 @@ class ObjectManifestStore(ManifestStore):
                 f"oldest version there is, {chain[0]}, is of a later time"
             )
         return latest
+
+
+def open_manifests(objects: ObjectStore, path: RemotePath) -> ObjectManifestStore:
+    """The manifests of a partition, for a command that reads them once."""
+    pause = threading.Event()
+    return ObjectManifestStore(
+        objects, path, random=random.Random(), wait=lambda wait_ms: pause.wait(wait_ms / 1000)
+    )

@@ -7,7 +7,7 @@ that gets these `ManifestStores` and a path, and returns the ManifestStore of th
 
 import random
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from varve.foundation.errors import InvalidRequest, InvalidSetting
 from varve.foundation.plugins import PluginRegistry
@@ -15,9 +15,10 @@ from varve.object_store import ObjectStore
 from varve.tiering.manifest.pages import PageCache
 from varve.tiering.manifest.paths import RemotePath
 from varve.tiering.manifest.store import ManifestStore, ObjectManifestStore
-from varve.tiering.metadata.topic import MetadataTopic
-from varve.tiering.metadata.topic_manifest_store import TopicManifestStore
 from varve.tiering.settings import TierSettings
+
+if TYPE_CHECKING:
+    from varve.tiering.metadata.topic import MetadataTopic
 
 Plugin = Callable[["ManifestStores", RemotePath], ManifestStore]
 
@@ -34,6 +35,9 @@ def _open_in_objects(stores: "ManifestStores", path: RemotePath) -> ManifestStor
 
 
 def _open_in_topic(stores: "ManifestStores", path: RemotePath) -> ManifestStore:
+    # Kafka's messages take a moment to compile: only tiers with this backend load them.
+    from varve.tiering.metadata.topic_manifest_store import TopicManifestStore
+
     assert stores.topic is not None
     return TopicManifestStore(stores.topic, stores.objects, path)
 
@@ -59,7 +63,7 @@ class ManifestStores:
         random: random.Random,
         wait: Callable[[float], object],
         settings: TierSettings,
-        topic: MetadataTopic | None = None,
+        topic: "MetadataTopic | None" = None,
     ) -> None:
         self.objects = objects
         self.random = random

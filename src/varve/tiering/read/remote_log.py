@@ -241,7 +241,7 @@ class RemoteLog:
             f"and before those on the local disk: the bucket of {self._store_name} may be "
             "unmounted, emptied or another one, so restore its objects; an older manifest may "
             f"name them, as `varve tier fsck` shows. Continue reading from {end}; give up records "
-            f"only if they are lost, with `varve log delete-records --before {end}`"
+            f"only if they are lost, with `varve topic delete-records --before {end}`"
         )
 
     def _find_segment(self, offset: int) -> RemoteSegment | None:

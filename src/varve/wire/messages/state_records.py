@@ -6,6 +6,10 @@ from uuid import UUID
 from varve.wire.messages.groups import JoinGroupRequestProtocol, TopicPartitions
 from varve.wire.schema import Int8, Int16, Int32, Int64, Message, Struct, field
 
+OFFSETS_TOPIC: Final = "__consumer_offsets"
+TRANSACTIONS_TOPIC: Final = "__transaction_state"
+INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
+
 # Keys and values of the records in `__consumer_offsets`
 
 

@@ -7,7 +7,6 @@ from tests.support.data_requests import append
 from tests.support.log_bench import make_batch
 from tests.support.rights import AllBut
 from varve.broker.request import Operation, ResourceType
-from varve.broker.topics import OFFSETS_TOPIC
 from varve.wire import ErrorCode
 from varve.wire.messages.data import (
     DeleteRecordsPartition,
@@ -15,6 +14,7 @@ from varve.wire.messages.data import (
     DeleteRecordsRequest,
     DeleteRecordsTopic,
 )
+from varve.wire.messages.state_records import OFFSETS_TOPIC
 
 
 def request(offset: int, topic: str, partition: int) -> DeleteRecordsRequest:

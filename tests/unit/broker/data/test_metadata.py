@@ -10,7 +10,6 @@ from tests.support.rights import AllBut
 from varve.broker.broker import Endpoint
 from varve.broker.request import CLUSTER_NAME, ConnectionContext, Operation, ResourceType
 from varve.broker.settings import BrokerSettings
-from varve.broker.topics import OFFSETS_TOPIC
 from varve.foundation.errors import InvalidRequest
 from varve.wire import NO_ID, ErrorCode
 from varve.wire.messages.cluster import (
@@ -21,6 +20,7 @@ from varve.wire.messages.cluster import (
     MetadataRequest,
     MetadataRequestTopic,
 )
+from varve.wire.messages.state_records import OFFSETS_TOPIC
 
 TOPIC = ResourceType.TOPIC
 

@@ -9,11 +9,11 @@ from tests.support.data_requests import append, fetch, list_offsets, produce, pr
 from tests.support.log_bench import NOW_MS, make_batch
 from tests.support.rights import AllBut
 from varve.broker.request import CloseConnection, Operation, ResourceType
-from varve.broker.topics import OFFSETS_TOPIC
 from varve.commit_log import TopicPartition
 from varve.records import Codec, Record, build_batch, crc32c_of
 from varve.wire import ErrorCode
 from varve.wire.messages.data import PartitionProduceData, ProduceRequest, TopicProduceData
+from varve.wire.messages.state_records import OFFSETS_TOPIC
 
 VERSIONS = range(3, 14)
 

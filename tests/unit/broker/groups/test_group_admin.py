@@ -8,7 +8,6 @@ import pytest
 from tests.support.broker_kit import BrokerKit
 from tests.support.group_bench import Member, commit, commit_request, leap, offset_of, subscription
 from varve.broker.request import ConnectionContext, Operation, ResourceType
-from varve.broker.topics import OFFSETS_TOPIC
 from varve.wire import ErrorCode, Message
 from varve.wire.messages.cluster import FindCoordinatorRequest
 from varve.wire.messages.groups import (
@@ -26,6 +25,7 @@ from varve.wire.messages.groups import (
     OffsetFetchRequestTopic,
     SyncGroupRequest,
 )
+from varve.wire.messages.state_records import OFFSETS_TOPIC
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ from tests.support.broker_kit import BrokerKit
 from tests.support.group_bench import Member, leap
 from varve.broker.groups.classic_group import ClassicGroup, ClassicState
 from varve.broker.settings import GroupSettings
-from varve.broker.topics import OFFSETS_TOPIC
 from varve.wire import ErrorCode
 from varve.wire.messages.groups import (
     HeartbeatRequest,
@@ -19,6 +18,7 @@ from varve.wire.messages.groups import (
     MemberIdentity,
     SyncGroupRequest,
 )
+from varve.wire.messages.state_records import OFFSETS_TOPIC
 
 
 @pytest.fixture

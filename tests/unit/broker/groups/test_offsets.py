@@ -10,7 +10,6 @@ from tests.support.broker_kit import BrokerKit
 from tests.support.group_bench import Member, commit, commit_request, fetch, leap, offset_of
 from varve.broker.groups.committed_offsets import CommittedOffset
 from varve.broker.settings import GroupSettings
-from varve.broker.topics import OFFSETS_TOPIC
 from varve.commit_log import TopicPartition
 from varve.wire import ErrorCode, KafkaError
 from varve.wire.messages.groups import (
@@ -26,6 +25,7 @@ from varve.wire.messages.groups import (
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopic,
 )
+from varve.wire.messages.state_records import OFFSETS_TOPIC
 from varve.wire.messages.topics import DeleteTopicsRequest, DeleteTopicState
 
 EVENTS = TopicPartition("events", 0)

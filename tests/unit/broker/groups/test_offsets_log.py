@@ -9,11 +9,11 @@ import pytest
 from tests.support.broker_kit import BrokerKit
 from varve.broker.groups.records import GroupRecord, decode_records, encode_record
 from varve.broker.state_topic import ProducerStamp, StateRecord, partition_for, replay_log
-from varve.broker.topics import OFFSETS_TOPIC
 from varve.foundation.errors import Corrupt, DirectoryOffline, InvalidProducerEpoch, InvalidRequest
 from varve.records import Codec, Record, build_batch
 from varve.wire import Message
 from varve.wire.messages.state_records import (
+    OFFSETS_TOPIC,
     GroupMetadataKey,
     GroupMetadataValue,
     OffsetCommitKey,

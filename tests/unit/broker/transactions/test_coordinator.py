@@ -15,7 +15,6 @@ from tests.support.transaction_bench import (
     TransactionBench,
 )
 from varve.broker.settings import TransactionSettings
-from varve.broker.topics import TRANSACTIONS_TOPIC
 from varve.broker.transactions.coordinator import END_WAIT_MS
 from varve.broker.transactions.transaction import EPOCH_MAX, Status
 from varve.commit_log import TopicPartition
@@ -23,6 +22,7 @@ from varve.foundation.clock import ManualClock
 from varve.foundation.errors import InvalidProducerEpoch
 from varve.testing.faulty_disk import FaultyFileSystem
 from varve.wire import ErrorCode
+from varve.wire.messages.state_records import TRANSACTIONS_TOPIC
 
 A = TopicPartition("a", 0)
 B = TopicPartition("b", 1)

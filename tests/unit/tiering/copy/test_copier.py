@@ -267,13 +267,13 @@ def test_the_status_tells_what_is_hot_remote_and_behind() -> None:
     bench.copy()
     bench.fill(2, 2)
     status = observe_tiers(bench.partitions.get(PARTITION))
-    assert (status.hot_segments, status.cold_segments, status.lag_segments) == (4, 1, 2)
+    assert (status.local_segments, status.remote_segments, status.lag_segments) == (4, 1, 2)
     assert status.copied_offset == 3
-    assert status.cold_bytes is not None
+    assert status.remote_bytes is not None
     assert status.lag_bytes is not None
-    assert status.hot_bytes == status.cold_bytes + status.lag_bytes
+    assert status.local_bytes == status.remote_bytes + status.lag_bytes
     assert status.stored_bytes is not None
-    assert status.stored_bytes > status.cold_bytes
+    assert status.stored_bytes > status.remote_bytes
 
 
 def _count_steps(bench: TierBench) -> list[ObjectStep]:

@@ -1,0 +1,117 @@
+"""What a broker or the way to it refuses, in a sentence that says what to do."""
+
+from typing import TYPE_CHECKING, Final
+
+from varve.foundation.errors import (
+    InvalidRequest,
+    InvalidSetting,
+    NotFound,
+    PolicyViolation,
+    StoreError,
+    TopicExists,
+    Unavailable,
+)
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError
+
+LIST_TOPICS: Final = "`varve topic list` shows those there are"
+LIST_GROUPS: Final = "`varve group list` shows those there are"
+
+
+class Denied(StoreError):
+    """The broker denies the request to this user."""
+
+
+class Refused(StoreError):
+    """The broker refuses the request, for the reason in the message."""
+
+
+def as_error(error: "KafkaError", what: str, *, address: str = "") -> StoreError:
+    """The error to raise; `what` was requested, `address` is the broker."""
+    from confluent_kafka import KafkaError
+
+    code = error.code()
+    reason = _tidy(error.str())
+    if code in _codes(KafkaError, "_TRANSPORT", "_ALL_BROKERS_DOWN", "_RESOLVE", "_TIMED_OUT"):
+        return unreachable(address, reason)
+    if code in _codes(KafkaError, "_MSG_TIMED_OUT"):
+        return Unavailable(
+            f"{what}: the broker at {address} did not take records in time, however often they "
+            "were sent: it is gone, busy, or its disk is full, and its log tells; name another "
+            "with --bootstrap or VARVE_BOOTSTRAP"
+        )
+    if code in _codes(KafkaError, "_AUTHENTICATION", "SASL_AUTHENTICATION_FAILED", "_SSL"):
+        return login_refused(address, reason)
+    if code in _codes(
+        KafkaError,
+        "TOPIC_AUTHORIZATION_FAILED",
+        "GROUP_AUTHORIZATION_FAILED",
+        "CLUSTER_AUTHORIZATION_FAILED",
+        "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
+        "DELEGATION_TOKEN_AUTHORIZATION_FAILED",
+    ):
+        return denied(what, reason)
+    if code in _codes(
+        KafkaError,
+        "_UNKNOWN_TOPIC",
+        "_UNKNOWN_PARTITION",
+        "UNKNOWN_TOPIC_OR_PART",
+        "UNKNOWN_TOPIC_ID",
+    ):
+        return NotFound(f"{what}: there is no such topic or partition; {LIST_TOPICS}")
+    if code in _codes(KafkaError, "GROUP_ID_NOT_FOUND"):
+        return NotFound(f"{what}: there is no such group; {LIST_GROUPS}")
+    if code in _codes(KafkaError, "NON_EMPTY_GROUP", "UNKNOWN_MEMBER_ID"):
+        return InvalidRequest(f"{what}: the group has members; stop them first")
+    if code in _codes(KafkaError, "SECURITY_DISABLED"):
+        return Refused(f"{what}: the broker has no ACLs ({reason}); start it with an authorizer")
+    sentence = reason if what in reason else f"{what}: {reason}"
+    return _KINDS.get(error.name(), Refused)(sentence)
+
+
+def denied(what: str, reason: str) -> StoreError:
+    """The broker knows who asks, and does not let them."""
+    return Denied(
+        f"{what}: not authorised ({reason}); let one of the broker's super.users grant the right "
+        "with `varve acl add`, or log in as somebody else with -X sasl.username=..."
+    )
+
+
+def unreachable(address: str, reason: str) -> StoreError:
+    """Nobody answers."""
+    return Unavailable(
+        f"no broker answers at {address} ({reason}); start one with `varve serve`, name another "
+        "with --bootstrap or VARVE_BOOTSTRAP, or give what its listener asks for with -X "
+        "security.protocol=... and -X ssl.certificate.location=..."
+    )
+
+
+def login_refused(address: str, reason: str) -> StoreError:
+    """The broker answers, and wants to know who asks, or in another way."""
+    return Denied(
+        f"the broker at {address} refused the connection ({reason}); give what it wants with "
+        "-X security.protocol=..., -X sasl.mechanism=..., -X sasl.username=..., -X "
+        "sasl.password=... or -X ssl.ca.location=..."
+    )
+
+
+_KINDS: Final[dict[str, type[StoreError]]] = {
+    "TOPIC_ALREADY_EXISTS": TopicExists,
+    "INVALID_CONFIG": InvalidSetting,
+    "INVALID_PARTITIONS": InvalidRequest,
+    "INVALID_REPLICATION_FACTOR": InvalidRequest,
+    "TOPIC_EXCEPTION": InvalidRequest,
+    "INVALID_REQUEST": InvalidRequest,
+    "POLICY_VIOLATION": PolicyViolation,
+}
+
+
+def _codes(kind: type["KafkaError"], *names: str) -> set[int]:
+    """The numbers of those that the library has."""
+    return {getattr(kind, name) for name in names if hasattr(kind, name)}
+
+
+def _tidy(text: str) -> str:
+    """One line, without what the library puts before it."""
+    return " ".join(text.split()).removeprefix("Local: ").removeprefix("Broker: ")

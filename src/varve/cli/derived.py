@@ -1,0 +1,315 @@
+"""`varve snapshot`, `table`, `output` and `receipt`: what jobs wrote from topics, without Spark."""
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import click
+
+from varve.cli import options, spark_options
+from varve.cli.command import command
+from varve.cli.job_printing import print_objects
+from varve.cli.output import Grouped, Output
+from varve.cli.spark_options import CatalogOptions, JobSource
+from varve.foundation.clock import SystemClock
+from varve.foundation.units import format_bytes, format_count, format_moment
+
+if TYPE_CHECKING:
+    from varve.jobs.derived_outputs import DerivedOutput
+    from varve.jobs.snapshot.document import SnapshotDocument
+
+_place = click.argument("place", metavar="PLACE")
+_table = click.argument("name", metavar="NS.NAME")
+
+
+# snapshot
+
+
+@command(
+    examples=(
+        "varve snapshot list /backup/orders",
+        "varve snapshot list s3://bucket/orders --place-set region=eu-west-1 --json",
+    )
+)
+@_place
+@spark_options.place_settings
+@options.output
+def list_snapshots(place: str, output: Output, place_settings: tuple[tuple[str, str], ...]) -> None:
+    """List the snapshots of a place.
+
+    A place is a directory or the URL of an object store, as `varve job snapshot --to` takes it. The
+    resume offsets are those at which a consumer continues after it has loaded the rows.
+    """
+    from varve.jobs.snapshot.store import open_place
+
+    documents = open_place(place, dict(place_settings)).documents()
+    if output.is_json:
+        print_objects(output, "snapshot", map(_snapshot_document, documents))
+        return
+    now_ms = SystemClock().now_ms()
+    output.print_table(
+        "snapshot",
+        ("snapshot", "topic", "taken", "from", "rows", "files", "bytes"),
+        [
+            (
+                document.snapshot,
+                document.topic,
+                format_moment(document.taken_ms, now_ms),
+                document.previous,
+                Grouped(document.rows),
+                Grouped(len(document.files)),
+                format_bytes(document.size),
+            )
+            for document in documents
+        ],
+        details=[[("resume", _format_offsets(document))] for document in documents],
+    )
+
+
+def _format_offsets(document: "SnapshotDocument") -> str:
+    return " ".join(
+        f"{partition}:{offset}" for partition, offset in document.resume_offsets.items()
+    )
+
+
+def _snapshot_document(document: "SnapshotDocument") -> dict[str, object]:
+    return {
+        "snapshot": document.snapshot,
+        "previous": document.previous,
+        "topic": document.topic,
+        "topic_id": document.topic_id,
+        "taken_ms": document.taken_ms,
+        "rows": document.rows,
+        "files": len(document.files),
+        "bytes": document.size,
+        "resume_offsets": document.resume_offsets,
+    }
+
+
+@command(
+    examples=("varve snapshot verify /backup/orders", "varve snapshot verify /backup/orders --json")
+)
+@_place
+@spark_options.place_settings
+@options.output
+def verify_snapshots(
+    place: str, output: Output, place_settings: tuple[tuple[str, str], ...]
+) -> None:
+    """Compare all files of a place with their digests.
+
+    The exit code is 1 if a file is damaged or missing.
+    """
+    from varve.jobs.snapshot.store import named_files, open_place
+
+    store = open_place(place, dict(place_settings))
+    documents, faults = store.documents(), store.find_faults()
+    for fault in faults:
+        output.print_result(fault, "fault", message=fault)
+    files = len(named_files(documents))
+    state = f"{len(faults):,} damaged or missing" if faults else "all as written"
+    output.print_result(
+        f"{format_count(len(documents), 'snapshot')}, {format_count(files, 'file')}: {state}",
+        "verification",
+        snapshots=len(documents),
+        files=files,
+        faults=len(faults),
+    )
+    if faults:
+        raise click.exceptions.Exit(1)
+
+
+@command(
+    examples=(
+        "varve snapshot prune /backup/orders --keep 7",
+        "varve snapshot prune s3://bucket/orders --keep 7 --place-set region=eu-west-1",
+    )
+)
+@_place
+@click.option(
+    "--keep",
+    type=click.IntRange(min=1),
+    required=True,
+    metavar="N",
+    help="How many of the newest snapshots remain.",
+)
+@spark_options.place_settings
+@options.output
+def prune_snapshots(
+    place: str, output: Output, keep: int, place_settings: tuple[tuple[str, str], ...]
+) -> None:
+    """Delete all but the newest snapshots of a place.
+
+    Leftover files of runs that were killed more than a day ago are deleted too.
+    """
+    from varve.jobs.snapshot.snapshot import DAY_MS
+    from varve.jobs.snapshot.store import open_place
+
+    store = open_place(place, dict(place_settings))
+    removed = store.keep(keep)
+    swept = store.sweep(before_ms=SystemClock().now_ms() - DAY_MS)
+    output.print_result(
+        f"{len(removed):,} older snapshots and files deleted, "
+        f"{format_count(len(swept), 'leftover')} of killed runs",
+        "prune",
+        removed=removed,
+        swept=swept,
+    )
+
+
+# table
+
+
+@command(
+    examples=(
+        "varve table expire shop.orders --warehouse data.tables --older-than 7d",
+        "varve table expire shop.orders --catalog http://host:8181 --older-than 30d --json",
+    )
+)
+@_table
+@click.option(
+    "--older-than",
+    type=options.DURATION,
+    required=True,
+    metavar="DURATION",
+    help="Snapshots older than this are deleted; the current one stays.",
+)
+@spark_options.catalog
+@options.output
+def expire_table(name: str, catalog: CatalogOptions, output: Output, older_than: int) -> None:
+    """Delete old snapshots of a table and their files.
+
+    Rows of the current snapshot stay, as do snapshots with a branch or tag.
+    """
+    from varve.jobs.table.catalog import split_name
+    from varve.jobs.table.rewrite import expire_snapshots
+
+    split_name(name)
+    limit_ms = SystemClock().now_ms() - older_than
+    for result in expire_snapshots(catalog.address(), name, older_than_ms=limit_ms):
+        output.print_result(
+            f"{result.table}: {format_count(result.snapshots, 'snapshot')} expired, "
+            f"{result.kept:,} remain, {format_count(len(result.removed), 'file')} deleted",
+            "expiry",
+            **result.to_json(),
+        )
+
+
+# output
+
+
+@command(
+    examples=(
+        "varve output list customers -d data",
+        "varve output list customers --store s3://bucket/varve --json",
+    )
+)
+@options.topic
+@spark_options.mirrored_job_source
+@options.output
+def list_outputs(topic: str, source: JobSource, output: Output) -> None:
+    """List the snapshots, tables, topics and files of a topic.
+
+    Jobs register what they write from a topic. An erasure erases rows there too, and fails if one
+    of them cannot be reached. Commands read log directories that no server has open.
+    """
+    from varve.jobs.erase.erasure import open_targets
+    from varve.jobs.erase.targets import list_outputs
+
+    with ExitStack() as stack:
+        targets = open_targets(stack, address=source.find_bucket(), directories=source.paths)
+        outputs = list_outputs(targets, topic)
+    if output.is_json:
+        print_objects(output, "output", map(_output_document, outputs))
+        return
+    if not outputs:
+        output.note("no output of this topic is registered")
+        return
+    now_ms = SystemClock().now_ms()
+    output.print_table(
+        "output",
+        ("id", "kind", "name", "place", "registered"),
+        [
+            (
+                derived.id,
+                str(derived.kind),
+                derived.name,
+                derived.place,
+                format_moment(derived.noted_ms, now_ms),
+            )
+            for derived in outputs
+        ],
+    )
+
+
+@command(
+    examples=(
+        "varve output forget customers snapshot-2b1f0c86d1e5a3b7c4f2096e8d7a5b31 -d data",
+        "varve output forget customers table-77aa0c86d1e5a3b7c4f2096e8d7a5b31 -d data --yes",
+    )
+)
+@options.topic
+@click.argument("id", metavar="ID")
+@options.yes
+@spark_options.mirrored_job_source
+@options.output
+def forget_output(topic: str, id: str, source: JobSource, output: Output, yes: bool) -> None:
+    """Forget an output that no longer exists.
+
+    Erasures no longer look there: records in an output that still exists, or in a backup of it, are
+    reached by no erasure.
+    """
+    from varve.jobs.erase.erasure import open_targets
+    from varve.jobs.erase.targets import forget_output
+
+    output.confirm(f"forget the output {id} of {topic}", is_confirmed=yes)
+    with ExitStack() as stack:
+        targets = open_targets(stack, address=source.find_bucket(), directories=source.paths)
+        forgotten = forget_output(targets, topic, id)
+    output.print_result(
+        f"forgot {forgotten.kind} {forgotten.name} at {forgotten.place}; erasures no longer look "
+        "there",
+        "forgotten",
+        **_output_document(forgotten),
+    )
+
+
+def _output_document(derived: "DerivedOutput") -> dict[str, object]:
+    return {
+        "id": derived.id,
+        "kind": str(derived.kind),
+        "name": derived.name,
+        "place": derived.place,
+        "noted_ms": derived.noted_ms,
+    }
+
+
+# receipt
+
+
+@command(
+    examples=(
+        "varve receipt verify erased.json --public-key public.pem",
+        "varve receipt verify erased.json --public-key public.pem --json",
+    )
+)
+@click.argument("path", metavar="FILE")
+@click.option(
+    "--public-key", required=True, metavar="PEM", help="The Ed25519 public key of the signer."
+)
+@options.output
+def verify_receipt(path: str, output: Output, public_key: str) -> None:
+    """Verify the signature of a receipt.
+
+    The exit code is 1 if the key did not sign it, or if it was changed since.
+    """
+    from varve.jobs.erase.receipt_files import verify_receipt_file
+
+    document = verify_receipt_file(path, public_key)
+    topics = document["request"]["topics"]
+    output.print_result(
+        f"{path}: the signature is valid; erasure {document['erasure']} of {', '.join(topics)}, "
+        f"{format_count(document['records'], 'record')}",
+        "receipt",
+        erasure=document["erasure"],
+        topics=topics,
+        records=document["records"],
+    )

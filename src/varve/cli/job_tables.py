@@ -1,0 +1,315 @@
+"""`varve job snapshot` and `varve job table`: the state of a topic as Parquet or as Iceberg.
+
+Crash      a snapshot is complete or absent, a table is as its last commit left it; the next run
+           continues and deletes leftovers.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import click
+
+from varve.brokers.position import PositionKind, ReadPosition
+from varve.cli import options, spark_options
+from varve.cli.command import command
+from varve.cli.job_printing import open_spark_job, print_report
+from varve.cli.output import Grouped, Output
+from varve.cli.spark_options import CatalogOptions, JobOptions, JobSource
+from varve.foundation.errors import NotFound
+from varve.foundation.units import format_bytes, format_count
+
+if TYPE_CHECKING:
+    from varve.jobs.snapshot.snapshot import SnapshotResult
+    from varve.jobs.table.sync import TableResult
+
+_PARTITIONS_SHOWN = 20
+
+
+# snapshot
+
+
+@command(
+    examples=(
+        "varve job snapshot orders -d data --to /backup/orders",
+        "varve job snapshot orders -d data --to /backup/orders --at 2026-03-01",
+        "varve job snapshot orders --store s3://bucket/varve --to s3://bucket/orders --keep 7",
+    )
+)
+@options.topic
+@click.option(
+    "--to",
+    "place",
+    required=True,
+    metavar="PLACE",
+    help="Where the snapshots of the topic are: a directory, or the URL of an object store.",
+)
+@click.option(
+    "--at",
+    type=options.POSITIONS,
+    metavar="POS",
+    help='The state before this offset or time, or by partition: {"0": 5}; default the end.',
+)
+@click.option("--full", is_flag=True, help="Read the whole topic, not only what is new.")
+@click.option(
+    "--buckets",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Files per partition; fixed by the first snapshot, by size unless given.",
+)
+@click.option(
+    "--keep", type=click.IntRange(min=1), metavar="N", help="Delete all but the newest N snapshots."
+)
+@spark_options.place_settings
+@spark_options.job_source
+@spark_options.spark
+@options.output
+def snapshot(
+    topic: str,
+    source: JobSource,
+    job_options: JobOptions,
+    output: Output,
+    place: str,
+    at: ReadPosition | Mapping[int, int] | None,
+    full: bool,
+    buckets: int | None,
+    keep: int | None,
+    place_settings: tuple[tuple[str, str], ...],
+) -> None:
+    """Take a snapshot: the latest record of each key as Parquet.
+
+    A consumer loads the rows and continues at the resume offset of each partition, without
+    replaying the log. Deleted keys and aborted transactions are left out. Later snapshots read what
+    is new and rewrite the files whose keys changed. With --dir local segments are read too.
+    `varve snapshot` lists, verifies and prunes the snapshots of a place.
+    """
+    from varve.jobs.snapshot.snapshot import SnapshotSettings, take_snapshot
+    from varve.jobs.snapshot.store import choose_place_settings
+
+    bucket = source.find_bucket()
+    at_offset, at_ms = _split_position(at)
+    interrupted = "no snapshot was taken, and a later run deletes leftovers"
+    with open_spark_job("snapshot", job_options, output, when_interrupted=interrupted) as job:
+        from varve.spark.runner import SparkRunner
+
+        runner = SparkRunner(job.spark, "snapshot", [topic])
+        result = job.run(
+            lambda: take_snapshot(
+                topic,
+                place,
+                address=bucket,
+                directories=source.paths,
+                at_offset=at_offset,
+                at_ms=at_ms,
+                place_settings=choose_place_settings(place, dict(place_settings), bucket),
+                settings=SnapshotSettings(is_full=full, buckets=buckets, keep=keep),
+                runner=runner,
+            )
+        )
+        report = job.report(result.rows, result.to_json())
+    _print_snapshot(result, output)
+    print_report(report, job_options, output)
+
+
+def _split_position(
+    at: ReadPosition | Mapping[int, int] | None,
+) -> tuple[int | Mapping[int, int] | None, int | None]:
+    """The offset, of each partition or of all, or the time; None twice for the end."""
+    if at is None or not isinstance(at, ReadPosition):
+        return at, None
+    match at.kind:
+        case PositionKind.END:
+            return None, None
+        case PositionKind.TIME:
+            return None, at.number
+        case _:
+            return at.number, None
+
+
+def _print_snapshot(result: "SnapshotResult", output: Output) -> None:
+    if output.is_json:
+        output.print_object("snapshot", result.to_json())
+        return
+    output.print_table(
+        "partition",
+        ("partition", "read from", "resume", "rows"),
+        [
+            (
+                f"{result.document.topic}-{state.partition}",
+                Grouped(state.read_from),
+                Grouped(state.resume_offset),
+                Grouped(state.rows),
+            )
+            for state in result.partitions
+        ],
+        details=[[("note", state.note)] if state.note else [] for state in result.partitions],
+    )
+    output.print_fields("snapshot", dict(_snapshot_fields(result)))
+
+
+def _snapshot_fields(result: "SnapshotResult") -> Iterator[tuple[str, str]]:
+    document = result.document
+    files = format_count(len(document.files), "file")
+    state = f"{format_count(document.rows, 'row')}, {files}, {format_bytes(document.size)}"
+    origin = "" if document.previous is None else f", continues from {document.previous}"
+    if result.is_new:
+        yield "snapshot", f"{document.snapshot} in {result.place}{origin}: {state}"
+        written = format_count(result.files_written, "file")
+        yield "written", f"{written}, {format_bytes(result.bytes_written)}"
+    else:
+        yield "snapshot", f"{document.snapshot} in {result.place} existed already: {state}"
+    if result.removed:
+        yield "removed", f"{len(result.removed):,} older snapshots and files"
+    if result.swept:
+        yield "deleted", f"{format_count(len(result.swept), 'leftover')} of killed runs"
+
+
+# table
+
+
+@command(
+    examples=(
+        "varve job table orders --to shop.orders --format json -d data",
+        "varve job table state --to shop.state --mode upsert -d data",
+        "varve job table orders --to shop.orders --store s3://bucket/varve --catalog http://host",
+    )
+)
+@options.topic
+@click.option("--to", "name", required=True, metavar="NS.NAME", help="The table.")
+@click.option(
+    "--mode",
+    type=click.Choice(["append", "upsert"]),
+    help="A row per record, or per key; default append, then as the table is.",
+)
+@click.option(
+    "--format",
+    type=click.Choice(["raw", "json", "avro"]),
+    help="The format of values; default raw, then as the table is.",
+)
+@click.option(
+    "--schema",
+    metavar="FILE",
+    help='Columns of JSON values, as {"id": "long required"}, or the .avsc of Avro values.',
+)
+@click.option("--registry", metavar="URL", help="The schema registry of Avro values.")
+@click.option("--add-columns", is_flag=True, help="Add columns for new fields.")
+@click.option(
+    "--buckets",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Parts of an upserted table by key; fixed when it is created.",
+)
+@click.option(
+    "--commit-bytes",
+    type=options.SIZE,
+    metavar="SIZE",
+    help="About how much of the log one commit takes; default 1GiB.",
+)
+@click.option("--keep-expired", is_flag=True, help="Keep rows of records that retention deleted.")
+@spark_options.catalog
+@spark_options.job_source
+@spark_options.spark
+@options.output
+def table(
+    topic: str,
+    source: JobSource,
+    catalog: CatalogOptions,
+    job_options: JobOptions,
+    output: Output,
+    name: str,
+    mode: str | None,
+    format: str | None,
+    schema: str | None,
+    registry: str | None,
+    add_columns: bool,
+    buckets: int | None,
+    commit_bytes: int | None,
+    keep_expired: bool,
+) -> None:
+    """Write a topic to an Iceberg table, or bring its table up to date.
+
+    The first run reads from the log start, later ones what is new: the commit that adds rows also
+    records the offsets. Runs may be killed or repeated; no record is lost or written twice. Values
+    that do not fit go to the table NAME__bad. JSON without --schema has columns for the fields of
+    the first records and the column _rest. `varve table expire` deletes old snapshots.
+    """
+    from varve.jobs.table.catalog import split_name
+    from varve.jobs.table.definition import COMMIT_BYTES, TableMode, TableSettings, ValueFormat
+    from varve.jobs.table.sync import sync_table
+
+    split_name(name)
+    address = catalog.address(source.paths)
+    address.check()
+    settings = TableSettings(
+        mode=None if mode is None else TableMode(mode),
+        format=None if format is None else ValueFormat(format),
+        schema=None if schema is None else _read_schema(schema),
+        schema_name=schema or registry or "the schema",
+        registry=registry,
+        buckets=buckets,
+        commit_bytes=commit_bytes or COMMIT_BYTES,
+        is_adding_columns=add_columns,
+        is_keeping_expired=keep_expired,
+    )
+    bucket = source.find_bucket()
+    interrupted = "the table is as its last commit left it, and the next run continues there"
+    with open_spark_job("table", job_options, output, when_interrupted=interrupted) as job:
+        from varve.spark.runner import SparkRunner
+
+        runner = SparkRunner(job.spark, "table", [topic])
+        result = job.run(
+            lambda: sync_table(
+                topic,
+                name,
+                catalog=address,
+                address=bucket,
+                directories=source.paths,
+                settings=settings,
+                runner=runner,
+            )
+        )
+        report = job.report(result.records, result.to_json())
+    if output.is_json:
+        output.print_object("table", result.to_json())
+    else:
+        output.print_fields("table", dict(_table_fields(result, address.place)))
+    print_report(report, job_options, output)
+
+
+def _read_schema(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except (OSError, UnicodeDecodeError) as error:
+        raise NotFound(f"the schema {path} cannot be read: {error}") from error
+
+
+def _table_fields(result: "TableResult", place: str) -> Iterator[tuple[str, str]]:
+    yield "table", f"{result.table} in {place}: {result.mode} of {result.topic}, {result.format}"
+    if result.inferred:
+        yield "inferred", "; ".join(result.inferred)
+    if result.added_columns:
+        yield "added", "; ".join(result.added_columns)
+    deletions = f", with {format_count(result.deleted, 'deletion')}" if result.deleted else ""
+    size = f"{format_count(result.files, 'file')}, {format_bytes(result.bytes)}"
+    commits = format_count(result.commits, "commit")
+    yield "read", f"{format_count(result.records, 'record')}{deletions}; {commits}, {size}"
+    if result.bad:
+        bad = format_count(result.bad, "record")
+        yield "bad", f"{bad} went to {result.table}__bad, with the reason"
+    if result.expired_rows:
+        yield "expired", f"{format_count(result.expired_rows, 'row')} of deleted records"
+    if result.missed:
+        missed = format_count(result.missed, "offset")
+        yield "missed", f"{missed} left the log before the table had them"
+    if result.is_rebuilt:
+        yield "rebuilt", "from the log: deletions may be missing from it, or records were erased"
+    if result.swept:
+        yield "deleted", f"{format_count(result.swept, 'file')} of a killed run"
+    yield "offsets", _format_offsets(result.offsets)
+
+
+def _format_offsets(offsets: Mapping[int, int]) -> str:
+    shown = [f"{partition}:{offset:,}" for partition, offset in sorted(offsets.items())]
+    others = len(shown) - _PARTITIONS_SHOWN
+    more = f" and {others} more partitions" if others > 0 else ""
+    return " ".join(shown[:_PARTITIONS_SHOWN]) + more

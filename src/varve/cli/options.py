@@ -1,0 +1,436 @@
+"""Every option that several commands take, declared once.
+
+A short flag has one meaning in all commands.
+"""
+
+import functools
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeVar
+
+import click
+
+from varve.brokers.position import ReadPosition, parse_position
+from varve.cli.command import COMMON_SECTION, SharedOption
+from varve.cli.output import Output
+from varve.cli.where import (
+    DEFAULT_BOOTSTRAP,
+    TierWhere,
+    build_bucket,
+    build_directory,
+    build_tier,
+    build_unless_paths,
+    build_where,
+)
+from varve.foundation.clock import SystemClock
+from varve.foundation.errors import InvalidRequest
+from varve.foundation.units import parse_duration, parse_size, parse_time
+
+WHERE_SECTION: Final = "Where the topics are"
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+# Values
+
+
+class TopicPartitionName(NamedTuple):
+    """`TOPIC` or `TOPIC:PARTITION`."""
+
+    topic: str
+    partition: int | None
+
+
+class ParsedType(click.ParamType[Any]):
+    """Text that a function of varve's parses; its errors become errors of usage."""
+
+    def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
+        self.name = name
+        self._parse = parse
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        try:
+            return self._parse(value)
+        except InvalidRequest as error:
+            self.fail(str(error), param, ctx)
+
+
+def parse_topic_partition(text: str) -> TopicPartitionName:
+    topic, colon, number = text.partition(":")
+    if not colon:
+        return TopicPartitionName(topic, None)
+    if not re.fullmatch(r"[0-9]{1,10}", number):
+        raise InvalidRequest(
+            f"{text!r:.280}: {number!r:.40} is not a partition; write TOPIC:PARTITION"
+        )
+    return TopicPartitionName(topic, int(number))
+
+
+def parse_pair(text: str) -> tuple[str, str]:
+    """`name=value`."""
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip():
+        raise InvalidRequest(f"{text!r:.120} is not a setting; write NAME=VALUE")
+    return name.strip(), value
+
+
+def parse_setting(text: str) -> tuple[str, str]:
+    """`name=value`; durations and sizes may have units: `retention.ms=7d`."""
+    name, value = parse_pair(text)
+    value = value.strip()
+    if name.endswith(".ms") and re.fullmatch(r"[0-9]+[a-z].*", value):
+        value = str(parse_duration(value, name=name))
+    elif name.endswith(".bytes") and re.fullmatch(r"[0-9.]+ ?[A-Za-z]+", value):
+        value = str(parse_size(value, name=name))
+    return name, value
+
+
+def parse_positions(text: str) -> ReadPosition | Mapping[int, int]:
+    """A position of all partitions, or the offset of each: `{"0": 5, "1": 7}`."""
+    if not text.lstrip().startswith("{"):
+        return parse_position(text, SystemClock())
+    from varve.jobs.data_source_options import parse_by_partition
+
+    try:
+        offsets = parse_by_partition(text)
+    except (ValueError, AttributeError) as error:
+        raise InvalidRequest(
+            f"{text!r:.120} is not a table of offsets by partition: {error}"
+        ) from None
+    assert not isinstance(offsets, int)
+    return offsets
+
+
+def _parse_directory(text: str) -> Path:
+    if not text:
+        raise InvalidRequest("the directory name is empty; is a variable unset?")
+    return Path(text)
+
+
+PAIR: Final = ParsedType("NAME=VALUE", parse_pair)
+SETTING: Final = ParsedType("NAME=VALUE", parse_setting)
+POSITION: Final = ParsedType("POSITION", lambda text: parse_position(text, SystemClock()))
+POSITIONS: Final = ParsedType("POSITION", parse_positions)
+TOPIC_PARTITION: Final = ParsedType("TOPIC[:PARTITION]", parse_topic_partition)
+DIRECTORY: Final = ParsedType("DIR", _parse_directory)
+DURATION: Final = ParsedType("DURATION", lambda text: parse_duration(text, name="a duration"))
+SIZE: Final = ParsedType("SIZE", lambda text: parse_size(text, name="a size"))
+TIME: Final = ParsedType("TIME", lambda text: parse_time(text, name="a time"))
+
+
+class _DirectoryList(ParsedType):
+    """Directories of a variable are separated as in PATH."""
+
+    envvar_list_splitter = os.pathsep
+
+
+DIRECTORIES: Final = _DirectoryList("DIR", _parse_directory)
+
+
+# Options that become one argument of the command
+
+
+def bundle(
+    argument: str,
+    build: Callable[..., Any],
+    *options: Callable[[Callable[..., Any]], Callable[..., Any]],
+    names: Sequence[str],
+) -> Callable[[Function], Function]:
+    """Options whose values `build` makes into one argument; `names` are its parameters."""
+
+    def decorate(function: Function) -> Function:
+        @functools.wraps(function)
+        def call(**values: Any) -> Any:
+            own = {name: values.pop(name) for name in names}
+            return function(**{argument: build(**own)}, **values)
+
+        decorated: Any = call
+        for option in reversed(options):
+            decorated = option(decorated)
+        return decorated  # type: ignore[no-any-return]  # click's decorators keep the type open
+
+    return decorate
+
+
+Decorator = Callable[[Function], Function]
+
+
+def shared(section: str, *spellings: str, **settings: Any) -> Decorator[Any]:
+    return click.option(*spellings, cls=SharedOption, section=section, **settings)
+
+
+_dir = shared(
+    WHERE_SECTION,
+    "-d",
+    "--dir",
+    multiple=True,
+    type=DIRECTORIES,
+    envvar="VARVE_DIR",
+    metavar="DIR",
+    help="A log directory that no server has open; repeat it for a store on several disks.",
+)
+_bootstrap = shared(
+    WHERE_SECTION,
+    "-b",
+    "--bootstrap",
+    envvar="VARVE_BOOTSTRAP",
+    metavar="HOST:PORT",
+    help=f"A broker, varve's or any Kafka; default {DEFAULT_BOOTSTRAP}.",
+)
+_client_settings = shared(
+    WHERE_SECTION,
+    "-X",
+    "client_settings",
+    multiple=True,
+    type=SETTING,
+    metavar="NAME=VALUE",
+    help="A client setting of librdkafka, such as security.protocol=SASL_SSL.",
+)
+_command_config = shared(
+    WHERE_SECTION,
+    "--command-config",
+    envvar="VARVE_COMMAND_CONFIG",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="A file of client settings, one NAME=VALUE per line: the place for passwords.",
+)
+
+_store_settings = shared(
+    WHERE_SECTION,
+    "--store-set",
+    "store_settings",
+    multiple=True,
+    type=SETTING,
+    envvar="VARVE_TIER_SETTINGS",
+    metavar="NAME=VALUE",
+    help="A setting of the object store of --dir, as endpoint=http://localhost:9000; one of its "
+    "mirror starts with mirror.",
+)
+_store_url = shared(
+    WHERE_SECTION,
+    "--store",
+    "store_url",
+    envvar="VARVE_TIER_URL",
+    default="",
+    metavar="URL",
+    help="The object store: file:/path, s3://bucket/prefix, gs://... or az://...; default the one "
+    "that DIR remembers, else DIR.cold.",
+)
+mirror_url_option = shared(
+    WHERE_SECTION,
+    "--mirror",
+    "mirror_url",
+    envvar="VARVE_TIER_MIRROR_URL",
+    default="",
+    metavar="URL",
+    help="The object store that mirrors the first; default the one that DIR uses.",
+)
+cluster_option = shared(
+    WHERE_SECTION, "--cluster", metavar="ID", help="The cluster, if the object store has several."
+)
+
+where = bundle(
+    "where",
+    build_where,
+    _dir,
+    _store_settings,
+    _bootstrap,
+    _client_settings,
+    _command_config,
+    names=("dir", "store_settings", "bootstrap", "client_settings", "command_config"),
+)
+"""`-d DIR…` or `-b HOST:PORT`."""
+
+directory = bundle("where", build_directory, _dir, _store_settings, names=("dir", "store_settings"))
+"""`-d DIR…`, for commands that only a directory can do."""
+
+directory_unless_paths = bundle(
+    "where", build_unless_paths, _dir, _store_settings, names=("dir", "store_settings")
+)
+"""`-d DIR…`, for a command whose argument `paths` may take its place."""
+
+
+def _tier_bundle(
+    build: Callable[..., TierWhere], *options: Decorator[Any], names: Sequence[str] = ()
+) -> Decorator[Any]:
+    return bundle(
+        "where",
+        build,
+        _dir,
+        _store_url,
+        *options,
+        _store_settings,
+        names=("dir", "store_url", *names, "store_settings"),
+    )
+
+
+tier = _tier_bundle(build_tier)
+"""`-d DIR… --store URL`: a directory with a remote tier."""
+
+mirrored_tier = _tier_bundle(build_tier, mirror_url_option, names=["mirror_url"])
+"""`-d DIR… --store URL --mirror URL`."""
+
+restored_tier = _tier_bundle(build_tier, cluster_option, names=["cluster"])
+"""`-d DIR --store URL --cluster ID`: an object store, and a directory to restore into."""
+
+bucket = _tier_bundle(build_bucket, cluster_option, names=["cluster"])
+"""`-d DIR…` or `--store URL --cluster ID`, for commands that read the object store alone."""
+
+broker = bundle(
+    "where",
+    build_where,
+    _bootstrap,
+    _client_settings,
+    _command_config,
+    names=("bootstrap", "client_settings", "command_config"),
+)
+"""`-b HOST:PORT`, for commands that only a broker can do."""
+
+_json = shared(
+    COMMON_SECTION, "--json", "is_json", is_flag=True, help="Print JSON lines with a `type`."
+)
+_quiet = shared(COMMON_SECTION, "-q", "--quiet", "is_quiet", is_flag=True, help="Print no notes.")
+
+output = bundle("output", lambda is_json: Output(is_json=is_json), _json, names=("is_json",))
+"""`--json`."""
+
+quiet_output = bundle(
+    "output",
+    lambda is_json, is_quiet: Output(is_json=is_json, is_quiet=is_quiet),
+    _json,
+    _quiet,
+    names=("is_json", "is_quiet"),
+)
+"""`--json` and `--quiet`."""
+
+
+def directories(help: str) -> Decorator[Any]:
+    """`-d DIR…`, for commands that only a directory can do."""
+    return click.option(
+        "-d",
+        "--dir",
+        multiple=True,
+        type=DIRECTORIES,
+        envvar="VARVE_DIR",
+        metavar="DIR",
+        help=help,
+    )
+
+
+def logging(function: Function) -> Function:
+    """`--log-format` and `--log-level`, for servers."""
+    format = click.option(
+        "--log-format",
+        type=click.Choice(["text", "json"]),
+        default="text",
+        show_default=True,
+        help="The form of the log.",
+    )
+    level = click.option(
+        "--log-level",
+        type=click.Choice(["debug", "info", "warning", "error"]),
+        default="info",
+        show_default=True,
+        help="The least level that is logged.",
+    )
+    return format(level(function))
+
+
+def list_rules(load: Callable[[], Mapping[str, str]]) -> Decorator[Any]:
+    """`--list-rules`: print the rules that a command checks, and exit."""
+
+    def print_rules(context: click.Context, parameter: click.Parameter, is_given: bool) -> None:
+        if is_given:
+            rules = load()
+            width = max(map(len, rules))
+            for rule, sentence in rules.items():
+                click.echo(f"{rule:{width}}  {sentence}")
+            context.exit()
+
+    return click.option(
+        "--list-rules",
+        is_flag=True,
+        is_eager=True,
+        expose_value=False,
+        callback=print_rules,
+        help="List the rules that are checked, and exit.",
+    )
+
+
+yes = shared(
+    COMMON_SECTION, "-y", "--yes", is_flag=True, help="Do not ask before a destructive step."
+)
+dry_run = shared(
+    COMMON_SECTION, "--dry-run", is_flag=True, help="Show what would happen and change nothing."
+)
+
+
+def settings(help: str) -> Decorator[Any]:
+    """`--set NAME=VALUE`, as a dictionary."""
+
+    def to_dictionary(
+        context: click.Context, parameter: click.Parameter, pairs: Iterable[tuple[str, str]]
+    ) -> dict[str, str]:
+        return dict(pairs)
+
+    return click.option(
+        "-s",
+        "--set",
+        "settings",
+        multiple=True,
+        type=SETTING,
+        metavar="NAME=VALUE",
+        callback=to_dictionary,
+        help=help,
+    )
+
+
+partition = click.option(
+    "-p", "--partition", type=click.IntRange(min=0), metavar="N", help="Only this partition."
+)
+topic = click.argument(
+    "topic", metavar="TOPIC", shell_complete=lambda c, p, i: complete_topics(c, i)
+)
+topic_partition = click.argument(
+    "topic_partition",
+    metavar="TOPIC[:PARTITION]",
+    type=TOPIC_PARTITION,
+    shell_complete=lambda c, p, i: complete_topics(c, i),
+)
+optional_topic_partition = click.argument(
+    "topic_partition",
+    metavar="[TOPIC[:PARTITION]]",
+    type=TOPIC_PARTITION,
+    required=False,
+    shell_complete=lambda c, p, i: complete_topics(c, i),
+)
+topics = click.argument(
+    "topics",
+    metavar="TOPIC...",
+    nargs=-1,
+    required=True,
+    shell_complete=lambda c, p, i: complete_topics(c, i),
+)
+group = click.argument(
+    "group", metavar="GROUP", shell_complete=lambda c, p, i: complete_groups(c, i)
+)
+
+
+# Shell completion
+
+
+def complete_topics(context: click.Context, incomplete: str) -> list[str]:
+    """Topics of the directory or broker that the command line names so far."""
+    from varve.cli.completion import list_topics
+
+    return [name for name in list_topics(context.params) if name.startswith(incomplete)]
+
+
+def complete_groups(context: click.Context, incomplete: str) -> list[str]:
+    from varve.cli.completion import list_groups
+
+    return [name for name in list_groups(context.params) if name.startswith(incomplete)]

@@ -1,0 +1,318 @@
+"""A job on Spark from a terminal: start, progress bars, Ctrl-C, errors, report.
+
+Invariant  Spark writes to a temporary log file, never to the terminal; the file is kept only if the
+           job fails for a reason that varve cannot explain.
+Threads    the work runs in a thread of its own, so that Ctrl-C finds the main thread waiting; it
+           cancels the Spark jobs and stops the session.
+"""
+
+import contextlib
+import json
+import logging
+import os
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import Future, wait
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+from varve.foundation.clock import SystemClock
+from varve.foundation.errors import InvalidRequest, NotFound
+from varve.foundation.units import format_bytes, format_count, format_duration
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+    from varve.spark.session import Session
+    from varve.spark.stages import JobProgress, JobReport, StageProgress, StageReport
+
+T = TypeVar("T")
+
+_REPORT_FORMATS: Final = (2,)
+_POLL_SECONDS: Final = 0.2
+_CANCEL_SECONDS: Final = 15
+_SPARK_LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+"""They write all of an error to standard error that is raised as well."""
+
+
+@dataclass(frozen=True, slots=True)
+class SparkOptions:
+    """The Spark cluster, None for this machine, and Spark's settings."""
+
+    master: str | None = None
+    conf: Mapping[str, str] = field(default_factory=dict)
+
+
+class SparkLog:
+    """The standard error of Spark's processes, in a temporary file that is deleted unless kept.
+
+    A process that is started while it catches writes to the file as long as it runs.
+    """
+
+    def __init__(self) -> None:
+        self._descriptor, self.path = tempfile.mkstemp(prefix="varve-job-", suffix=".log")
+        self._is_kept = False
+
+    def __enter__(self) -> "SparkLog":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._descriptor)
+        if not self._is_kept:
+            os.unlink(self.path)
+
+    def keep(self) -> str:
+        """Keep the file after the job; returns its path."""
+        self._is_kept = True
+        return self.path
+
+    @contextlib.contextmanager
+    def catching(self) -> Iterator[None]:
+        """Redirect standard error of this process, and of those it starts, to the file."""
+        saved = os.dup(2)
+        os.dup2(self._descriptor, 2)
+        try:
+            yield
+        finally:
+            os.dup2(saved, 2)
+            os.close(saved)
+
+
+class SparkJob:
+    """A Spark session for one job."""
+
+    def __init__(self, name: str, spark: "Session") -> None:
+        from varve.spark.session import is_connect
+        from varve.spark.stages import get_step_log, open_stage_status
+
+        self.name = name
+        self.spark = spark
+        self._clock = SystemClock()
+        self._started_ms = self._clock.now_ms()
+        self._is_classic = not is_connect(spark)
+        self._before = {report.stage for report in self._stages()}
+        self._ledger = get_step_log(spark)
+        self._steps_before = self._ledger.count
+        self._look = open_stage_status(spark)
+
+    def run(self, work: Callable[[], T], *, is_shown: bool = True) -> T:
+        """Does the work with progress bars; Ctrl-C cancels it."""
+        from varve.spark.session import cancel_work, cancellable
+        from varve.spark.stages import ProgressWatch
+
+        def run_cancellable() -> T:
+            with cancellable(self.spark):
+                return work()
+
+        watch = ProgressWatch(self._look.running)
+        running = _Running(run_cancellable)
+        try:
+            with _stage_bars(is_shown=is_shown) as show:
+                return running.wait(lambda: show(watch.poll()))
+        except KeyboardInterrupt:
+            cancel_work(self.spark)
+            running.thread.join(_CANCEL_SECONDS)
+            raise
+
+    def report(self, rows: int | None, result: object = None) -> "JobReport":
+        """The report so far; `result` is the JSON of the job's own result."""
+        from varve.spark.session import find_application
+        from varve.spark.stages import JobReport
+
+        return JobReport(
+            job=self.name,
+            application=find_application(self.spark),
+            started_ms=self._started_ms,
+            duration_ms=self._clock.now_ms() - self._started_ms,
+            rows=rows,
+            stages=self._stages(before=self._before),
+            steps=self._ledger.steps(after=self._steps_before),
+            remote_stages=self._look.remote_stages(),
+            result=result,
+        )
+
+    def close(self) -> None:
+        """Stop polling the session."""
+        self._look.close()
+
+    def _stages(self, before: Collection[int] = ()) -> "tuple[StageReport, ...]":
+        from varve.spark.stages import read_stages
+
+        return read_stages(self.spark, before=before) if self._is_classic else ()
+
+
+@contextlib.contextmanager
+def open_job(name: str, options: SparkOptions) -> Iterator[SparkJob]:
+    """Starts Spark, yields the job, stops Spark; errors of Spark become one sentence."""
+    from varve.spark.errors import SPARK_ERRORS, JobFailed, explain_failure
+
+    for logger in _SPARK_LOGGERS:
+        logging.getLogger(logger).setLevel(logging.CRITICAL)
+
+    with SparkLog() as log:
+        try:
+            spark, is_ours = _start(name, options, log)
+            try:
+                with contextlib.closing(SparkJob(name, spark)) as job:
+                    yield job
+            finally:
+                if is_ours:
+                    spark.stop()
+        except SPARK_ERRORS as error:
+            failure = explain_failure(error)
+            if not isinstance(failure, JobFailed):
+                raise failure from error
+            raise JobFailed(f"{failure}; Spark's log is {log.keep()}") from error
+
+
+def write_report(report: "JobReport", path: str) -> None:
+    """The report as a JSON file."""
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(report.to_document(), file, indent=2)
+        file.write("\n")
+
+
+def read_report(path: str) -> dict[str, Any]:
+    """The document of a report file; raises InvalidRequest for another file."""
+    try:
+        with open(path, "rb") as file:
+            document = json.load(file)
+    except FileNotFoundError as error:
+        raise NotFound(f"there is no report {path!r:.300}") from error
+    except (ValueError, IsADirectoryError) as error:
+        raise InvalidRequest(f"{path} is not a report of a job: {error!s:.200}") from error
+    if not isinstance(document, dict) or not {"job", "stages", "started_ms"} <= document.keys():
+        raise InvalidRequest(f"{path} is not a report of a job: it has no job, stages or start")
+    if document.get("format") not in _REPORT_FORMATS:
+        raise InvalidRequest(
+            f"{path} is a report of format {document.get('format')!r:.40}, this varve shows "
+            f"{', '.join(map(str, _REPORT_FORMATS))}"
+        )
+    return document
+
+
+def summarize_report(report: "JobReport") -> str:
+    """The report in one line."""
+    rows = "" if report.rows is None else f"{format_count(report.rows, 'row')}, "
+    shuffled = f", {format_bytes(report.shuffled_bytes)} shuffled" if report.shuffled_bytes else ""
+    fetched = f", {format_bytes(report.store.read_bytes)} fetched" if report.store.requests else ""
+    failed = f", {report.failed_tasks} failed" if report.failed_tasks else ""
+    if report.steps:
+        work = format_count(len(report.steps), "step")
+        tasks = sum(step.tasks for step in report.steps)
+    else:
+        work = format_count(len(report.stages or report.remote_stages), "stage")
+        tasks = report.tasks
+    return (
+        f"{rows}{work}, {format_count(tasks, 'task')}{failed}{fetched}{shuffled} in "
+        f"{format_duration(report.duration_ms)}"
+    )
+
+
+class _Running(Generic[T]):
+    """Work in a daemon thread: the end of the process does not wait for it."""
+
+    def __init__(self, work: Callable[[], T]) -> None:
+        self._work = work
+        self._future: Future[T] = Future()
+        self.thread = threading.Thread(target=self._fulfil, daemon=True)
+        self.thread.start()
+
+    def wait(self, look: Callable[[], None]) -> T:
+        """The result or error of the work; calls `look` while it runs."""
+        while not wait([self._future], timeout=_POLL_SECONDS).done:
+            look()
+        return self._future.result()
+
+    def _fulfil(self) -> None:
+        try:
+            self._future.set_result(self._work())
+        except BaseException as error:  # who waits raises it
+            self._future.set_exception(error)
+
+
+def _start(name: str, options: SparkOptions, log: SparkLog) -> "tuple[Session, bool]":
+    """A session whose Java process writes to the log, and whether it was created here.
+
+    It is created in another thread, so that Spark leaves SIGINT alone: Ctrl-C before Java has
+    answered ends this process, and Java with it.
+    """
+    from varve.spark.session import REMOTE_SCHEME, get_session, has_running_context
+
+    is_remote = (options.master or "").startswith(REMOTE_SCHEME)
+    is_ours = is_remote or not has_running_context()
+    with _spinner("starting Spark"), log.catching():
+        starting = _Running(
+            lambda: get_session(master=options.master, conf=options.conf, app=f"varve {name}")
+        )
+        return starting.wait(lambda: None), is_ours
+
+
+@contextlib.contextmanager
+def _spinner(title: str) -> Iterator[None]:
+    """Shown on a terminal only, through a descriptor that the log does not catch."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    with (
+        open(os.dup(2), "w", encoding=sys.stderr.encoding) as terminal,
+        Console(file=terminal).status(title),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def _stage_bars(*, is_shown: bool) -> "Iterator[Callable[[JobProgress], None]]":
+    """Yields the function that shows progress; without a terminal it does nothing."""
+    if not is_shown or not sys.stderr.isatty():
+        yield lambda progress: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("tasks{task.fields[details]}"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+        yield _Bars(bars).show
+
+
+class _Bars:
+    """A bar per running stage, or one that says that none runs."""
+
+    def __init__(self, bars: "Progress") -> None:
+        self._bars = bars
+        self._ids: dict[int, TaskID] = {}
+        self._idle = bars.add_task("planning", total=None, details="")
+
+    def show(self, progress: "JobProgress") -> None:
+        running = {stage_progress.stage: stage_progress for stage_progress in progress.running}
+        for ended in self._ids.keys() - running.keys():
+            self._bars.remove_task(self._ids.pop(ended))
+        for stage, stage_progress in running.items():
+            if stage not in self._ids:
+                self._ids[stage] = self._bars.add_task(
+                    stage_progress.name, total=stage_progress.tasks, details=""
+                )
+            self._bars.update(
+                self._ids[stage],
+                completed=stage_progress.tasks_done,
+                total=stage_progress.tasks,
+                details=_details(stage_progress),
+            )
+        done = f"after {progress.stages_done} stages" if progress.stages_done else "planning"
+        self._bars.update(self._idle, description=done, visible=not running)
+
+
+def _details(progress: "StageProgress") -> str:
+    read = f", {format_bytes(progress.read_bytes)}" if progress.read_bytes else ""
+    failed = f", {progress.failed_tasks} failed" if progress.failed_tasks else ""
+    return f"{read}{failed}"

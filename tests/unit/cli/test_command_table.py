@@ -1,0 +1,153 @@
+"""The table of commands: summaries, examples, short flags and help of every click command."""
+
+import re
+import shlex
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from varve.cli.command import CommandGroup, Entry, VarveCommand
+from varve.cli.main import COMMANDS, app
+
+_HELP_LINES_MAX = 48
+_LONG_OPTIONS_MIN = 20
+_LONG_HELP_LINES_MAX = 62
+_HELP_COLUMNS = 100
+
+
+def _entries(
+    entries: Mapping[str, object] = COMMANDS, path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], Entry]]:
+    """The words of each command that click declares, and its entry."""
+    for name, entry in entries.items():
+        if isinstance(entry, Entry):
+            yield (*path, name), entry
+        else:
+            assert isinstance(entry, CommandGroup)
+            yield from _entries(entry.entries, (*path, name))
+
+
+ENTRIES = dict(_entries())
+every_command = pytest.mark.parametrize("words", list(ENTRIES), ids=" ".join)
+
+
+def _command(words: tuple[str, ...]) -> VarveCommand:
+    command, arguments = _resolve(list(words))
+    assert not arguments
+    return command
+
+
+def _resolve(arguments: list[str]) -> tuple[VarveCommand, list[str]]:
+    """The command that the first words name, and the arguments that follow."""
+    command: click.Command | None = app
+    while isinstance(command, click.Group):
+        command = command.get_command(click.Context(command), arguments[0])
+        arguments = arguments[1:]
+    assert isinstance(command, VarveCommand), arguments
+    return command, arguments
+
+
+@every_command
+def test_the_summary_is_the_first_line_of_the_help(words: tuple[str, ...]) -> None:
+    help = _command(words).help
+    assert help is not None
+    assert help.partition("\n\n")[0].replace("\n", " ").strip() == ENTRIES[words].summary
+
+
+def _example_arguments(example: str) -> Iterator[list[str]]:
+    """The words after `varve` of each command of a pipeline."""
+    for part in re.split(" [<>] ", example)[0].split(" | "):
+        program, *arguments = shlex.split(part)
+        if program == "varve":
+            yield arguments
+
+
+@every_command
+def test_there_are_two_examples_and_they_parse(words: tuple[str, ...]) -> None:
+    examples = _command(words).examples
+    assert len(examples) >= 2
+    for example in examples:
+        lines = list(_example_arguments(example))
+        assert list(words) in [line[: len(words)] for line in lines], example
+        for line in lines:
+            command, arguments = _resolve(line)
+            command.make_context(command.name, arguments, resilient_parsing=False)
+
+
+def test_a_short_flag_has_one_meaning() -> None:
+    meanings: dict[str, dict[str, str]] = defaultdict(dict)
+    for words in ENTRIES:
+        for parameter in _command(words).params:
+            for flag in parameter.opts if isinstance(parameter, click.Option) else ():
+                if not flag.startswith("--"):
+                    long = [spelling for spelling in parameter.opts if spelling.startswith("--")]
+                    meanings[flag][" ".join(long)] = " ".join(words)
+    assert {flag: uses for flag, uses in meanings.items() if len(uses) > 1} == {}
+    assert {"-b", "-d", "-f", "-n", "-p", "-s", "-K", "-X"} <= meanings.keys()
+
+
+def _help(*words: str, flag: str = "--help") -> str:
+    result = CliRunner().invoke(app, [*words, flag], terminal_width=_HELP_COLUMNS)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+@every_command
+def test_help_fits_two_screens(words: tuple[str, ...]) -> None:
+    lines = _help(*words).splitlines()
+    is_long = len(_command(words).params) > _LONG_OPTIONS_MIN
+    assert len(lines) <= (_LONG_HELP_LINES_MAX if is_long else _HELP_LINES_MAX)
+    assert max(map(len, lines)) <= _HELP_COLUMNS
+    assert "Examples:" in lines
+    assert lines[-1].startswith("  ")
+    assert _help(*words, flag="-h").splitlines() == lines
+
+
+def test_help_of_a_group_lists_its_commands() -> None:
+    shown = _help("topic")
+    for words, entry in ENTRIES.items():
+        if words[0] == "topic":
+            assert f"  {words[1]} " in shown
+            assert entry.summary in shown
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["topic", "--help"], ["topic"], []])
+def test_help_of_groups_imports_no_command(arguments: list[str]) -> None:
+    script = (
+        "import sys\n"
+        "from click.testing import CliRunner\n"
+        "from varve.cli.main import app\n"
+        f"assert 'varve' in CliRunner().invoke(app, {arguments}).output\n"
+        "names = ('numba', 'numpy', 'confluent_kafka', 'typer', 'rich', 'varve.cli.')\n"
+        "print([name for name in sys.modules if name.startswith(names)])\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert result.stdout.strip() == "['varve.cli.command', 'varve.cli.main']"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["topics"], "no command 'topics'. Did you mean `varve topic`?"),
+        (["consum", "orders"], "Did you mean `varve consume`?"),
+        (["log", "read", "orders"], "varve consume with --dir"),
+        (["append", "orders"], "Did you mean `varve produce --dir`?"),
+        (["lag"], "Did you mean `varve group describe`?"),
+        (["xyzzy"], "`varve --help` lists the commands."),
+        (["topic", "descr"], "Did you mean `varve topic describe`?"),
+        (["topic", "configure"], "Did you mean `varve topic alter`?"),
+        (["topic", "add-partitions", "orders", "3"], "alter TOPIC --partitions N`?"),
+        (["topic", "xyzzy"], "`varve topic --help` lists the commands."),
+    ],
+)
+def test_a_wrong_command_gets_a_suggestion(arguments: list[str], text: str) -> None:
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 2
+    assert text in result.stderr

@@ -1,0 +1,184 @@
+"""The forms of records that `varve produce` reads and `varve consume` writes."""
+
+import io
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import click
+import pytest
+
+from varve.brokers.record import TopicRecord
+from varve.cli.produce import RecordInput
+from varve.cli.record_format import (
+    JsonWriter,
+    LineReader,
+    LineWriter,
+    TemplateReader,
+    TemplateWriter,
+    choose_reader,
+    choose_writer,
+    format_headers,
+    parse_template,
+)
+from varve.foundation.errors import InvalidRecord
+
+RECORD = TopicRecord("orders", 2, 7, 1000, b"alice", b"3", [("by", b"shell"), ("no", None)])
+
+
+@pytest.mark.parametrize(
+    ("template", "line"),
+    [
+        ("%v", b"3"),
+        ("%s", b"3"),
+        (r"%k=%v\n", b"alice=3\n"),
+        (r"%t-%p@%o %T\t%h", b"orders-2@7 1000\tby=shell,no"),
+        (r"%S %K %%\x00\0\\", b"1 5 %\x00\x00\\"),
+        ("é%v", "é3".encode()),
+        ("", b""),
+    ],
+)
+def test_a_template_writes_what_it_names(template: str, line: bytes) -> None:
+    assert TemplateWriter(template).write(RECORD) == line
+
+
+def test_null_is_written_as_null_and_its_size_is_minus_one() -> None:
+    assert TemplateWriter("%k %v %K %S").write(TopicRecord("t")) == b"null null -1 -1"
+
+
+@pytest.mark.parametrize("template", ["%x", "%", "100%", r"\q", "\\", r"\x1"])
+def test_an_unknown_token_is_wrong_usage(template: str) -> None:
+    with pytest.raises(click.BadParameter):
+        parse_template(template)
+
+
+@pytest.mark.parametrize("template", [r"%k|%h|%T|%p|%v\n", "[%t:%o] %p;%T;%h;%k=%s"])
+def test_a_template_reads_what_it_has_written(template: str) -> None:
+    line = TemplateWriter(template).write(RECORD).removesuffix(b"\n")
+    record = TemplateReader("orders", template).read(line)
+    assert record == TopicRecord("orders", 2, -1, 1000, b"alice", b"3", RECORD.headers)
+
+
+@pytest.mark.parametrize("template", ["%k", "%v%k", "%S %v", "%v %v", "%v %s"])
+def test_a_template_that_cannot_be_read_is_wrong_usage(template: str) -> None:
+    with pytest.raises(click.BadParameter):
+        TemplateReader("orders", template)
+
+
+@pytest.mark.parametrize(
+    ("template", "line"),
+    [("%k=%v", b"alice"), ("> %v", b"x"), ("%p %v", b"one x"), ("%T %v", b" x")],
+)
+def test_a_line_that_does_not_fit_is_refused(template: str, line: bytes) -> None:
+    with pytest.raises(InvalidRecord):
+        TemplateReader("orders", template).read(line)
+
+
+@pytest.mark.parametrize("headers", [RECORD.headers, []])
+def test_headers_are_read_as_they_are_written(headers: list[tuple[str, bytes | None]]) -> None:
+    line = format_headers(headers) + b"|x"
+    assert TemplateReader("orders", "%h|%v").read(line).headers == headers
+
+
+def _writer(**options: Any) -> LineWriter:
+    defaults: dict[str, Any] = {
+        "template": None,
+        "key_separator": None,
+        "has_headers": False,
+        "is_json": False,
+        "is_terminal": False,
+    }
+    return choose_writer(**{**defaults, **options})
+
+
+def test_options_of_consume_choose_the_form() -> None:
+    assert _writer().write(RECORD) == b"3\n"
+    assert _writer(key_separator="%").write(RECORD) == b"alice%3\n"
+    both = _writer(key_separator="\\t", has_headers=True)
+    assert both.write(RECORD) == b"by=shell,no\talice\t3\n"
+    binary = TopicRecord("t", value=b"\xff")
+    assert _writer().write(binary) == b"\xff\n"
+    assert _writer(is_terminal=True).write(binary) == b"\\xff\n"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"template": "%v", "is_json": True},
+        {"template": "%v", "key_separator": "="},
+        {"is_json": True, "has_headers": True},
+        {"key_separator": ""},
+    ],
+)
+def test_options_of_consume_that_exclude_each_other(options: dict[str, Any]) -> None:
+    with pytest.raises(click.UsageError):
+        _writer(**options)
+
+
+def _reader(**options: Any) -> LineReader:
+    defaults: dict[str, Any] = {
+        "input": "lines",
+        "key_separator": None,
+        "headers": [],
+        "partition": None,
+        "is_empty_null": False,
+    }
+    return choose_reader("orders", **{**defaults, **options})
+
+
+def _records(reader: LineReader, data: bytes, *, is_whole: bool = False) -> Iterator[TopicRecord]:
+    for chunk in RecordInput("input", io.BytesIO(data), reader, is_whole).chunks():
+        yield from chunk
+        if chunk.error is not None:
+            raise chunk.error
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        RECORD,
+        TopicRecord("orders", 0, 1, 5, None, b"\xff\x00"),
+        TopicRecord("orders", 0, 1, 5, b"k", None, [("a", b"1"), ("a", b"2")]),
+    ],
+)
+def test_json_that_consume_writes_is_what_produce_reads(record: TopicRecord) -> None:
+    line = JsonWriter().write(record)
+    assert json.loads(line)["topic"] == "orders"
+    [read] = _records(_reader(input="json"), line)
+    assert (read.key, read.value) == (record.key, record.value)
+    assert list(read.headers) == list(record.headers)
+    assert read.timestamp == record.timestamp
+
+
+def test_every_record_gets_what_the_options_say() -> None:
+    options = {"headers": ["by=me", "flag"], "partition": 4, "is_empty_null": True}
+    first, second = _records(_reader(key_separator="=", **options), b"a=1\n=\n")
+    assert (first.key, first.value, first.partition) == (b"a", b"1", 4)
+    assert first.headers == [("by", b"me"), ("flag", None)]
+    assert (second.key, second.value) == (None, None)
+
+
+def test_a_whole_file_is_one_record() -> None:
+    [record] = _records(_reader(input="files"), b"one\ntwo\n", is_whole=True)
+    assert record.value == b"one\ntwo\n"
+
+
+def test_a_bad_line_is_named_by_input_and_number() -> None:
+    with pytest.raises(InvalidRecord, match="input, line 2: no key separator"):
+        list(_records(_reader(key_separator="="), b"a=1\nb\n"))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"key_separator": "=", "input": "%v"},
+        {"key_separator": "=", "input": "json"},
+        {"key_separator": "=", "input": "files"},
+        {"key_separator": ""},
+        {"headers": ["=x"]},
+        {"input": "lines "},
+    ],
+)
+def test_options_of_produce_that_are_wrong_usage(options: dict[str, Any]) -> None:
+    with pytest.raises(click.UsageError):
+        _reader(**options)
