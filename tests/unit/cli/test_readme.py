@@ -1,53 +1,106 @@
-"""README.md: the commands on a directory print what it shows."""
+"""README.md runs from top to bottom and prints what it shows; it stays short."""
 
+import os
 import re
-import shlex
 import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from varve.cli.main import app
+from tests.support.kafka_server import HOST, ReservedPort
 
 PAGE = Path(__file__).parents[3] / "README.md"
-_BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_SERVE = "varve serve -d data &"
+_LINES_MAX = 130
+_WORDS_MAX = 900
 
 
-def _examples(text: str) -> list[tuple[str, str]]:
-    """Commands on the directory of scores, and what they print."""
-    found = []
-    for block in _BLOCK.findall(text):
-        if "scores --dir data" in block:
-            for one in block.removeprefix("$ ").split("\n$ "):
-                command, _, printed = one.partition("\n")
-                found.append((command, _comparable(printed)))
-    return found
+def _blocks() -> list[tuple[str, str]]:
+    return _BLOCK.findall(PAGE.read_text(encoding="utf-8"))
 
 
-def _comparable(text: str) -> str:
-    """Without times, sizes that depend on them, and ids; stderr may come before or after."""
-    text = re.sub(r"(?<=  id )[\w-]{22}\n", "ID\n", text)
-    text = re.sub(r'"timestamp": \d+', '"timestamp": 0', text)
-    text = re.sub(r"\d+ to \d+ bytes, \d+ % less", "fewer bytes", text)
-    return "\n".join(sorted(line.rstrip() for line in text.splitlines()))
+def _examples() -> list[tuple[str, str, str]]:
+    """Language, program or command, and the output that the page shows, in order."""
+    examples: list[tuple[str, str, str]] = []
+    blocks = _blocks()
+    for index, (language, text) in enumerate(blocks):
+        if language == "python":
+            follows = blocks[index + 1] if index + 1 < len(blocks) else ("python", "")
+            examples.append(("python", text, follows[1] if not follows[0] else ""))
+        elif language == "console":
+            for command in text.removeprefix("$ ").split("\n$ "):
+                line, _, printed = command.partition("\n")
+                examples.append(("console", line, printed))
+    return examples
 
 
-def _run(command: str) -> str:
-    first, pipe, second = command.partition(" | varve ")
-    given = None
-    if pipe:
-        given = subprocess.run(["sh", "-c", first], capture_output=True, check=True).stdout
-    arguments = shlex.split(f"varve {second}" if pipe else command)[1:]
-    return CliRunner().invoke(app, arguments, input=given).output
+class _Page:
+    """Runs examples in one directory, with a broker on a port of its own."""
+
+    def __init__(self, directory: Path, port: int) -> None:
+        self._directory = directory
+        self._address = f"{HOST}:{port}"
+        path = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
+        self._environment = {**os.environ, "PATH": path, "VARVE_BOOTSTRAP": self._address}
+
+    def run(self, language: str, text: str) -> str:
+        command = [sys.executable, "-c", text.replace("localhost:9092", self._address)]
+        if language == "console":
+            command = ["sh", "-c", text]
+        return subprocess.run(
+            command,
+            cwd=self._directory,
+            env=self._environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT if language == "console" else None,
+            text=True,
+            timeout=300,
+            check=True,
+        ).stdout
+
+    @contextmanager
+    def serving(self) -> Iterator[None]:
+        command = [sys.executable, "-m", "varve", "serve", "-d", "data", "--listen", self._address]
+        with subprocess.Popen(
+            command, cwd=self._directory, stdout=subprocess.PIPE, text=True
+        ) as server:
+            assert server.stdout is not None
+            assert server.stdout.readline().startswith("varve serves ")
+            try:
+                yield
+            finally:
+                server.terminate()
+                server.wait(timeout=60)
 
 
-def test_the_commands_print_what_the_readme_shows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    found = _examples(PAGE.read_text())
-    assert len(found) == 8
-    for command, printed in found:
-        told = _run(command).replace(str(tmp_path), "/home/you")
-        assert _comparable(told) == printed, command
+def _run_page(directory: Path, *, has_spark: bool) -> None:
+    examples = _examples()
+    served = next(index for index, (_, text, _) in enumerate(examples) if text == _SERVE)
+    with ReservedPort() as port:
+        page = _Page(directory, port.number)
+        for language, text, printed in examples[:served]:
+            assert page.run(language, text).rstrip() == printed.rstrip(), text
+        with page.serving():
+            for language, text, printed in examples[served + 1 :]:
+                if has_spark or "spark" not in text:
+                    assert page.run(language, text).rstrip() == printed.rstrip(), text
+
+
+def test_the_page_runs_from_top_to_bottom(tmp_path: Path) -> None:
+    assert len(_examples()) >= 6
+    _run_page(tmp_path, has_spark=False)
+
+
+@pytest.mark.spark
+def test_the_page_runs_with_spark(tmp_path: Path) -> None:
+    _run_page(tmp_path, has_spark=True)
+
+
+def test_the_page_is_short() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= _LINES_MAX
+    assert len(text.split()) <= _WORDS_MAX
