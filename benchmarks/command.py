@@ -9,9 +9,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import Annotated
 
-import typer
+import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -40,56 +39,87 @@ _WIDTH_IN_FILES = 140
 _OPTION_BYTES_MAX = 64 << 20
 
 
+@click.command(name="benchmarks")
+@click.argument("name", metavar="[SUITE|all]", required=False)
+@click.argument("sizes", metavar="[SIZE...]", nargs=-1)
+@click.option("--json", is_flag=True, help="One JSON object per line.")
+@click.option(
+    "--quick",
+    is_flag=True,
+    help="Smaller and fewer: hot_log, compaction and cold_tier within 45 seconds, the others in "
+    "one to two minutes.",
+)
+@click.option("--measure", multiple=True, metavar="NAME", help="Run only this measure.")
+@click.option(
+    "--batch-bytes",
+    metavar="SIZES",
+    help="Batch sizes where the size is that of a record or a log.",
+)
+@click.option(
+    "--record-bytes",
+    default="100B,1KiB",
+    show_default=True,
+    metavar="SIZES",
+    help="Sizes of a record's value where the size is that of a log.",
+)
+@click.option(
+    "--codec",
+    default="none,zstd",
+    show_default=True,
+    metavar="NAMES",
+    help="Codecs of a log's batches: none, gzip, snappy, lz4, zstd.",
+)
+@click.option(
+    "--unique-share",
+    type=float,
+    default=0.2,
+    show_default=True,
+    metavar="SHARE",
+    help="Distinct keys among a log's records, above 0, at most 1.",
+)
+@click.option("--segment-bytes", metavar="SIZE", help="Segment size of a log to be cleaned.")
+@click.option("--buffer-bytes", metavar="SIZE", help="Memory that a cleaner may use for keys.")
+@click.option(
+    "--clock",
+    type=click.Choice(list(Clock)),
+    default=Clock.WALL,
+    show_default=True,
+    help="Wall time, or CPU time where others use the machine.",
+)
+@click.option(
+    "--directory",
+    type=click.Path(path_type=Path),
+    default=_DEFAULT_DIRECTORY,
+    metavar="DIR",
+    help="Parent of the temporary files: the disk under test.",
+)
+@click.pass_context
 def run(
-    context: typer.Context,
-    name: Annotated[str | None, typer.Argument(help="Suite, or `all`; none lists them.")] = None,
-    sizes: Annotated[
-        list[str] | None,
-        typer.Argument(help="16KiB (all measures in bytes), 10000 (counts) or MEASURE=SIZE,SIZE."),
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
-    quick: Annotated[
-        bool,
-        typer.Option(
-            "--quick",
-            help="Smaller and fewer: hot_log, compaction and cold_tier within 45 seconds, the "
-            "others in one to two minutes.",
-        ),
-    ] = False,
-    measure: Annotated[list[str] | None, typer.Option(help="Run only this measure.")] = None,
-    batch_bytes: Annotated[
-        str | None, typer.Option(help="Batch sizes where the size is that of a record or a log.")
-    ] = None,
-    record_bytes: Annotated[
-        str, typer.Option(help="Sizes of a record's value where the size is that of a log.")
-    ] = "100B,1KiB",
-    codec: Annotated[
-        str, typer.Option(help="Codecs of a log's batches: none, gzip, snappy, lz4, zstd.")
-    ] = "none,zstd",
-    unique_share: Annotated[
-        float, typer.Option(help="Distinct keys among a log's records, above 0, at most 1.")
-    ] = 0.2,
-    segment_bytes: Annotated[
-        str | None, typer.Option(help="Segment size of a log to be cleaned.")
-    ] = None,
-    buffer_bytes: Annotated[
-        str | None, typer.Option(help="Memory a cleaner may use to tell keys apart.")
-    ] = None,
-    clock: Annotated[
-        Clock, typer.Option(help="Wall time, or CPU time where others use the machine.")
-    ] = Clock.WALL,
-    directory: Annotated[
-        Path, typer.Option(help="Parent of the temporary files: the disk under test.")
-    ] = _DEFAULT_DIRECTORY,
+    context: click.Context,
+    name: str | None,
+    sizes: tuple[str, ...],
+    json: bool,
+    quick: bool,
+    measure: tuple[str, ...],
+    batch_bytes: str | None,
+    record_bytes: str,
+    codec: str,
+    unique_share: float,
+    segment_bytes: str | None,
+    buffer_bytes: str | None,
+    clock: Clock,
+    directory: Path,
 ) -> None:
-    """Measures varve against real baselines in the same run on the same disk.
+    """Measure varve against real baselines in the same run on the same disk.
 
     Repeats of both sides are interleaved; the median and the spread from least to most are shown.
+    Without a suite they are listed. A size is 16KiB (all measures in bytes), 10000 (counts) or
+    MEASURE=SIZE,SIZE.
     """
     if name is None:
         _list_suites()
         return
-    requests = [parse_size_argument(text) for text in sizes or []]
+    requests = [parse_size_argument(text) for text in sizes]
     scale = Scale(
         volume_bytes=QUICK_VOLUME_BYTES if quick else FULL_VOLUME_BYTES,
         batch_bytes=_parse_bytes("--batch-bytes", batch_bytes) if batch_bytes else (),
@@ -104,7 +134,7 @@ def run(
         is_quick=quick,
     )
     planned = [
-        (suite, plan_cases(suite, requests, only=measure or [], quick=quick))
+        (suite, plan_cases(suite, requests, only=list(measure), quick=quick))
         for suite in _suites_named(name)
     ]
     case_count = sum(len(cases) for _, cases in planned)
@@ -259,11 +289,9 @@ def main(*, started: float) -> None:
 
     A quick run counts its seconds from `started`.
     """
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command(name="benchmarks")(run)
     try:
         with _without_warnings():
-            app(prog_name="python -m benchmarks", obj=started)
+            run(prog_name="python -m benchmarks", obj=started)
     except StoreError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         raise SystemExit(2) from error
