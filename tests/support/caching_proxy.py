@@ -12,7 +12,7 @@ import contextlib
 import re
 import threading
 import time
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from tests.support.kafka_server import HOST
 from tests.support.shape_follower import Answer, Connection
@@ -30,7 +30,6 @@ class CachingProxy:
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._kept: dict[str, tuple[float, Answer]] = {}
         self._under_way: dict[str, asyncio.Future[Answer]] = {}
-        self._talks: set[asyncio.Task[None]] = set()
         self.request_count = 0
         self.miss_count = 0
 
@@ -52,15 +51,14 @@ class CachingProxy:
 
     async def _end(self) -> None:
         self._server.close()
-        waiting: list[asyncio.Future[Any]] = [*self._talks, *self._under_way.values()]
-        for one in waiting:
-            one.cancel()
-        await asyncio.gather(*waiting, return_exceptions=True)
+        # A connection that was accepted just now gets its task after this one has run.
+        await asyncio.sleep(0)
+        while waiting := asyncio.all_tasks() - {asyncio.current_task()}:
+            for task in waiting:
+                task.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
 
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._talks.add(task)
         try:
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
@@ -71,7 +69,6 @@ class CachingProxy:
         except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
             pass  # the client is done or has given up waiting, or the cache ends
         finally:
-            self._talks.discard(task)
             writer.close()
             with contextlib.suppress(OSError):
                 await writer.wait_closed()

@@ -173,7 +173,7 @@ def test_a_location_on_a_missing_disk_is_told(bench: TableBench) -> None:
     drop(bench, TABLE, BAD)
     done = erase_from_table(noted, {}, KEY)
     assert not done.is_there
-    assert f"--forget {noted.id}" in done.out_of_reach[0]
+    assert f"varve output forget orders {noted.id}" in done.out_of_reach[0]
 
 
 def test_a_table_that_is_made_anew_keeps_the_old_location_noted(bench: TableBench) -> None:
