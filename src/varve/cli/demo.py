@@ -221,13 +221,13 @@ def _suggest(directory: Path | None, found_key: str, console: Console) -> None:
         *first,
         f"varve consume {TOPIC} --dir {place} --partition 0 --from 1000 --limit 3 --json",
         f"varve topic describe {TOPIC} --dir {place}",
-        f"varve get {place} {demo_compaction.TOPIC} {found_key}",
-        f"varve explain {place} {demo_compaction.TOPIC} --key {found_key}",
-        f"varve forecast {place}",
-        f"varve audit {place}",
-        f"varve tier status {place}",
+        f"varve get {demo_compaction.TOPIC} {found_key} --dir {place}",
+        f"varve explain {demo_compaction.TOPIC} --key {found_key} --dir {place}",
+        f"varve forecast --dir {place}",
+        f"varve audit --dir {place}",
+        f"varve tier status --dir {place}",
         f"varve dump {place}/{TOPIC}-0",
-        f"varve check {place}",
+        f"varve check --dir {place}",
     ]
     console.print("\n[bold]Try next[/]")
     for line in commands:
