@@ -186,7 +186,7 @@ _client_settings = shared(
     "-X",
     "client_settings",
     multiple=True,
-    type=SETTING,
+    type=PAIR,
     metavar="NAME=VALUE",
     help="A client setting of librdkafka, such as security.protocol=SASL_SSL.",
 )
@@ -204,7 +204,7 @@ _store_settings = shared(
     "--store-set",
     "store_settings",
     multiple=True,
-    type=SETTING,
+    type=PAIR,
     envvar="VARVE_TIER_SETTINGS",
     metavar="NAME=VALUE",
     help="A setting of the object store of --dir, as endpoint=http://localhost:9000; one of its "

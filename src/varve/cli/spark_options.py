@@ -11,7 +11,6 @@ import click
 from varve.cli.options import (
     DIRECTORIES,
     PAIR,
-    SETTING,
     WHERE_SECTION,
     bundle,
     cluster_option,
@@ -140,7 +139,7 @@ _JOB_SOURCE: Final = (
         "--store-set",
         "store_settings",
         multiple=True,
-        type=SETTING,
+        type=PAIR,
         envvar="VARVE_TIER_SETTINGS",
         metavar="NAME=VALUE",
         help="A setting of the object store, as endpoint=http://localhost:9000.",
@@ -215,7 +214,7 @@ place_settings = click.option(
     multiple=True,
     type=PAIR,
     metavar="NAME=VALUE",
-    help="A setting of the object store of snapshots; default those of --store-set.",
+    help="A setting of the object store of snapshots; of jobs default --store-set.",
 )
 
 

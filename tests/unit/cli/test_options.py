@@ -11,7 +11,7 @@ from click.testing import CliRunner
 import varve
 from varve.cli import options
 from varve.cli.main import app
-from varve.cli.options import parse_setting, parse_topic_partition
+from varve.cli.options import parse_pair, parse_setting, parse_topic_partition
 from varve.cli.where import Where
 from varve.foundation.errors import InvalidRequest
 
@@ -213,3 +213,7 @@ def test_commands_and_options_are_completed() -> None:
 
 def test_completion_without_a_broker_offers_nothing() -> None:
     assert _complete("o", "consume", "-b", "127.0.0.1:1") == []
+
+
+def test_a_secret_of_a_client_or_a_store_keeps_its_spaces() -> None:
+    assert parse_pair("sasl.password= a=b ") == ("sasl.password", " a=b ")
