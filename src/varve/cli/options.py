@@ -163,15 +163,21 @@ def shared(section: str, *spellings: str, **settings: Any) -> Decorator[Any]:
     return click.option(*spellings, cls=SharedOption, section=section, **settings)
 
 
-_dir = shared(
-    WHERE_SECTION,
-    "-d",
-    "--dir",
-    multiple=True,
-    type=DIRECTORIES,
-    envvar="VARVE_DIR",
-    metavar="DIR",
-    help="A log directory that no server has open; repeat it for a store on several disks.",
+def dir_option(help: str) -> Decorator[Any]:
+    return shared(
+        WHERE_SECTION,
+        "-d",
+        "--dir",
+        multiple=True,
+        type=DIRECTORIES,
+        envvar="VARVE_DIR",
+        metavar="DIR",
+        help=help,
+    )
+
+
+_dir = dir_option(
+    "A log directory that no server has open; repeat it for a store on several disks."
 )
 _bootstrap = shared(
     WHERE_SECTION,
@@ -199,7 +205,7 @@ _command_config = shared(
     help="A file of client settings, one NAME=VALUE per line: the place for passwords.",
 )
 
-_store_settings = shared(
+store_settings_option = shared(
     WHERE_SECTION,
     "--store-set",
     "store_settings",
@@ -210,7 +216,7 @@ _store_settings = shared(
     help="A setting of the object store of --dir, as endpoint=http://localhost:9000; one of its "
     "mirror starts with mirror.",
 )
-_store_url = shared(
+store_url_option = shared(
     WHERE_SECTION,
     "--store",
     "store_url",
@@ -237,7 +243,7 @@ where = bundle(
     "where",
     build_where,
     _dir,
-    _store_settings,
+    store_settings_option,
     _bootstrap,
     _client_settings,
     _command_config,
@@ -245,11 +251,13 @@ where = bundle(
 )
 """`-d DIR…` or `-b HOST:PORT`."""
 
-directory = bundle("where", build_directory, _dir, _store_settings, names=("dir", "store_settings"))
+directory = bundle(
+    "where", build_directory, _dir, store_settings_option, names=("dir", "store_settings")
+)
 """`-d DIR…`, for commands that only a directory can do."""
 
 directory_unless_paths = bundle(
-    "where", build_unless_paths, _dir, _store_settings, names=("dir", "store_settings")
+    "where", build_unless_paths, _dir, store_settings_option, names=("dir", "store_settings")
 )
 """`-d DIR…`, for a command whose argument `paths` may take its place."""
 
@@ -261,9 +269,9 @@ def _tier_bundle(
         "where",
         build,
         _dir,
-        _store_url,
+        store_url_option,
         *options,
-        _store_settings,
+        store_settings_option,
         names=("dir", "store_url", *names, "store_settings"),
     )
 

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from varve.cli.options import (
-    DIRECTORIES,
     PAIR,
-    WHERE_SECTION,
     bundle,
     cluster_option,
+    dir_option,
     mirror_url_option,
     shared,
+    store_settings_option,
+    store_url_option,
 )
 from varve.cli.where import is_explicit, split_store_settings
 from varve.foundation.errors import InvalidRequest
@@ -114,36 +115,10 @@ def _build_job_source(dir: tuple[Path, ...], **values: Any) -> JobSource:
 
 
 _JOB_SOURCE: Final = (
-    shared(
-        WHERE_SECTION,
-        "-d",
-        "--dir",
-        multiple=True,
-        type=DIRECTORIES,
-        envvar="VARVE_DIR",
-        metavar="DIR",
-        help="A log directory; repeat it for a store on several disks.",
-    ),
-    shared(
-        WHERE_SECTION,
-        "--store",
-        "store_url",
-        envvar="VARVE_TIER_URL",
-        default="",
-        metavar="URL",
-        help="The object store, as s3://bucket/prefix; default the one that DIR uses.",
-    ),
+    dir_option("A log directory; repeat it for a store on several disks."),
+    store_url_option,
     cluster_option,
-    shared(
-        WHERE_SECTION,
-        "--store-set",
-        "store_settings",
-        multiple=True,
-        type=PAIR,
-        envvar="VARVE_TIER_SETTINGS",
-        metavar="NAME=VALUE",
-        help="A setting of the object store, as endpoint=http://localhost:9000.",
-    ),
+    store_settings_option,
 )
 _JOB_SOURCE_NAMES: Final = ("dir", "store_url", "cluster", "store_settings")
 
