@@ -35,7 +35,7 @@ _INSTALL_SECONDS: Final = 600
 
 FindProgram = Callable[[str], str | None]
 Run = Callable[[Sequence[str], Path], int]
-"""Runs a command in a directory with its output shown, and gives its exit status."""
+"""Runs a command in a directory, and gives its exit status; shows the output of one that fails."""
 
 
 def find_node(find_program: FindProgram = shutil.which) -> str | None:
@@ -126,17 +126,23 @@ def _run(command: Sequence[str], directory: Path) -> int:
     print(f"$ {shlex.join(command)}", file=sys.stderr, flush=True)
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     try:
-        return subprocess.run(
+        process = subprocess.run(
             command,
             cwd=directory,
             env=environment,
-            stdout=sys.stderr,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
             timeout=_INSTALL_SECONDS,
             check=False,
-        ).returncode
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         print(f"{command[0]}: {error}", file=sys.stderr)
         return 1
+    if process.returncode:
+        print(process.stdout, end="", file=sys.stderr, flush=True)
+    return process.returncode
 
 
 def main(arguments: Sequence[str]) -> int:

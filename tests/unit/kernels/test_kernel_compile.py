@@ -1,5 +1,8 @@
 """Caching of compiled kernels, and warming."""
 
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +11,7 @@ import pytest
 import varve
 from varve.kernels import batch_scan, crc
 from varve.kernels import compile as compilation
-from varve.kernels.__main__ import warm_all
+from varve.kernels.__main__ import find_kernel_modules, warm_all
 
 PACKAGE = Path(varve.__file__).parent
 KERNEL_MODULES = [
@@ -86,8 +89,22 @@ def test_kernels_are_made_of_kernel_modules_only(path: Path) -> None:
 
 
 def test_warming_compiles_every_kernel() -> None:
-    warmed = {name for name, _ in warm_all()}
+    warmed = set(warm_all())
     assert {"varve.kernels.batch_scan", "varve.kernels.crc", "varve.kernels.hashes"} <= warmed
     assert {"varve.shapes.kernels.row_texts", "varve.dedup.kernels.time_spans"} <= warmed
     assert len(batch_scan.inspect_batch.signatures) >= 2  # type: ignore[attr-defined]  # numba's
     assert len(crc.crc32c.signatures) >= 2  # type: ignore[attr-defined]  # numba's
+
+
+def test_the_modules_that_take_longest_come_first() -> None:
+    names = find_kernel_modules()
+    assert names[0] == "varve.shapes.kernels.row_messages"
+    assert {f"varve.kernels.{path.stem}" for path in (PACKAGE / "kernels").glob("[a-z]*.py")} <= {
+        *names
+    }
+
+
+def test_the_program_compiles_in_processes_of_its_own() -> None:
+    command = [sys.executable, "-m", "varve.kernels"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert re.fullmatch(r"compiled the kernels of \d+ modules in \d+ s\n", done.stdout)
