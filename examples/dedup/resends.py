@@ -43,7 +43,7 @@ def send(kit: VirtualStore, hour: int, source: random.Random) -> int:
         sale, sold_ms = f"sale-{hour}-{number}", kit.now_ms
         for _ in range(source.randrange(1, 5)):
             delay_ms = source.randrange(10 * MINUTE_MS)
-            topic.append(key=sale, value=f"till {number % 5}", timestamp=sold_ms + delay_ms)
+            topic.append(key=sale, value=f"till {number % 5}", timestamp_ms=sold_ms + delay_ms)
             sent += 1
         kit.advance(minutes=1)
     topic.flush()

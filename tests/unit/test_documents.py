@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from varve.cli.generate_docs import find_stale
+from varve.cli.generate_docs import find_stale, page_order
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "varve"
@@ -30,29 +30,38 @@ def _package_folders() -> list[str]:
 
 def _required_packages() -> list[str]:
     project = tomllib.loads(_read("pyproject.toml"))
-    requirements = project["project"]["dependencies"] + project["dependency-groups"]["dev"]
+    groups = project["dependency-groups"]
+    tools = [tool for tool in groups["dev"] if isinstance(tool, str)]
+    return _package_names(project["project"]["dependencies"] + tools + groups["setup"])
+
+
+def _package_names(requirements: list[str]) -> list[str]:
     return [re.split(r"[^A-Za-z0-9_.-]", requirement)[0] for requirement in requirements]
 
 
 def _guarantees() -> dict[str, tuple[str, list[str]]]:
     """The sentence of each guarantee and the tests that carry it, by number."""
     rows = re.findall(
-        r"^\| ([GS]\d+) \| ([^|]*) \|([^|]*)\|$", _read("docs/guarantees.md"), re.MULTILINE
+        r"^\| ([GS]\d+) \| ([^|]*) \|([^|]*)\|$",
+        _read("docs/reference/guarantees.md"),
+        re.MULTILINE,
     )
     return {number: (sentence, re.findall(r"`([^`]+)`", tests)) for number, sentence, tests in rows}
 
 
 def _promises_of_shapes() -> dict[str, str]:
-    """What docs/shapes.md promises, by number."""
+    """What docs/how-to/serve-shapes.md promises, by number."""
     promises = re.findall(
-        r"^- \*\*(S\d+)\*\* (.*(?:\n  .*)*)$", _read("docs/shapes.md"), re.MULTILINE
+        r"^- \*\*(S\d+)\*\* (.*(?:\n  .*)*)$", _read("docs/how-to/serve-shapes.md"), re.MULTILINE
     )
     return {number: " ".join(text.split()) for number, text in promises}
 
 
 def _contract_sentences() -> dict[str, str]:
-    """What docs/dedup.md promises, by number."""
-    return dict(re.findall(r"^- \*\*(D\d+)\*\* (.*)$", _read("docs/dedup.md"), re.MULTILINE))
+    """What docs/how-to/deduplicate.md promises, by number."""
+    return dict(
+        re.findall(r"^- \*\*(D\d+)\*\* (.*)$", _read("docs/how-to/deduplicate.md"), re.MULTILINE)
+    )
 
 
 def _contract_tests() -> Iterator[tuple[str, str]]:
@@ -70,7 +79,7 @@ def _markdown_files() -> list[Path]:
 
 
 def _hex_examples() -> Iterator[tuple[Path, int, bytes]]:
-    for path in sorted((ROOT / "docs" / "formats").glob("*.md")):
+    for path in sorted((ROOT / "docs" / "reference" / "formats").glob("*.md")):
         text_before, *blocks = path.read_text(encoding="utf-8").split("```hex\n")
         for block in blocks:
             lines, _, text_after = block.partition("```")
@@ -121,18 +130,31 @@ def test_a_documented_import_works(page: str, module: str, name: str) -> None:
 
 
 def test_every_dependency_is_explained() -> None:
-    explained = set(re.findall(r"^\| `([^`]+)` \|", _read("docs/dependencies.md"), re.MULTILINE))
+    explained = set(
+        re.findall(r"^\| `([^`]+)` \|", _read("docs/contributing/dependencies.md"), re.MULTILINE)
+    )
     assert sorted(_required_packages()) == sorted(explained)
 
 
 def test_every_dependency_is_locked_with_hashes() -> None:
-    lock = _read("requirements.lock")
+    lock = _read("requirements-dev.lock")
     for package in _required_packages():
         assert re.search(rf"^{re.escape(package)}==[^\n]*\\\n +--hash=sha256:", lock, re.MULTILINE)
 
 
-def test_the_lock_names_no_registry() -> None:
-    lock = _read("requirements.lock")
+def test_varve_alone_is_locked_to_the_same_versions() -> None:
+    dev = set(re.findall(r"^\S+==\S+", _read("requirements-dev.lock"), re.MULTILINE))
+    alone = set(re.findall(r"^\S+==\S+", _read("requirements.lock"), re.MULTILINE))
+    assert alone < dev
+    names = {pin.split("==")[0] for pin in alone}
+    project = tomllib.loads(_read("pyproject.toml"))
+    assert names.issuperset(_package_names(project["project"]["dependencies"]))
+    assert "pytest" not in names
+
+
+@pytest.mark.parametrize("file", ["requirements.lock", "requirements-dev.lock"])
+def test_the_lock_names_no_registry(file: str) -> None:
+    lock = _read(file)
     assert "://" not in lock
     assert not re.search(
         r"^\s*-+(i|f|index-url|extra-index-url|find-links|trusted-host)\b", lock, re.M
@@ -165,7 +187,7 @@ def test_every_sentence_of_the_contract_is_the_docstring_of_one_test() -> None:
 
 
 def test_generated_pages_are_fresh() -> None:
-    assert find_stale(ROOT) == [], "run `make docs`"
+    assert list(find_stale(ROOT)) == [], "run `make docs`"
 
 
 def test_hex_examples_have_the_size_the_text_says() -> None:
@@ -177,9 +199,51 @@ def test_hex_examples_have_the_size_the_text_says() -> None:
         )
 
 
+def _anchors(path: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    text = re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.M | re.S)
+    anchors: set[str] = set()
+    for heading in re.findall(r"^#+ (.+)$", text, re.MULTILINE):
+        words = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()
+        anchor = re.sub(r"[^\w\- ]", "", words).replace(" ", "-")
+        repeated = sum(known == anchor for known in anchors)
+        anchors.add(f"{anchor}-{repeated}" if repeated else anchor)
+    return anchors
+
+
+def _links(path: Path) -> list[tuple[Path, str]]:
+    """The page or file, and the anchor, of each relative link."""
+    text = re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.M | re.S)
+    return [
+        ((path.parent / target).resolve() if target else path, anchor)
+        for target, anchor in re.findall(r"\]\(([^)#\s]*)#?([^)\s]*)\)", text)
+        if "://" not in target
+    ]
+
+
 @pytest.mark.parametrize("path", _markdown_files(), ids=lambda path: str(path.relative_to(ROOT)))
-def test_links_between_documents_lead_somewhere(path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
-    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text):
-        if "://" not in target:
-            assert (path.parent / target).exists(), f"{path.name} links to {target}"
+def test_links_and_anchors_resolve(path: Path) -> None:
+    for target, anchor in _links(path):
+        assert target.exists(), f"{path.name} links to {target}, which does not exist"
+        if anchor:
+            assert anchor in _anchors(target), f"{target.name} has no heading #{anchor}"
+
+
+def test_every_page_is_in_the_index() -> None:
+    index = ROOT / "docs" / "README.md"
+    listed = page_order(index)
+    assert len(listed) == len(set(listed))
+    assert {index, *listed} == set((ROOT / "docs").rglob("*.md"))
+
+
+def test_every_page_ends_with_links_to_the_pages_before_and_after_it() -> None:
+    index = ROOT / "docs" / "README.md"
+    order = page_order(index)
+    for number, page in enumerate(order):
+        last = page.read_text(encoding="utf-8").rstrip().split("\n")[-1]
+        linked = [(page.parent / target).resolve() for target in re.findall(r"\]\(([^)]+)\)", last)]
+        assert linked == [
+            index,
+            *order[max(number - 1, 0) : number],
+            *order[number + 1 : number + 2],
+        ]

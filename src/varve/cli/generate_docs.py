@@ -1,11 +1,16 @@
-"""Writes the pages derived from declarations: docs/configuration.md, docs/cli.md, docs/metrics.md,
-docs/jobs/options.md, and the OpenAPI document docs/shapes-openapi.json.
+"""Writes the pages of docs/reference that are derived from declarations.
+
+configuration.md, cli.md, metrics.md, spark-options.md and the OpenAPI document openapi.json. The
+last line of every page, with the links to the pages before and after it, is derived from the order
+in docs/README.md.
 
 `python -m varve.cli.generate_docs` writes them, with `--check` it fails when a page is stale.
 """
 
 import inspect
 import json
+import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
@@ -61,29 +66,29 @@ These, those of the next section, and the topics' defaults under their broker na
 a store is opened: `varve.open("data", settings={"log.cleaner.threads": 2})`."""
 
 _TIER_INTRODUCTION = """\
-These are given when a store is opened, as are those of its object store, behind
-`varve.tier.store.`: `varve.open("data", settings={"varve.tier.url": "s3://bucket/prefix"})`. Those
-of the store that mirrors it stand behind `varve.tier.mirror.store.`.
-[tiering.md](tiering.md) tells more."""
+These are given when a store is opened, as are those of its object store, with the
+prefix `varve.tier.store.`: `varve.open("data", settings={"varve.tier.url": "s3://bucket/prefix"})`.
+Those of the store that mirrors it have the prefix `varve.tier.mirror.store.`.
+More: [tier a topic to a bucket](../how-to/tier-to-a-bucket.md)."""
 
 _OBJECT_STORE_INTRODUCTION = """\
 These go with the URL of an object store: `open_object_store("s3://bucket/prefix", settings)`.
-Directories and memory have none. [object-stores.md](object-stores.md) tells more."""
+Directories and memory have none. More: [object stores](object-stores.md)."""
 
 _SERVER_INTRODUCTION = """\
 These are for `varve serve`, which takes those of the store as well: from a file in the form of
 Kafka's `server.properties`, from variables such as `VARVE_LISTENERS`, and with `--set name=value`.
-[server.md](server.md) tells more."""
+More: [run a server](../how-to/run-a-server.md)."""
 
 _SHAPES_INTRODUCTION = """\
-These are for `varve shape serve`, given with `--set name=value`. [shapes.md](shapes.md) and
-[shapes-http.md](shapes-http.md) tell more."""
+These are for `varve shape serve`, given with `--set name=value`. More:
+[serve shapes](../how-to/serve-shapes.md) and [the protocol](shape-protocol.md)."""
 
 _COMMANDS_INTRODUCTION = "Every command and subcommand also answers to `--help`."
 
 _METRICS_INTRODUCTION = """\
-`varve metrics -d DIR` prints these for a directory that nobody has open. A program adds those of
-its open store to a registry of `prometheus-client`:
+`varve metrics -d DIR` prints these for a directory that no process has open. A program adds those
+of its open store to a registry of `prometheus-client`:
 
 ```python
 prometheus_client.REGISTRY.register(store.metrics)
@@ -94,31 +99,34 @@ here, whatever Kafka's unit. Labels take the place of bean tags."""
 
 _TIER_METRICS_INTRODUCTION = """\
 What copying to object storage, reading from there and deleting there measure; see
-[tiering.md](tiering.md). Caches have one name and a label for which."""
+[tier a topic to a bucket](../how-to/tier-to-a-bucket.md). Caches share one name; a label says
+which cache."""
 
 _SERVER_METRICS_INTRODUCTION = """\
 `varve serve --metrics-port PORT` shows these, and those above, at `/metrics`. The label `api` is
 Kafka's name of a request in small letters."""
 
 _BROKER_METRICS_INTRODUCTION = """\
-At `/metrics` of `varve serve` too. Counters begin anew when the server starts."""
+At `/metrics` of `varve serve` too. Counters start at 0 when the server starts."""
 
 _DEDUP_METRICS_INTRODUCTION = """\
 The `metrics` of a `Deduplicator` is a collector of its own; see
-[dedup.md](dedup.md). Labels name the deduplication, its input and the partition."""
+[deduplicate a topic](../how-to/deduplicate.md). Labels name the deduplication, its input and the
+partition."""
 
 _SHAPE_METRICS_INTRODUCTION = """\
-`varve shape serve` shows these at `/metrics`. Counters begin anew when it starts."""
+`varve shape serve` shows these at `/metrics`. Counters start at 0 when it starts."""
 
 _OBJECT_STORE_METRICS_INTRODUCTION = """\
-At `/metrics` of `varve serve` too, once a topic is in the cold tier. The `table` of a
-`MeteredObjectStore` is a collector of its own; see [object-stores.md](object-stores.md)."""
+At `/metrics` of `varve serve` too, once a topic is in the remote tier. The `table` of a
+`MeteredObjectStore` is a collector of its own; see [object stores](object-stores.md)."""
 
 _OPTIONS_INTRODUCTION = """\
 The options of `spark.read`, `spark.readStream` and their writing counterparts with
 `format("varve")`. Names match in any case; an unknown name is refused with the nearest one.
-[query.md](query.md) and [sink.md](sink.md) have examples. How to connect to a server
-(`bootstrap.servers` and the options of its client): [source.md](source.md)."""
+Examples: [query](../how-to/query-a-topic.md) and [write](../how-to/write-from-spark.md). How to
+connect to a server (`bootstrap.servers` and the options of its client):
+[read through a server](../how-to/read-from-spark.md)."""
 
 
 def configuration_page() -> str:
@@ -127,7 +135,7 @@ def configuration_page() -> str:
     parts += ["## Topic settings", _settings_table(LogSettings)]
     parts += ["## Store settings", _STORE_INTRODUCTION, _settings_table(StoreSettings)]
     parts += ["## Retention and cleaner settings", _settings_table(CleanerSettings)]
-    parts += ["## Cold tier settings", _TIER_INTRODUCTION, _settings_table(TierSettings)]
+    parts += ["## Remote tier settings", _TIER_INTRODUCTION, _settings_table(TierSettings)]
     parts += ["## Object store settings", _OBJECT_STORE_INTRODUCTION]
     parts += ["### S3", _settings_table(S3Settings)]
     parts += ["### Google Cloud Storage", _settings_table(GcsSettings)]
@@ -138,7 +146,7 @@ def configuration_page() -> str:
     parts += ["### Administration", _settings_table(AdminSettings)]
     parts += ["### Groups", _settings_table(GroupSettings)]
     parts += ["### Transactions", _settings_table(TransactionSettings)]
-    parts += ["### Rights and logins", _settings_table(SecuritySettings)]
+    parts += ["### Authorization and authentication", _settings_table(SecuritySettings)]
     parts += ["### TLS", _settings_table(TlsSettings)]
     parts += ["### Quotas", _settings_table(QuotaSettings)]
     parts += ["## Shape settings", _SHAPES_INTRODUCTION, _settings_table(EngineSettings)]
@@ -159,7 +167,7 @@ def metrics_page() -> str:
     """The page of all metrics, from the declarations in the rooms."""
     parts = [_GENERATED, "# Metrics", _METRICS_INTRODUCTION]
     parts.append(_metrics_table(cleaning_metrics))
-    parts += ["## Cold tier", _TIER_METRICS_INTRODUCTION, _metrics_table(tiering_metrics)]
+    parts += ["## Remote tier", _TIER_METRICS_INTRODUCTION, _metrics_table(tiering_metrics)]
     parts += ["## Server", _SERVER_METRICS_INTRODUCTION, _metrics_table(server_metrics)]
     parts += ["## Groups and transactions", _BROKER_METRICS_INTRODUCTION]
     parts.append(_metrics_table(broker_metrics))
@@ -198,21 +206,68 @@ def openapi_page() -> str:
 def pages(root: Path) -> dict[Path, Callable[[], str]]:
     """Each generated page and the function that gives its text."""
     return {
-        root / "docs" / "configuration.md": configuration_page,
-        root / "docs" / "cli.md": lambda: commands_page(app),
-        root / "docs" / "metrics.md": metrics_page,
-        root / "docs" / "jobs" / "options.md": options_page,
-        root / "docs" / "shapes-openapi.json": openapi_page,
+        root / "docs" / "reference" / "configuration.md": configuration_page,
+        root / "docs" / "reference" / "cli.md": lambda: commands_page(app),
+        root / "docs" / "reference" / "metrics.md": metrics_page,
+        root / "docs" / "reference" / "spark-options.md": options_page,
+        root / "docs" / "reference" / "openapi.json": openapi_page,
     }
 
 
-def find_stale(root: Path) -> list[Path]:
-    """The pages whose text is not what the declarations say."""
-    return [
-        path
-        for path, make_text in pages(root).items()
-        if not path.exists() or path.read_text(encoding="utf-8") != make_text()
-    ]
+def page_order(index: Path) -> list[Path]:
+    """The pages that an index lists, in its order; those of an index below it follow that index."""
+    order: list[Path] = []
+    for target in re.findall(r"^(?:- |\| )\[[^\]]+\]\(([^)#]+\.md)\)", _read(index), re.MULTILINE):
+        page = index.parent / target
+        order += [page, *page_order(page)] if page.name == index.name else [page]
+    return order
+
+
+def footers(root: Path) -> dict[Path, str]:
+    """The last line of each page: links to the index, the page before and the page after it."""
+    index = root / "docs" / "README.md"
+    if not index.exists():
+        return {}
+    order = page_order(index)
+    before: list[Path | None] = [None, *order[:-1]]
+    after: list[Path | None] = [*order[1:], None]
+    return {
+        page: _footer(page, index, *neighbours)
+        for page, *neighbours in zip(order, before, after, strict=True)
+    }
+
+
+def _footer(page: Path, index: Path, before: Path | None, after: Path | None) -> str:
+    links = [f"[All pages]({os.path.relpath(index, page.parent)})"]
+    for label, other in (("Previous", before), ("Next", after)):
+        if other is not None:
+            title = re.search(r"^# (.+)$", _read(other), re.MULTILINE)
+            name = title[1] if title else other.stem
+            links.append(f"{label}: [{name}]({os.path.relpath(other, page.parent)})")
+    return " · ".join(links)
+
+
+def _expected_pages(root: Path) -> dict[Path, str]:
+    """Every text that is derived: generated pages, and written ones with their last line."""
+    expected = {path: make_text() for path, make_text in pages(root).items()}
+    for path, footer in footers(root).items():
+        text = expected.get(path) or _read(path)
+        body = re.sub(r"\n+---\n\n\[All pages\].*\n*$", "", text.rstrip("\n"))
+        expected[path] = f"{body}\n\n---\n\n{footer}\n"
+    return expected
+
+
+def find_stale(root: Path) -> dict[Path, str]:
+    """The pages whose text is not what the declarations and the index say, with that text."""
+    return {
+        path: text
+        for path, text in _expected_pages(root).items()
+        if not path.exists() or _read(path) != text
+    }
+
+
+def _read(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
 
 
 def main(arguments: Sequence[str], root: Path) -> int:
@@ -220,11 +275,11 @@ def main(arguments: Sequence[str], root: Path) -> int:
         print("usage: python -m varve.cli.generate_docs [--check]", file=sys.stderr)
         return 2
     stale = find_stale(root)
-    for path in stale:
+    for path, text in stale.items():
         if arguments:
             print(f"{path.relative_to(root)} is stale: run `make docs`", file=sys.stderr)
         else:
-            path.write_text(pages(root)[path](), encoding="utf-8")
+            path.write_text(text, encoding="utf-8")
             print(f"wrote {path.relative_to(root)}")
     return 1 if stale and arguments else 0
 

@@ -53,11 +53,11 @@ def test_the_configuration_page_shows_default_range_and_broker_name() -> None:
 def test_check_names_a_stale_page_and_writing_mends_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "docs" / "jobs").mkdir(parents=True)
-    page = tmp_path / "docs" / "configuration.md"
+    (tmp_path / "docs" / "reference").mkdir(parents=True)
+    page = tmp_path / "docs" / "reference" / "configuration.md"
     page.write_text("old", encoding="utf-8")
     assert main(["--check"], tmp_path) == 1
-    assert "docs/configuration.md is stale: run `make docs`" in capsys.readouterr().err
+    assert "docs/reference/configuration.md is stale: run `make docs`" in capsys.readouterr().err
     assert page.read_text(encoding="utf-8") == "old"
     assert main([], tmp_path) == 0
     assert main(["--check"], tmp_path) == 0

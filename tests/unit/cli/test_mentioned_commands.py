@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[3]
 _PAGES = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "Makefile"]
 _FOLDERS = {"docs": "*.md", "src": "*.py", "packaging": "*", "examples": "*.md"}
 _OPTION = re.compile(r"^-{1,2}[A-Za-z][a-z-]*")
-_LEFT_OUT = ("docs/cli.md", "docs/decisions/")
+_LEFT_OUT = ("docs/reference/cli.md", "docs/explanation/decisions/")
 """Generated from the commands; and what names commands that are gone."""
 _OTHER_TEXTS = ("erasure receipt", "erasure request", "verify orders: keys")
 """Texts in backticks that begin with varve: a receipt's format and the name of a Spark stage."""
