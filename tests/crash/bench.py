@@ -5,11 +5,12 @@ A scenario prepares a log undisturbed, then acts; every step of the acting part 
 
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from uuid import UUID
 
 from tests.support.cleaned_segment import write_cleaned
+from tests.support.crash_images import CrashPoint, record
 from tests.support.log_model import LogModel, StoredBatch, check_equals, read_all
 from varve.commit_log import Log, LogManager, LogSettings, Segment, StoreSettings, TopicPartition
 from varve.disk import PowerLoss
@@ -229,6 +230,10 @@ class Bench:
         self.store.close()
         self.durable_end = self.model.end_offset
 
+    def acknowledged(self) -> "Bench":
+        """What was acknowledged by now, for a judge; models are replaced, never changed."""
+        return replace(self, store=None, swap=None, sent=0)
+
     def kill(self, mode: CrashMode = CrashMode.KEEP_ALL, seed: int = 0) -> None:
         """The process or the machine ends between two operations; the disk is what is left."""
         self.disk = self.disk.after_crash(mode, seed)
@@ -264,6 +269,11 @@ class Scenario:
         """The steps of the acting phase."""
         first = self.prepared().disk.steps + 1
         return range(first, self.run().disk.steps + 1)
+
+    def record(self) -> list[CrashPoint[Bench]]:
+        """What a crash at each step of the acting phase leaves."""
+        bench = self.prepared()
+        return record(lambda: self.act(bench), bench.acknowledged, disk=bench.disk)
 
     def crash_at(self, step: int) -> Bench:
         """The bench as it was when the power went."""

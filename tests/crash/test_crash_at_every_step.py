@@ -8,8 +8,8 @@ the log takes appends.
 import pytest
 
 from tests.crash.bench import ACK, INTERVAL, Bench, Scenario, crash_modes, judge
+from tests.support.crash_images import crash_images, named
 from varve.commit_log import LogSettings
-from varve.testing.faulty_disk import CrashMode
 
 
 def _nothing(bench: Bench) -> None:
@@ -130,25 +130,10 @@ SCENARIOS = {
 }
 
 
-def _ack_mode(step: int) -> CrashMode:
-    """The worst power loss, mostly: a kill finds the same files, whenever they were synced."""
-    return CrashMode.LOSE_UNSYNCED if step % 3 else CrashMode.RANDOM
-
-
 def _crash_everywhere(scenario: Scenario, rounds_factor: int) -> None:
-    for step in scenario.steps():
-        bench = scenario.crash_at(step)
-        for mode, seed in crash_modes(step, rounds_factor):
-            if scenario.settings is ACK and mode is not _ack_mode(step) and rounds_factor == 1:
-                continue
-            if mode is CrashMode.RANDOM and step % 2 and rounds_factor == 1:
-                continue
-            disk = bench.disk.after_crash(mode, seed)
-            try:
-                judge(bench, disk, mode, with_close=step % 4 == 0 or rounds_factor > 1)
-            except BaseException as error:
-                error.add_note(f"crashed at {bench.disk.trace[-1]}, then {mode} seed {seed}")
-                raise
+    for image in crash_images(scenario.record(), lambda step: crash_modes(step, rounds_factor)):
+        with named(image):
+            judge(image.state, image.disk, image.mode)
 
 
 @pytest.mark.parametrize("name", SCENARIOS)

@@ -49,11 +49,12 @@ def test_g1_g3_recovery_may_be_cut_anywhere(
     name: str, settings: LogSettings, rounds_factor: int
 ) -> None:
     scenario = Scenario(settings, *SCENARIOS[name])
-    steps = scenario.steps()
-    for step in steps[:: max(1, len(steps) // (2 * rounds_factor))]:
-        bench = scenario.crash_at(step)
+    points = scenario.record()[:-1]
+    for point in points[:: max(1, len(points) // (2 * rounds_factor))]:
+        assert point.disk is not None
+        step, bench = point.step, point.state
         for first_mode in (CrashMode.KEEP_ALL, CrashMode.RANDOM):
-            found = bench.disk.after_crash(first_mode, step)
+            found = point.disk.after_crash(first_mode, step)
             for within in range(1, _open_steps(found, settings) + 1):
                 cut = _crash_while_opening(found, settings, within)
                 mode = MODES[(step + within) % 3]

@@ -22,6 +22,7 @@ from tests.crash.bench import (
 )
 from tests.support.check_open_log import check_log
 from tests.support.cleaned_segment import other_generation
+from tests.support.crash_images import crash_images, named
 from tests.support.log_model import check_equals, read_all
 from varve.foundation.errors import DirectoryOffline, DiskFull, LogPoisoned, StoreError, Unavailable
 from varve.testing.faulty_disk import CrashMode, FaultyFileSystem
@@ -136,19 +137,11 @@ def test_g4_g6_a_crash_at_any_step_leaves_the_log_before_or_after(
     name: str, rounds_factor: int
 ) -> None:
     scenario = Scenario(INTERVAL, *SCENARIOS[name])
-    for step in scenario.steps():
-        bench = scenario.crash_at(step)
-        for number, (mode, seed) in enumerate(crash_modes(step, rounds_factor)):
-            if number == step % 3 and rounds_factor == 1:
-                continue
-            disk = bench.disk.after_crash(mode, seed)
-            try:
-                _check_found(bench, disk, mode)
-                if (step + number) % 6 == 0 or rounds_factor > 1:
-                    judge(bench, bench.disk.after_crash(mode, seed), mode)
-            except BaseException as error:
-                error.add_note(f"crashed at {bench.disk.trace[-1]}, then {mode} seed {seed}")
-                raise
+    for image in crash_images(scenario.record(), lambda step: crash_modes(step, rounds_factor)):
+        with named(image):
+            disk = image.disk.after_crash(CrashMode.KEEP_ALL)
+            _check_found(image.state, disk, image.mode)
+            judge(image.state, image.disk, image.mode)
 
 
 FAILING = [(name, errno.EIO) for name in SCENARIOS] + [

@@ -60,6 +60,17 @@ class DiskFile(FileNode):
         self.unsynced.clear()
         self.durable_modified_ms = self.modified_ms
 
+    def state(
+        self,
+    ) -> tuple[int, bytearray, bytearray, int, list[UnsyncedWrite | UnsyncedResize]]:
+        return (
+            self.modified_ms,
+            self.content,
+            self.durable,
+            self.durable_modified_ms,
+            self.unsynced,
+        )
+
     def lose_unsynced(self) -> None:
         """A failed sync: Linux marks the pages clean, so no later sync writes them again."""
         self.unsynced.clear()
@@ -170,10 +181,21 @@ def rebuild(
 
 
 class Copier:
-    """Copies nodes with their visible and durable state; a node met twice is copied once."""
+    """Copies nodes with their visible and durable state; a node met twice is copied once.
 
-    def __init__(self) -> None:
+    `earlier` holds copies of files that are shared with the new tree while they are still equal.
+    """
+
+    def __init__(self, earlier: dict[DiskFile, DiskFile] | None = None) -> None:
         self._copies: dict[Node, Node] = {}
+        self._earlier = earlier
+
+    def copy_torn(self, file: DiskFile, position: int, data: bytes, modified_ms: int) -> None:
+        """Gives the copy of this file a write that the file itself does not have."""
+        copied = _copy_file(file)
+        copied.write(position, data)
+        copied.modified_ms = modified_ms
+        self._copies[file] = copied
 
     def copy_directory(self, directory: DirectoryNode) -> DiskDirectory:
         copied = self._copy(directory)
@@ -206,18 +228,70 @@ class Copier:
             directory.durable = self._copy_entries(node.durable)
             return directory
         assert isinstance(node, DiskFile)
-        file = DiskFile(
-            modified_ms=node.modified_ms,
-            content=bytearray(node.content),
-            durable=bytearray(node.durable),
-            durable_modified_ms=node.durable_modified_ms,
-            unsynced=list(node.unsynced),
-        )
+        file = self._find_earlier(node) or _copy_file(node)
         self._copies[node] = file
+        if self._earlier is not None:
+            self._earlier[node] = file
         return file
+
+    def _find_earlier(self, file: DiskFile) -> DiskFile | None:
+        found = None if self._earlier is None else self._earlier.get(file)
+        return found if found is not None and found.state() == file.state() else None
 
     def _copy_entries(self, entries: dict[str, Node]) -> dict[str, Node]:
         return {name: self._copy(node) for name, node in entries.items()}
+
+
+def _copy_file(file: DiskFile) -> DiskFile:
+    return DiskFile(
+        modified_ms=file.modified_ms,
+        content=bytearray(file.content),
+        durable=bytearray(file.durable),
+        durable_modified_ms=file.durable_modified_ms,
+        unsynced=list(file.unsynced),
+    )
+
+
+class TreeDescription:
+    """A tree and its journal as a value: equal for disks that no call can tell apart."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Node, int] = {}
+
+    def describe(self, node: Node | None) -> tuple[object, ...] | int | None:
+        """Everything of the node that a crash may leave; its number where it was met before."""
+        if node is None:
+            return None
+        if node in self._numbers:
+            return self._numbers[node]
+        self._numbers[node] = len(self._numbers)
+        if isinstance(node, DiskDirectory):
+            entries = tuple((n, self.describe(e)) for n, e in sorted(node.entries.items()))
+            durable = tuple((n, self.describe(e)) for n, e in sorted(node.durable.items()))
+            return node.modified_ms, entries, durable
+        assert isinstance(node, DiskFile)
+        modified_ms, content, durable_content, durable_modified_ms, unsynced = node.state()
+        return (
+            modified_ms,
+            bytes(content),
+            bytes(durable_content),
+            durable_modified_ms,
+            tuple(unsynced),
+        )
+
+    def describe_journal(self, journal: Journal) -> tuple[object, ...]:
+        return tuple(
+            tuple((self.describe(one.directory), one.name, self.describe(one.node)) for one in c)
+            for c in journal.changes
+        )
+
+
+def describe_visible(node: Node) -> tuple[object, ...]:
+    """The tree as the running system sees it, as a value."""
+    if isinstance(node, DirectoryNode):
+        entries = ((name, describe_visible(one)) for name, one in sorted(node.entries.items()))
+        return node.modified_ms, tuple(entries)
+    return node.modified_ms, bytes(node.content)
 
 
 def total_file_bytes(nodes: Iterable[Node]) -> int:

@@ -14,6 +14,7 @@ Threads    one lock per file system around every call; the order of threads is n
 import errno
 import os
 import random
+from collections.abc import Callable
 from enum import StrEnum
 from typing import NamedTuple, assert_never
 
@@ -27,6 +28,8 @@ from varve.testing.durability import (
     DiskDirectory,
     DiskFile,
     Journal,
+    TreeDescription,
+    describe_visible,
     rebuild,
     total_file_bytes,
 )
@@ -109,6 +112,8 @@ class FaultyFileSystem(MemoryFileSystem):
         self._lost_at: Step | None = None  # guarded by _lock
         self._plan = DiskFaultPlan()
         self._capacity_bytes: int | None = None
+        self._watcher: Callable[[Step, FaultyFileSystem], object] | None = None  # guarded by _lock
+        self._earlier: dict[DiskFile, DiskFile] = {}  # guarded by _lock
 
     # Faults
 
@@ -176,6 +181,44 @@ class FaultyFileSystem(MemoryFileSystem):
                     assert_never(mode)
             return system
 
+    # Images
+
+    def watch(self, watcher: "Callable[[Step, FaultyFileSystem], object] | None") -> None:
+        """Calls the watcher before every step with the disk that a crash at this step leaves.
+
+        That disk has lost its power: `after_crash` returns what the next start finds. It equals the
+        disk of a run with `crash_at(step)`, as long as both do the same calls before.
+        """
+        with self._lock:
+            self._watcher = watcher
+            self._earlier.clear()
+
+    def image(self) -> "FaultyFileSystem":
+        """The disk as it is now, without power; it shares its files with other images."""
+        with self._lock:
+            return self._image_locked(Copier(self._earlier), Step(self.steps, "end", "", ""))
+
+    def _image_locked(self, copier: Copier, step: Step) -> "FaultyFileSystem":
+        image = FaultyFileSystem(self._clock, seed=self._seed)
+        image._tree = Tree(copier.copy_directory(self._tree.root))
+        image._journal = copier.copy_journal(self._journal)
+        image.steps, image.trace, image._lost_at = self.steps, self.trace[-20:], step
+        return image
+
+    def describe_content(self, *, only_visible: bool = False) -> object:
+        """The disk as a value to compare and hash.
+
+        Disks that are equal find the same after any crash; those that are only visibly so, if none
+        crashes.
+        """
+        with self._lock:
+            if only_visible:
+                return describe_visible(self._tree.root)
+            description = TreeDescription()
+            return description.describe(self._tree.root), description.describe_journal(
+                self._journal
+            )
+
     # Steps
 
     def _check_future(self, step: int) -> None:
@@ -187,10 +230,10 @@ class FaultyFileSystem(MemoryFileSystem):
         failure: BaseException | None = None
         size = len(data)
         try:
-            self._step_locked("write", path, f"at {position} size {size}")
+            self._step_locked("write", path, f"at {position} size {size}", (node, position, data))
         except PowerLoss as loss:
             failure = loss
-            size = _torn_size(random.Random(self._seed * 1_000_003 + self.steps), position, size)
+            size = self._torn_size_locked(position, size)
         except OSError as error:
             failure = error
             fault = self._plan.find_fault(self.steps)
@@ -252,17 +295,38 @@ class FaultyFileSystem(MemoryFileSystem):
             raise PowerLoss(f"power was lost at step {self._lost_at}")
         self._plan.check_path(path)
 
-    def _step_locked(self, operation: str, path: str, detail: str = "") -> None:
+    def _step_locked(
+        self,
+        operation: str,
+        path: str,
+        detail: str = "",
+        write: tuple[DiskFile, int, bytes] | None = None,
+    ) -> None:
         """Counts the call that is about to take effect, and raises its planned fault."""
         self.steps += 1
         step = Step(self.steps, operation, path, detail)
         self.trace.append(step)
+        if self._watcher is not None:
+            copier = Copier(self._earlier)
+            if write is not None:
+                self._tear_locked(copier, *write)
+            self._watcher(step, self._image_locked(copier, step))
         if self.steps == self._plan.crash_step:
             self._lost_at = step
             raise PowerLoss(f"power lost at step {step}")
         fault = self._plan.find_fault(self.steps)
         if fault is not None:
             raise _copy_error(fault.error, path)
+
+    def _torn_size_locked(self, position: int, size: int) -> int:
+        return _torn_size(random.Random(self._seed * 1_000_003 + self.steps), position, size)
+
+    def _tear_locked(self, copier: Copier, node: DiskFile, position: int, data: bytes) -> None:
+        """The copy has as much of this write as a power loss leaves."""
+        size = self._torn_size_locked(position, len(data))
+        size = self._fitting_size_locked(node, position, size)
+        if size:
+            copier.copy_torn(node, position, data[:size], self._clock.now_ms())
 
     def _fitting_size_locked(self, node: DiskFile, position: int, size: int) -> int:
         """The bytes of a write that fit; growth counts, including gaps, overwriting does not."""

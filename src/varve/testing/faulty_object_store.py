@@ -135,6 +135,7 @@ class FaultyObjectStore(ObjectStoreWrapper):
         self._slow_seconds = slow_seconds
         self._lock = threading.Lock()
         self._lost_at: ObjectStep | None = None  # guarded by _lock
+        self._watcher: Callable[[ObjectStep], object] | None = None
 
     # Faults to come
 
@@ -157,6 +158,10 @@ class FaultyObjectStore(ObjectStoreWrapper):
     def come_up(self) -> None:
         with self._lock:
             self._plan.come_up()
+
+    def watch(self, watcher: Callable[[ObjectStep], object] | None) -> None:
+        """Calls the watcher before every request and after it took effect."""
+        self._watcher = watcher
 
     def after_crash(self) -> ObjectStore:
         """The wrapped store, which the next start finds."""
@@ -218,6 +223,8 @@ class FaultyObjectStore(ObjectStoreWrapper):
             self.trace.append(step)
             if fault in (FaultKind.CRASH_BEFORE, FaultKind.CRASH_AFTER):
                 self._lost_at = step
+        if self._watcher is not None:
+            self._watcher(step)
         return fault
 
     def _carry_out(
@@ -235,6 +242,8 @@ class FaultyObjectStore(ObjectStoreWrapper):
             case FaultKind.REPEATED:
                 call()
         result = call()
+        if self._watcher is not None:
+            self._watcher(ObjectStep(self.steps, f"after {operation}", key, fault))
         match fault:
             case FaultKind.ERROR_AFTER:
                 raise self._error(StoreUnavailable, operation, key, "the answer was lost")

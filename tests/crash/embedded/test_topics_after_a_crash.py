@@ -95,7 +95,7 @@ def test_a_directory_that_fails_leaves_the_others_at_work() -> None:
     served = 0
     for partition in store.topic("first").partitions:
         with suppress(DirectoryOffline):
-            partition.append_batch(build_batch([varve.Record(None, b"x")]))
+            partition.append_batch(build_batch([varve.NewRecord(None, b"x")]))
             served += 1
     assert served == 2
     with pytest.raises(TopicExists):
