@@ -9,7 +9,7 @@ from conformance.log_script import Append, Flush, RaiseLogStart, Reopen, Roll, S
 from conformance.our_log import live_files, open_ours, report_ours, shorten, stray_snapshots
 from conformance.recovery import open_log
 from conformance.shell import JavaShell, to_text
-from varve.commit_log import AppendOrigin, AppendResult
+from varve.commit_log import AppendOrigin, LogAppendResult
 from varve.commit_log.leader_epochs import LeaderEpochs
 from varve.commit_log.names import LEADER_EPOCH_FILE, SNAPSHOT, log_name
 from varve.foundation.errors import (
@@ -159,7 +159,7 @@ class LogPair:
 
     def _append_ours(self, step: Append) -> _Outcome:
         try:
-            result: AppendResult | None
+            result: LogAppendResult | None
             if step.origin == "REPLICATION":
                 result = self._log.append_replicated(step.batch)
             else:

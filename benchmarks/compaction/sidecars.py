@@ -1,4 +1,4 @@
-"""Key indexes without their segments, for planning alone. docs/formats/keys.md
+"""Key indexes without their segments, for planning alone. docs/reference/formats/keys.md
 
 Invariant  the hashes stand for `key_count` keys, each with its first record in some segment; a
            quarter as many records more are updates of earlier keys. The same in every run.

@@ -13,14 +13,14 @@ from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 from benchmarks.dedup.event_files import Events
 from benchmarks.spark.runs import Taken, Timer
 from varve.dedup.rules import DedupRules, make_routes, parse_id_source
-from varve.spark.dedup.deduplicate import (
+from varve.spark.deduplication.deduplicate import (
     METRICS,
     STATE_CONF,
     find_bucket_keys,
     judge_stream,
     unpack_rows,
 )
-from varve.spark.dedup.state import DedupWindow, Judge
+from varve.spark.deduplication.state import DedupWindow, Judge
 
 STATE_PARTITIONS = 2
 _SCHEMA = "id binary, timestamp timestamp, partition int, offset long"

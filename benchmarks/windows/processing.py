@@ -89,9 +89,9 @@ class SparkRun:
     kept: int
 
     def run(self, spark: SparkSession) -> Taken:
-        from varve.spark.dedup.job import DedupSource, dedup
-        from varve.spark.dedup.outputs import TopicOutput
-        from varve.spark.dedup.settings import DedupSettings
+        from varve.spark.deduplication.job import DedupSource, dedup
+        from varve.spark.deduplication.outputs import TopicOutput
+        from varve.spark.deduplication.settings import DedupSettings
 
         directory = f"{self.place}/data"
         settings = DedupSettings(
@@ -134,7 +134,7 @@ def _write_topic(place: Path, events: Events) -> None:
     source = random.Random(1)
     values = [source.randbytes(_VALUE_BYTES) for _ in range(_VALUES)]
     records = (
-        varve.Record(key=id, value=values[place % _VALUES], timestamp=time)
+        varve.NewRecord(key=id, value=values[place % _VALUES], timestamp=time)
         for place, (id, time) in enumerate(zip(events.ids, events.times, strict=True))
     )
     with varve.open(place / "data") as store:

@@ -4,58 +4,84 @@ Everything but the version and the errors is imported when it is first used, so 
 stays quick.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from varve.foundation import errors
 from varve.foundation.errors import StoreError
 
 if TYPE_CHECKING:
-    from varve.embedded import (
-        AppendSummary,
-        Batch,
-        Cleaned,
-        Codec,
-        Partition,
-        PartitionOffsets,
-        Record,
-        RecordColumns,
-        RecordPosition,
-        Store,
-        StoredRecord,
-        StoreHealth,
-        Topic,
-        open,  # noqa: A004, the word users expect
-    )
+    from varve.brokers.cluster import Cluster, ClusterOffsets, ClusterTopic, connect
+    from varve.embedded.maintenance import CleanResult, StoreHealth
+    from varve.embedded.partition import Partition
+    from varve.embedded.store import Store, open  # noqa: A004, the word users expect
+    from varve.embedded.topic import Topic
+    from varve.foundation.topic_records import AppendResult, BulkAppendResult, PartitionOffsets
+    from varve.foundation.topic_records import StoredRecord as Record
+    from varve.jobs.tier.location import TopicLocation
+    from varve.records import Batch, Codec, RecordColumns
+    from varve.records import Record as NewRecord
 
 __version__ = "0.1.0"
 
+_CLUSTER = "varve.brokers.cluster"
+_EMBEDDED = "varve.embedded"
+_RECORDS = "varve.records"
+_TOPIC_RECORDS = "varve.foundation.topic_records"
+_LAZY_NAMES = {
+    "AppendResult": (_TOPIC_RECORDS, "AppendResult"),
+    "Batch": (_RECORDS, "Batch"),
+    "BulkAppendResult": (_TOPIC_RECORDS, "BulkAppendResult"),
+    "CleanResult": (_EMBEDDED, "CleanResult"),
+    "Cluster": (_CLUSTER, "Cluster"),
+    "ClusterOffsets": (_CLUSTER, "ClusterOffsets"),
+    "ClusterTopic": (_CLUSTER, "ClusterTopic"),
+    "Codec": (_RECORDS, "Codec"),
+    "NewRecord": (_RECORDS, "Record"),
+    "Partition": (_EMBEDDED, "Partition"),
+    "PartitionOffsets": (_TOPIC_RECORDS, "PartitionOffsets"),
+    "Record": (_TOPIC_RECORDS, "StoredRecord"),
+    "RecordColumns": (_RECORDS, "RecordColumns"),
+    "Store": (_EMBEDDED, "Store"),
+    "StoreHealth": (_EMBEDDED, "StoreHealth"),
+    "Topic": (_EMBEDDED, "Topic"),
+    "TopicLocation": ("varve.jobs.tier.location", "TopicLocation"),
+    "connect": (_CLUSTER, "connect"),
+    "open": (_EMBEDDED, "open"),
+}
+"""Module and name there of what is imported on first use."""
+
 __all__ = [
-    "AppendSummary",
+    "AppendResult",
     "Batch",
-    "Cleaned",
+    "BulkAppendResult",
+    "CleanResult",
+    "Cluster",
+    "ClusterOffsets",
+    "ClusterTopic",
     "Codec",
+    "NewRecord",
     "Partition",
     "PartitionOffsets",
     "Record",
     "RecordColumns",
-    "RecordPosition",
     "Store",
     "StoreError",
     "StoreHealth",
-    "StoredRecord",
     "Topic",
+    "TopicLocation",
     "__version__",
+    "connect",
     "errors",
     "open",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in _LAZY_NAMES:
         raise AttributeError(f"module 'varve' has no attribute {name!r}")
-    from varve import embedded
-
-    return getattr(embedded, name)
+    module, attribute = _LAZY_NAMES[name]
+    return getattr(import_module(module), attribute)
 
 
 def __dir__() -> list[str]:

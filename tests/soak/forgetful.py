@@ -2,7 +2,7 @@
 
 Its sender takes a request from its queue, finds that the server is down, and drops it. A commit or
 abort then waits without end; this one ends the wait, where that and nothing else is the reason
-(docs/soak.md).
+(docs/contributing/soak.md).
 
 Threads    each end of a transaction has one, which is left behind where its request is forgotten.
 """

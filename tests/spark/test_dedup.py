@@ -24,9 +24,9 @@ from varve.jobs.source.read import read_task
 from varve.jobs.table.catalog import CatalogAddress, get_table
 from varve.jobs.table.definition import TableSettings, ValueFormat
 from varve.records import Record, build_batch
-from varve.spark.dedup.job import DedupOutput, DedupSource, dedup
-from varve.spark.dedup.outputs import TableOutput, TopicOutput
-from varve.spark.dedup.settings import DedupResult, DedupSettings
+from varve.spark.deduplication.job import DedupOutput, DedupSource, dedup
+from varve.spark.deduplication.outputs import TableOutput, TopicOutput
+from varve.spark.deduplication.settings import DedupResult, DedupSettings
 
 pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore")]
 

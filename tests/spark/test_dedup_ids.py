@@ -7,7 +7,7 @@ from tests.support.json_ids import FOUND, NOT_FOUND, NUMBERS
 from tests.support.spark_session import spark as spark
 from varve.dedup.ids import JsonField
 from varve.dedup.rules import parse_id_source
-from varve.spark.dedup.deduplicate import make_id
+from varve.spark.deduplication.deduplicate import make_id
 
 pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore")]
 

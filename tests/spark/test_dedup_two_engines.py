@@ -1,4 +1,4 @@
-"""The Spark job and the processor on one topic: the same records where docs/dedup.md says so."""
+"""The Spark job and the processor agree on one topic where docs/how-to/deduplicate.md says so."""
 
 import json
 import random
@@ -14,9 +14,9 @@ from tests.support.spark_session import spark as spark
 from varve.dedup import Deduplicator
 from varve.dedup.rules import Counts, DedupRules, LatePolicy, NullPolicy, parse_id_source
 from varve.records import Record, build_batch
-from varve.spark.dedup.job import DedupSource, dedup
-from varve.spark.dedup.outputs import TopicOutput
-from varve.spark.dedup.settings import DedupSettings
+from varve.spark.deduplication.job import DedupSource, dedup
+from varve.spark.deduplication.outputs import TopicOutput
+from varve.spark.deduplication.settings import DedupSettings
 
 pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore")]
 
@@ -140,7 +140,7 @@ def test_both_write_the_same_records(
 
 
 def test_clocks_and_partitions_tell_them_apart(spark: SparkSession, tmp_path: Path) -> None:
-    """What the table of docs/dedup.md says: lateness, clock, and copies in several partitions."""
+    """The table of docs/how-to/deduplicate.md: lateness, clock, copies in several partitions."""
     stage = Stage(tmp_path, "key", {"lateness_ms": WINDOW_MS, "late": LatePolicy.DROP})
     later = START_MS + HOUR_MS
 

@@ -34,4 +34,4 @@ def test_the_story_comes_to_its_end(tmp_path: Path) -> None:
     assert "customer-0000042" not in Path(f"{place}.receipt.html").read_text()
     again = CliRunner().invoke(app, arguments)
     assert again.exit_code == 1
-    assert "is there already" in again.stderr
+    assert "exists already" in again.stderr

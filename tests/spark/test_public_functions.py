@@ -7,11 +7,11 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+import varve
+import varve.spark as vs
 from tests.support.source_topic import NAME, SourceTopic
 from tests.support.spark_session import spark as spark
-from varve import spark as vs
 from varve.foundation.errors import InvalidRequest
-from varve.foundation.settings import GivenValue
 from varve.jobs.results import JobIncomplete
 
 pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore")]
@@ -36,21 +36,28 @@ def test_the_format_is_known_without_registration(spark: SparkSession, topic: So
 def test_jobs_run_on_the_users_session(
     spark: SparkSession, topic: SourceTopic, tmp_path: Path
 ) -> None:
-    bucket = vs.Bucket(topic.url)
-    config: dict[str, GivenValue] = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0.0}
-    done = vs.compact(spark, bucket, [NAME], topic_config=config)
+    location = varve.TopicLocation(store=topic.url)
+    done = vs.compact(spark, location, [NAME], settings={"min.cleanable.dirty.ratio": 0.0})
     done.raise_for_failures()
     assert [one.error for one in done.partitions] == [None]
     assert done.to_json()["job"] == done.job_id
-    taken = vs.snapshot(spark, bucket, NAME, to=str(tmp_path / "state"))
-    assert taken.rows == 4
-    table = vs.sync_table(
-        spark, bucket, NAME, table="shop.orders", catalog=vs.Catalog(str(tmp_path / "tables"))
-    )
+    assert vs.snapshot(spark, location, NAME, to=str(tmp_path / "state")).rows == 4
+    earlier = vs.snapshot(spark, location, NAME, to=str(tmp_path / "early"), at="1970-01-02")
+    assert earlier.rows == 0
+    assert vs.open_snapshot(str(tmp_path / "state")).document.rows == 4
+    catalog = vs.Catalog(str(tmp_path / "tables"))
+    table = vs.table(spark, location, NAME, to="shop.orders", catalog=catalog)
     assert table.failures == ()
-    assert vs.verify(spark, bucket, [NAME]).failures == ()
-    erased = vs.erase(spark, bucket, [NAME], keys=[b"k1"])
+    assert vs.read_table(spark, catalog, "shop.orders").count() == 4
+    assert [one.table for one in vs.expire_table(catalog, "shop.orders", older_than="1d")]
+    assert vs.verify(spark, location, [NAME]).failures == ()
+    latest = vs.query(spark, location, NAME, latest=True, columns=["offset", "key"])
+    assert latest.columns == ["offset", "key"]
+    assert latest.count() == 4
+    assert vs.query(spark, location, NAME, start=8, end="10", key="k1").count() == 1
+    erased = vs.erase(spark, location, [NAME], keys=["k1"], deadline="30d", grace="0s")
     assert erased.receipt is not None
+    assert vs.query(spark, location, NAME, key=b"k1").count() == 0
     rows = spark.read.format("varve").options(url=topic.url, topic=NAME).load().collect()
     assert {bytes(row["key"]) for row in rows} == {b"k0", b"k2", b"k3"}
 
@@ -58,7 +65,7 @@ def test_jobs_run_on_the_users_session(
 def test_damage_is_among_the_failures(spark: SparkSession, topic: SourceTopic) -> None:
     (path,) = list(Path(topic.url.removeprefix("file://")).rglob("*/log"))[:1]
     path.write_bytes(path.read_bytes()[:-1])
-    result = vs.verify(spark, vs.Bucket(topic.url), [NAME])
+    result = vs.verify(spark, varve.TopicLocation(store=topic.url), [NAME])
     assert result.failures
     with pytest.raises(JobIncomplete):
         result.raise_for_failures()

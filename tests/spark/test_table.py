@@ -12,7 +12,7 @@ import varve
 from tests.support.spark_session import spark as spark
 from varve.cli.main import app
 from varve.jobs.table.catalog import CatalogAddress
-from varve.spark.maintenance import read_table
+from varve.spark.functions import read_table
 
 pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore")]
 

@@ -7,7 +7,7 @@ import pyarrow as pa  # type: ignore[import-untyped]  # ships no types
 
 from tests.support.dedup_model import Arrival
 from varve.dedup.rules import Verdict
-from varve.spark.dedup.deduplicate import (
+from varve.spark.deduplication.deduplicate import (
     BUCKET,
     ID,
     ROWS,
@@ -17,7 +17,7 @@ from varve.spark.dedup.deduplicate import (
     read_ids,
     read_locations,
 )
-from varve.spark.dedup.state import BatchTime, DedupWindow, IdBatch, IdSet, Judge
+from varve.spark.deduplication.state import BatchTime, DedupWindow, IdBatch, IdSet, Judge
 
 
 class MemoryChunks:

@@ -1,4 +1,6 @@
-"""A deduplication in memory for the sentences of docs/dedup.md: put records, run, see what passed.
+"""A deduplication in memory for the sentences of docs/how-to/deduplicate.md.
+
+Put records, run, see what passed.
 
 A record's value is its number in its partition, so that numbers tell what came out.
 """

@@ -1,4 +1,4 @@
-"""A deduplication record by record: what docs/jobs/dedup.md says, in the plainest way."""
+"""The rules of docs/how-to/deduplicate-with-spark.md, record by record."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -7,22 +7,19 @@ from typing import Any
 
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock
-from varve.shapes.context import EngineContext, ShapeEvents
 from varve.shapes.definition import define
+from varve.shapes.engine import ShapeEngine
 from varve.shapes.feed.topic_feed import TopicFeed
-from varve.shapes.metrics import EngineMetrics
 from varve.shapes.offset import ShapeOffset
 from varve.shapes.registry import ShapeRegistry
-from varve.shapes.settings import CompactionSettings, EngineSettings
 from varve.shapes.shape import Shape
 from varve.shapes.topic import ShapeTopic
 
 
 def detached_shape(handle: str, *, start: int = 0, **parameters: Any) -> Shape:
     """A shape of topic t with a snapshot up to a transaction; its files do not exist."""
-    context = _context()
     return Shape(
-        context,
+        _engine(),
         _topic(),
         handle,
         define("t", **parameters),
@@ -33,25 +30,23 @@ def detached_shape(handle: str, *, start: int = 0, **parameters: Any) -> Shape:
 
 @cache
 def _topic() -> ShapeTopic:
-    return ShapeTopic(_context(), "t")
+    return ShapeTopic(_engine(), "t")
 
 
 @cache
-def _context() -> EngineContext:
+def _engine() -> ShapeEngine:
     clock = ManualClock()
+    fs = MemoryFileSystem(clock)
 
     def open_feed(topic: str) -> TopicFeed:
         raise AssertionError("a detached shape has no feed")
 
-    return EngineContext(
+    return ShapeEngine(
         "detached",
         open_feed,
-        fs=MemoryFileSystem(clock),
+        ShapeRegistry(sqlite3.connect(":memory:"), clock),
+        fs.lock("detached"),
+        fs=fs,
         clock=clock,
         random=Random(7),
-        settings=EngineSettings(),
-        compaction=CompactionSettings(),
-        metrics=EngineMetrics().table,
-        events=ShapeEvents(),
-        registry=ShapeRegistry(sqlite3.connect(":memory:"), clock),
     )

@@ -9,7 +9,7 @@ from varve.foundation.metrics import MetricTable
 from varve.shapes.compaction.report import Balance, CompactionOutcome, CompactionReport
 from varve.shapes.definition import Definition
 from varve.shapes.filter.subset import Subset
-from varve.shapes.metrics import EngineHealth, TopicHealth
+from varve.shapes.metrics import TopicHealth
 from varve.shapes.offset import BEFORE_ALL, FIRST_CHUNK, SNAPSHOT_END, ShapeOffset
 from varve.shapes.shape import DropReason
 from varve.shapes.storage.shape_storage import ChunkEnd
@@ -167,9 +167,8 @@ class FakeEngine:
     def is_read_again(self, topic: str) -> bool:
         return self.is_replayed
 
-    def health(self) -> EngineHealth:
-        topic = self.topic_health("items")
-        return EngineHealth("waiting" if self.trouble else "active", [topic])
+    def health(self) -> str:
+        return "waiting" if self.trouble else "active"
 
     def topic_health(self, topic: str) -> TopicHealth:
         return TopicHealth(topic, is_ready=True, error=self.trouble)

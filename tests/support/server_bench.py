@@ -179,7 +179,7 @@ class ServerBench:
 
     def value(self, metric: Metric, *labels: str) -> float:
         list(self.server.metrics.collect())
-        return self.server.metrics.table.value(metric, *labels)
+        return self.server.metrics.value(metric, *labels)
 
 
 async def until(is_true: Any, seconds: float = 30.0) -> None:

@@ -1,6 +1,6 @@
 """Entries of a shape's log as plain Python writes and reads them, to hold the kernels against.
 
-Layout     docs/formats/shape-log.md
+Layout     docs/reference/formats/shape-log.md
 """
 
 import struct

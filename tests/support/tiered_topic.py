@@ -78,7 +78,7 @@ class TieredTopic:
         for count in counts:
             for _ in range(count):
                 key = f"{self.log.end_offset}"
-                self.topic.append(key=key, value=bytes(size), timestamp=self.kit.now_ms)
+                self.topic.append(key=key, value=bytes(size), timestamp_ms=self.kit.now_ms)
             self.log.roll()
             self.kit.advance(minutes=1)
 

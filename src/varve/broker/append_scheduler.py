@@ -19,7 +19,7 @@ from queue import SimpleQueue
 from typing import Final
 
 from varve.broker.data.parked_fetches import ParkedFetches
-from varve.commit_log import AppendResult, Log, TopicPartition
+from varve.commit_log import Log, LogAppendResult, TopicPartition
 from varve.commit_log.producer_state import AppendOrigin
 from varve.disk import Buffer
 from varve.foundation.errors import Closed, StoreError, Unavailable
@@ -72,10 +72,10 @@ class AppendEntry:
     log: Log
     batch: Buffer
     origin: AppendOrigin = AppendOrigin.CLIENT
-    result: AppendResult | None = None
+    result: LogAppendResult | None = None
     error: Exception | None = None
 
-    def append(self) -> AppendResult:
+    def append(self) -> LogAppendResult:
         """Appends the batch, in the append thread; raises what the log rejected it for."""
         waits = not self.log.settings.syncs_every_append
         return self.log.append(self.batch, origin=self.origin, waits=waits)
@@ -129,7 +129,7 @@ class AppendScheduler:
 
     async def append(
         self, log: Log, batch: Buffer, origin: AppendOrigin = AppendOrigin.CLIENT
-    ) -> AppendResult:
+    ) -> LogAppendResult:
         """Appends one batch; raises what it was rejected for."""
         entry = AppendEntry(log, batch, origin)
         await self.submit([entry])
@@ -229,7 +229,16 @@ def _append_entry(entry: AppendEntry) -> None:
     try:
         entry.result = entry.append()
     except StoreError as error:
-        entry.error = error
+        entry.error = _without_frames(error)
     except Exception as error:
         logger.exception("append failed", extra={"partition": str(entry.log.topic_partition)})
-        entry.error = error
+        entry.error = _without_frames(error)
+
+
+def _without_frames(error: Exception) -> Exception:
+    """The error without its tracebacks, whose frames hold the batch and its unpacked content."""
+    part: BaseException | None = error
+    while part is not None:
+        part.__traceback__ = None
+        part = part.__cause__ or part.__context__
+    return error

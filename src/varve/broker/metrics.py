@@ -14,7 +14,8 @@ from varve.broker.groups.coordinator import GroupCoordinator
 from varve.broker.groups.group import GroupKind
 from varve.broker.transactions.coordinator import TransactionCoordinator
 from varve.broker.transactions.transaction import Status
-from varve.foundation.metrics import Metric, MetricTable, counter, declared_metrics, gauge
+from varve.foundation.metrics import MetricTable, counter, declared_metrics, gauge
+from varve.wire.messages.state_records import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 
 if TYPE_CHECKING:
     from prometheus_client import Metric as Family
@@ -62,6 +63,12 @@ COMPLETED_TRANSACTIONS = counter(
     unit="transactions",
     labels=("outcome",),
 )
+UNREADABLE_STATE = counter(
+    "varve_broker_unreadable_state_total",
+    "Records and batches of internal topics that could not be read at the start and were ignored.",
+    unit="records",
+    labels=("topic",),
+)
 
 DEDUP_RECORDS = counter(
     "varve_broker_dedup_records_total",
@@ -80,13 +87,13 @@ DEDUP_PARTITIONS = gauge(
 _OUTCOMES = {Status.COMPLETE_COMMIT: "committed", Status.COMPLETE_ABORT: "aborted"}
 
 
-class BrokerMetrics:
+class BrokerMetrics(MetricTable):
     """The metrics of one broker; a collector for a registry."""
 
     def __init__(
         self, groups: GroupCoordinator, transactions: TransactionCoordinator, dedup: DedupTopics
     ) -> None:
-        self.table = MetricTable(declared_metrics(sys.modules[__name__]))
+        super().__init__(declared_metrics(sys.modules[__name__]))
         self._dedup = dedup
         self._groups = groups
         self._transactions = transactions
@@ -95,8 +102,12 @@ class BrokerMetrics:
         """Called by prometheus_client."""
         self._collect_groups()
         self._collect_transactions()
-        self._collect_dedup()
-        return self.table.collect()
+        for labels, count in self._dedup.counts().items():
+            self.raise_to(DEDUP_RECORDS, count, *labels)
+        self.replace(
+            DEDUP_PARTITIONS, {(state,): count for state, count in self._dedup.states().items()}
+        )
+        return super().collect()
 
     def _collect_groups(self) -> None:
         groups, members = Counter[tuple[str, ...]](), Counter[tuple[str, ...]]()
@@ -104,32 +115,23 @@ class BrokerMetrics:
             labels = (group.kind.value, group.state_name)
             groups[labels] += 1
             members[labels] += group.member_count
-        self.table.replace(GROUPS, {labels: float(count) for labels, count in groups.items()})
-        self.table.replace(GROUP_MEMBERS, {labels: float(n) for labels, n in members.items()})
+        self.replace(GROUPS, groups)
+        self.replace(GROUP_MEMBERS, members)
         for kind in GroupKind:
-            self._raise_to(GROUP_REBALANCES, self._groups.rebalance_counts[kind], kind.value)
-        self._raise_to(OFFSET_COMMITS, self._groups.offsets.commit_count)
+            self.raise_to(GROUP_REBALANCES, self._groups.rebalance_counts[kind], kind.value)
+        self.raise_to(OFFSET_COMMITS, self._groups.offsets.commit_count)
+        self.raise_to(UNREADABLE_STATE, self._groups.log.unreadable_count, OFFSETS_TOPIC)
 
     def _collect_transactions(self) -> None:
         statuses = Counter(entry.current.status for entry in self._transactions.table)
-        by_status: dict[tuple[str, ...], float] = {
-            (status.display_name,): float(count) for status, count in statuses.items()
-        }
-        self.table.replace(TRANSACTIONAL_IDS, by_status)
+        self.replace(
+            TRANSACTIONAL_IDS,
+            {(status.display_name,): count for status, count in statuses.items()},
+        )
+        self.raise_to(UNREADABLE_STATE, self._transactions.unreadable_count, TRANSACTIONS_TOPIC)
         is_open = (Status.ONGOING, Status.PREPARE_COMMIT, Status.PREPARE_ABORT)
-        self.table.set(OPEN_TRANSACTIONS, sum(statuses[status] for status in is_open))
+        self.set(OPEN_TRANSACTIONS, sum(statuses[status] for status in is_open))
         for status, outcome in _OUTCOMES.items():
-            self._raise_to(
+            self.raise_to(
                 COMPLETED_TRANSACTIONS, self._transactions.completed_counts[status], outcome
             )
-
-    def _collect_dedup(self) -> None:
-        for labels, count in self._dedup.counts().items():
-            self._raise_to(DEDUP_RECORDS, count, *labels)
-        states: dict[tuple[str, ...], float] = {
-            (state,): float(count) for state, count in self._dedup.states().items()
-        }
-        self.table.replace(DEDUP_PARTITIONS, states)
-
-    def _raise_to(self, metric: Metric, total: int, *labels: str) -> None:
-        self.table.add(metric, total - self.table.value(metric, *labels), *labels)

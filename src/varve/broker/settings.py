@@ -236,7 +236,7 @@ class SecuritySettings:
         "", "Principals that may do everything, such as `User:alice;User:bob`."
     )
     allow_everyone_if_no_acl_found: bool = setting(
-        False, "Whether everybody may use a resource that has no ACL."
+        False, "Whether all users may access a resource that has no ACL."
     )
     sasl_enabled_mechanisms: tuple[str, ...] = setting(
         ("SCRAM-SHA-256", "SCRAM-SHA-512"),

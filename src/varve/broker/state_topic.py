@@ -11,7 +11,8 @@ Invariant  `append` and `submit` complete in the order of the calls for one part
            an `await` of them may change memory without looking at others.
            In a replay the last committed record of a key counts; records of transactions that have
            not ended are returned separately, with their producer.
-           A batch whose checksum does not match is Corrupt.
+           A batch or record that cannot be read is left out of a replay, logged and counted: it
+           does not keep the broker from starting. It stays in the log.
 Crash      the topic is created with `flush=ack`: a completed append is on disk. The records of one
            append are there together or not at all.
 Threads    the loop's; replays and the creation of the topic run in the blocking pool.
@@ -51,6 +52,8 @@ M = TypeVar("M", bound=Message)
 logger = logging.getLogger(__name__)
 
 _READ_BYTES: Final = 4 << 20
+_ONE_BATCH: Final = 1
+"""A read has one batch at least, whatever its size."""
 _NO_PRODUCER: Final = -1
 
 
@@ -85,6 +88,8 @@ class StateTopic:
         self._segment_bytes = segment_bytes
         self._creation: asyncio.Future[None] | None = None
         self._last_appends: dict[int, asyncio.Future[int]] = {}
+        self.unreadable_count = 0
+        """Records and batches that replays left out."""
 
     # Partitions
 
@@ -109,9 +114,9 @@ class StateTopic:
         if log is not None:
             return log
         if not self.exists:
-            raise DirectoryOffline(f"{self._name} is gone; restart the broker")
+            raise DirectoryOffline(f"{self._name} no longer exists; restart the broker")
         raise DirectoryOffline(
-            f"{self.partition_of(name)} is offline: mend its disk and reopen the store"
+            f"{self.partition_of(name)} is offline: repair its disk and reopen the store"
         )
 
     def is_offline(self, name: str) -> bool:
@@ -205,7 +210,18 @@ class StateTopic:
                     extra={"topic": self._name, "partition": number},
                 )
                 continue
-            yield await self._blocking.run(replay_log, log)
+            replayed = await self._blocking.run(replay_log, log)
+            for error in replayed.errors:
+                self.report_unreadable(error)
+            yield replayed
+
+    def report_unreadable(self, error: Corrupt) -> None:
+        """Counts and logs a record or batch that a replay leaves out."""
+        self.unreadable_count += 1
+        logger.error(
+            "coordinator state cannot be read and is ignored",
+            extra={"topic": self._name, "error": str(error)},
+        )
 
 
 async def _in_order(
@@ -249,7 +265,7 @@ def read_number(data: bytes, where: str) -> int:
 
 
 def decode_numbered(kind: type[M], data: bytes, version: int) -> M:
-    """The message behind the number."""
+    """The message behind the number; raises Corrupt."""
     return decode(kind, version, data, _NUMBER.size)
 
 
@@ -270,13 +286,16 @@ class StateReplay:
     """The partition, for error messages."""
     live: list[StateRecord] = field(default_factory=list)
     pending: list[StateRecord] = field(default_factory=list)
+    errors: list[Corrupt] = field(default_factory=list)
+    """One for each batch that could not be read."""
 
 
 def replay_log(log: Log) -> StateReplay:
-    """Reads a whole partition; raises Corrupt."""
+    """Reads a whole partition."""
+    errors: list[Corrupt] = []
     last: dict[bytes, tuple[int, bytes | None]] = {}
     open_records: dict[int, list[StateRecord]] = {}
-    for offset, producer_id, attributes, key, value in scan_records(log):
+    for offset, producer_id, attributes, key, value in scan_records(log, errors):
         if attributes & CONTROL_BIT:
             ended = open_records.pop(producer_id, [])
             if decode_control_record(key, value).type is ControlType.COMMIT:
@@ -301,6 +320,7 @@ def replay_log(log: Log) -> StateReplay:
         str(log.topic_partition),
         live,
         [state_record for records in open_records.values() for state_record in records],
+        errors,
     )
 
 
@@ -308,14 +328,31 @@ ScannedRecord = tuple[int, int, int, bytes | None, bytes | None]
 """Offset, producer and attributes of its batch, key and value."""
 
 
-def scan_records(log: Log) -> Iterator[ScannedRecord]:
-    """All records from the start of the log on, those of control batches included."""
+def scan_records(log: Log, errors: list[Corrupt]) -> Iterator[ScannedRecord]:
+    """All records from the start of the log on, those of control batches included.
+
+    A batch that cannot be read is left out, and its error added to `errors`.
+    """
     start = offset = log.log_start_offset
-    while (read := log.read(start_offset=offset, max_bytes=_READ_BYTES)).data:
-        # The first batch may begin before the log start offset.
-        yield from dropwhile(
-            lambda record: record[0] < start, _parse(read.data, str(log.topic_partition))
-        )
+    max_bytes = _READ_BYTES
+    while True:
+        try:
+            read = log.read(start_offset=offset, max_bytes=max_bytes)
+        except Corrupt as error:
+            errors.append(error)  # the length of a batch is damaged: none after it can be found
+            return
+        if not read.data:
+            return
+        try:
+            records = _parse(read.data, str(log.topic_partition))
+        except Corrupt as error:
+            if max_bytes == _READ_BYTES:
+                max_bytes = _ONE_BATCH
+                continue
+            errors.append(error)
+        else:
+            # The first batch may begin before the log start offset.
+            yield from dropwhile(lambda record: record[0] < start, records)
         offset = read.next_offset
 
 
@@ -324,8 +361,8 @@ def _parse(data: memoryview, where: str) -> Iterator[ScannedRecord]:
     batches, position, status = scan_whole_batches(buffer)
     if status is not ScanStatus.END:
         raise Corrupt(
-            f"{where}: {status_text(status)} at position {position} of what was read; "
-            "run `varve check` on the directory to see what is broken"
+            f"{where}: {status_text(status)} at position {position} of the data read; run `varve "
+            "check` on the directory to see what is broken"
         )
     columns, _ = parse_columns(buffer, batches, where=where)
     counts = batches[:, BatchColumn.RECORD_COUNT]

@@ -95,7 +95,8 @@ class BrokerClient:
             return kind(config)
         except KafkaException as error:
             raise InvalidSetting(
-                f"librdkafka refuses a setting: {error.args[0].str()}; mend -X or --command-config"
+                f"librdkafka refuses a setting: {error.args[0].str()}; correct -X, "
+                "--command-config or the arguments of varve.connect"
             ) from error
 
     def _reach(self, admin: "AdminClient") -> None:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from varve.brokers.client import BrokerClient, admin_api
 from varve.brokers.errors import Denied
-from varve.brokers.position import BEGINNING, END, PositionKind, ReadPosition
 from varve.brokers.record import TopicRecord
 from varve.brokers.topics import find_topic, read_offsets
-from varve.foundation.errors import InvalidRequest, NotFound
+from varve.foundation.errors import InvalidRequest, NotFound, OffsetOutOfRange
+from varve.foundation.position import BEGINNING, END, PositionKind, ReadPosition
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message
@@ -46,6 +46,49 @@ def consume(
     client: BrokerClient, request: ConsumeRequest, idle: Callable[[], None]
 ) -> Iterator[TopicRecord]:
     """The records; `idle` is called whenever no more have arrived."""
+    selected = _select_partitions(client, request)
+    if request.limit == 0:
+        return
+    consumer = client.consumer(**_consumer_settings(request))
+    try:
+        reading = _Reading(client, consumer, request)
+        if request.group is None:
+            ranges = _find_ranges(client, request, selected)
+            yield from reading.read_ranges(ranges, idle)
+        else:
+            yield from reading.read_as_member(idle)
+    finally:
+        consumer.close()
+
+
+def read_in_turn(client: BrokerClient, request: ConsumeRequest) -> Iterator[TopicRecord]:
+    """The records of one partition after the other, to the end offsets at the time of the call."""
+    ranges = _find_ranges(client, request, _select_partitions(client, request))
+    return _read_ranges_in_turn(client, request, ranges)
+
+
+def _read_ranges_in_turn(
+    client: BrokerClient, request: ConsumeRequest, ranges: dict[int, tuple[int, int]]
+) -> Iterator[TopicRecord]:
+    if request.limit == 0 or all(start >= end for start, end in ranges.values()):
+        return
+    consumer = client.consumer(**_consumer_settings(request))
+    try:
+        reading = _Reading(client, consumer, request)
+        for number, bounds in ranges.items():
+            yield from reading.read_ranges({number: bounds}, _do_nothing)
+            if reading.is_done:
+                return
+    finally:
+        consumer.close()
+
+
+def _do_nothing() -> None:
+    """The idle callback of a read that ends by itself."""
+
+
+def _select_partitions(client: BrokerClient, request: ConsumeRequest) -> list[int]:
+    """The partitions to read; raises NotFound, and InvalidRequest for an offset in several."""
     start = request.start
     described = find_topic(client, request.topic)
     numbers = sorted(partition.id for partition in described.partitions)
@@ -60,18 +103,7 @@ def consume(
             f"topic {request.topic} has {len(selected)} partitions, each with its own offsets; "
             "name one with --partition"
         )
-    if request.limit == 0:
-        return
-    consumer = client.consumer(**_consumer_settings(request))
-    try:
-        reading = _Reading(client, consumer, request)
-        if request.group is None:
-            ranges = _find_ranges(client, request, selected)
-            yield from reading.read_ranges(ranges, idle)
-        else:
-            yield from reading.read_as_member(idle)
-    finally:
-        consumer.close()
+    return selected
 
 
 def _find_ranges(
@@ -87,6 +119,7 @@ def _find_ranges(
     )
     firsts = read_offsets(client, partitions, specs.earliest())
     ends = read_offsets(client, partitions, specs.latest(), isolation_level=isolation)
+    lasts = read_offsets(client, partitions, specs.latest()) if request.is_committed else ends
     times = {
         position: read_offsets(client, partitions, specs.for_timestamp(position.number))
         for position in (request.start, request.end)
@@ -111,10 +144,10 @@ def _find_ranges(
         start = resolve(request.start, partition)
         if request.last is not None:
             start = max(first, end - request.last)
-        if request.start.kind is PositionKind.OFFSET and not first <= start <= end:
-            raise InvalidRequest(
-                f"{request.topic}-{partition[1]} has offsets {first} to {end}; start at one of "
-                f"them, not at {start}"
+        if request.start.kind is PositionKind.OFFSET and not (first <= start <= lasts[partition]):
+            raise OffsetOutOfRange(
+                f"{request.topic}-{partition[1]} has offsets {first} to {lasts[partition]}; "
+                f"start at one of them, not at {start}"
             )
         ranges[partition[1]] = (start, min(end, resolve(request.end, partition)))
     return ranges
@@ -202,7 +235,7 @@ class _Reading:
             if empty_count > _JOIN_POLLS_MAX and not request.is_following:
                 raise InvalidRequest(
                     f"group {request.group} gave this member no partition of {request.topic}: "
-                    "others have them all (`varve group describe` shows who)"
+                    "other members have them all (`varve group describe` lists them)"
                 )
 
     def _poll(self, idle: Callable[[], None]) -> "list[Message[Any, Any]]":
@@ -232,10 +265,14 @@ class _Reading:
             return True
         raise self._client.as_error(error, f"topic {self._request.topic}")
 
+    @property
+    def is_done(self) -> bool:
+        return self._remaining_count == 0
+
     def _is_enough(self) -> bool:
         if self._remaining_count is not None:
             self._remaining_count -= 1
-        return self._remaining_count == 0
+        return self.is_done
 
     def _commit(self) -> None:
         from confluent_kafka import KafkaError, KafkaException

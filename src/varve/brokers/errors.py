@@ -3,10 +3,14 @@
 from typing import TYPE_CHECKING, Final
 
 from varve.foundation.errors import (
+    InvalidRecord,
     InvalidRequest,
     InvalidSetting,
+    InvalidTimestamp,
     NotFound,
+    OffsetOutOfRange,
     PolicyViolation,
+    RecordTooLarge,
     StoreError,
     TopicExists,
     Unavailable,
@@ -15,8 +19,8 @@ from varve.foundation.errors import (
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError
 
-LIST_TOPICS: Final = "`varve topic list` shows those there are"
-LIST_GROUPS: Final = "`varve group list` shows those there are"
+LIST_TOPICS: Final = "`varve topic list` lists the topics"
+LIST_GROUPS: Final = "`varve group list` lists the groups"
 
 
 class Denied(StoreError):
@@ -37,8 +41,8 @@ def as_error(error: "KafkaError", what: str, *, address: str = "") -> StoreError
         return unreachable(address, reason)
     if code in _codes(KafkaError, "_MSG_TIMED_OUT"):
         return Unavailable(
-            f"{what}: the broker at {address} did not take records in time, however often they "
-            "were sent: it is gone, busy, or its disk is full, and its log tells; name another "
+            f"{what}: the broker at {address} did not accept records in time, in spite of "
+            "retries: it is down or busy, or its disk is full (its log shows which); name another "
             "with --bootstrap or VARVE_BOOTSTRAP"
         )
     if code in _codes(KafkaError, "_AUTHENTICATION", "SASL_AUTHENTICATION_FAILED", "_SSL"):
@@ -73,8 +77,8 @@ def as_error(error: "KafkaError", what: str, *, address: str = "") -> StoreError
 def denied(what: str, reason: str) -> StoreError:
     """The broker knows who asks, and does not let them."""
     return Denied(
-        f"{what}: not authorised ({reason}); let one of the broker's super.users grant the right "
-        "with `varve acl add`, or log in as somebody else with -X sasl.username=..."
+        f"{what}: not authorised ({reason}); ask one of the broker's super.users to add an ACL "
+        "with `varve acl add`, or log in as another user with -X sasl.username=..."
     )
 
 
@@ -82,16 +86,17 @@ def unreachable(address: str, reason: str) -> StoreError:
     """Nobody answers."""
     return Unavailable(
         f"no broker answers at {address} ({reason}); start one with `varve serve`, name another "
-        "with --bootstrap or VARVE_BOOTSTRAP, or give what its listener asks for with -X "
-        "security.protocol=... and -X ssl.certificate.location=..."
+        "with --bootstrap or VARVE_BOOTSTRAP, or set what its listener requires with -X "
+        "security.protocol=... and -X ssl.certificate.location=... (in Python: "
+        'varve.connect("host:port", security_protocol=...))'
     )
 
 
 def login_refused(address: str, reason: str) -> StoreError:
     """The broker answers, and wants to know who asks, or in another way."""
     return Denied(
-        f"the broker at {address} refused the connection ({reason}); give what it wants with "
-        "-X security.protocol=..., -X sasl.mechanism=..., -X sasl.username=..., -X "
+        f"the broker at {address} refused the connection ({reason}); set what it requires with -X "
+        "security.protocol=..., -X sasl.mechanism=..., -X sasl.username=..., -X "
         "sasl.password=... or -X ssl.ca.location=..."
     )
 
@@ -104,6 +109,10 @@ _KINDS: Final[dict[str, type[StoreError]]] = {
     "TOPIC_EXCEPTION": InvalidRequest,
     "INVALID_REQUEST": InvalidRequest,
     "POLICY_VIOLATION": PolicyViolation,
+    "OFFSET_OUT_OF_RANGE": OffsetOutOfRange,
+    "MSG_SIZE_TOO_LARGE": RecordTooLarge,
+    "INVALID_RECORD": InvalidRecord,
+    "INVALID_TIMESTAMP": InvalidTimestamp,
 }
 
 

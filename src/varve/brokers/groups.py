@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 from varve.brokers.client import BrokerClient, admin_api
 from varve.brokers.errors import LIST_GROUPS
-from varve.brokers.position import PositionKind, ReadPosition
 from varve.brokers.topics import find_topic, read_ends, read_offsets
 from varve.foundation.errors import InvalidRequest, NotFound
+from varve.foundation.position import PositionKind, ReadPosition
 
 PartitionKey = tuple[str, int]
 

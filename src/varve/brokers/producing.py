@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from varve.brokers.client import RESPONSE_SECONDS, BrokerClient
 from varve.brokers.record import TopicRecord
+from varve.foundation.topic_records import AppendResult
 
 if TYPE_CHECKING:
-    from confluent_kafka import KafkaError, Message
+    from confluent_kafka import KafkaError, Message, Producer
 
 _POLL_SECONDS: Final = 0.1
 
@@ -48,6 +49,83 @@ class Delivery:
         return {"defaults": defaults, **required}
 
 
+class Deliveries:
+    """What became of the records that one producer, or one call, has sent to a topic."""
+
+    def __init__(self, client: BrokerClient, topic: str) -> None:
+        self.client = client
+        self._topic = topic
+        self._failure: tuple[KafkaError, str] | None = None
+        self.sent_count = 0
+        self.done_count = 0
+        self.delivered_count = 0
+        self.end_offsets: dict[int, int] = {}
+        self.last: AppendResult | None = None
+
+    def add(self, error: "KafkaError | None", message: "Message[Any, Any]") -> None:
+        """Called by librdkafka for each record, in the thread that polls."""
+        number, offset = message.partition(), message.offset()
+        if error is None:
+            self.delivered_count += 1
+            if number is not None and offset is not None:
+                self.end_offsets[number] = max(offset + 1, self.end_offsets.get(number, 0))
+                self.last = AppendResult(number, offset, message.timestamp()[1])
+        elif self._failure is None:
+            is_known = number is not None and number >= 0
+            what = f"partition {self._topic}-{number}" if is_known else f"topic {self._topic}"
+            self._failure = (error, what)
+        self.done_count += 1
+
+    @property
+    def is_fatal(self) -> bool:
+        return self._failure is not None and self._failure[0].fatal()
+
+    def check(self) -> None:
+        """Raises if a delivery failed."""
+        if self._failure is not None:
+            raise self.client.as_error(*self._failure)
+
+    def wait(self, producer: "Producer", poll_seconds: float) -> None:
+        """Waits for the acknowledgements; librdkafka ends the wait at `message.timeout.ms`."""
+        from confluent_kafka import KafkaException
+
+        while self.done_count < self.sent_count:
+            try:
+                producer.flush(poll_seconds)
+            except KafkaException as error:
+                raise self.client.as_error(error.args[0], f"topic {self._topic}") from error
+
+
+def enqueue(producer: "Producer", record: TopicRecord, deliveries: Deliveries) -> None:
+    """Hands a record to the producer; raises if it is refused or an earlier delivery failed."""
+    from confluent_kafka import KafkaException
+
+    options: dict[str, Any] = {"headers": record.headers or None}
+    if record.partition >= 0:
+        options["partition"] = record.partition
+    if record.timestamp >= 0:
+        options["timestamp"] = record.timestamp
+    while True:
+        try:
+            producer.produce(
+                record.topic,
+                value=record.value,
+                key=record.key,
+                on_delivery=deliveries.add,
+                **options,
+            )
+            break
+        except BufferError:
+            producer.poll(_POLL_SECONDS)
+            deliveries.check()
+        except KafkaException as error:
+            what = f"topic {record.topic}"
+            raise deliveries.client.as_error(error.args[0], what) from error
+    deliveries.sent_count += 1
+    producer.poll(0)
+    deliveries.check()
+
+
 class BrokerProducer:
     """Sends records to one topic, in a transaction if it has a transactional id."""
 
@@ -57,8 +135,11 @@ class BrokerProducer:
         self._topic = topic
         self._transactional_id = delivery.transactional_id
         self._is_open = False
-        self._failure: tuple[KafkaError, str] | None = None
-        self.delivered_count = 0
+        self._deliveries = Deliveries(client, topic)
+
+    @property
+    def delivered_count(self) -> int:
+        return self._deliveries.delivered_count
 
     def begin(self) -> None:
         if self._transactional_id is not None:
@@ -85,28 +166,7 @@ class BrokerProducer:
             raise self._to_store_error(error) from error
 
     def send(self, record: TopicRecord) -> None:
-        options: dict[str, Any] = {"headers": record.headers or None}
-        if record.partition >= 0:
-            options["partition"] = record.partition
-        if record.timestamp >= 0:
-            options["timestamp"] = record.timestamp
-        while True:
-            try:
-                self._producer.produce(
-                    record.topic,
-                    value=record.value,
-                    key=record.key,
-                    on_delivery=self._count_delivery,
-                    **options,
-                )
-                break
-            except BufferError:
-                self._producer.poll(_POLL_SECONDS)
-                self._check_deliveries()
-            except Exception as error:
-                raise self._to_store_error(error) from error
-        self._producer.poll(0)
-        self._check_deliveries()
+        enqueue(self._producer, record, self._deliveries)
 
     def _to_store_error(self, error: Exception) -> Exception:
         from confluent_kafka import KafkaException
@@ -115,29 +175,16 @@ class BrokerProducer:
             return self._client.as_error(error.args[0], f"topic {self._topic}")
         return error
 
-    def _count_delivery(self, error: "KafkaError | None", message: "Message[Any, Any]") -> None:
-        if error is None:
-            self.delivered_count += 1
-        elif self._failure is None:
-            number = message.partition()
-            is_known = number is not None and number >= 0
-            what = f"partition {self._topic}-{number}" if is_known else f"topic {self._topic}"
-            self._failure = (error, what)
-
     def poll(self) -> None:
         """Take in acknowledgements; raises if a delivery failed."""
         self._producer.poll(0)
-        self._check_deliveries()
-
-    def _check_deliveries(self) -> None:
-        if self._failure is not None:
-            raise self._client.as_error(*self._failure)
+        self._deliveries.check()
 
     def finish(self) -> None:
         """Wait until everything is delivered, and commit."""
         while self._flush():
-            self._check_deliveries()
-        self._check_deliveries()
+            self._deliveries.check()
+        self._deliveries.check()
         if self._is_open:
             self._call(lambda: self._producer.commit_transaction(RESPONSE_SECONDS))
             self._is_open = False

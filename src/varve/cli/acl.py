@@ -89,7 +89,9 @@ def list_acls(
 )
 @_operations(required=True)
 @_resource
-@click.option("--prefixed", is_flag=True, help="On every resource whose name starts so.")
+@click.option(
+    "--prefixed", is_flag=True, help="On every resource whose name starts with the given one."
+)
 @click.option(
     "--host", default="*", show_default=True, metavar="ADDRESS", help="From this address."
 )

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from varve.cleaning.report import CleanReport
     from varve.cleaning.retention.retention import ExpiredSegment, RetentionPlan
     from varve.commit_log import TopicPartition
-    from varve.embedded import Cleaned, Store
+    from varve.embedded import CleanResult, Store
     from varve.tiering.tier import TierPass
 
 _INDENT: Final = " " * 4
@@ -92,7 +92,7 @@ def _clean(
 ) -> bool:
     """Clean and print one partition; False if it failed or has damaged segments."""
     failure: str | None = None
-    cleaned: Cleaned | None = None
+    cleaned: CleanResult | None = None
     with interruptible_progress(output) as show:
         try:
             (cleaned,) = store.clean(
@@ -128,7 +128,7 @@ def _clean(
 # JSON
 
 
-def _encode_cleaned(cleaned: "Cleaned | None") -> dict[str, Any]:
+def _encode_cleaned(cleaned: "CleanResult | None") -> dict[str, Any]:
     if cleaned is None:
         return {"compaction": None, "expiry": None, "undecided": [], "tier": None}
     return {
@@ -183,7 +183,7 @@ def _encode_tier(tier_pass: "TierPass") -> dict[str, Any]:
 # Text
 
 
-def _describe(cleaned: "Cleaned", would: str) -> Iterator[str]:
+def _describe(cleaned: "CleanResult", would: str) -> Iterator[str]:
     if cleaned.compaction is not None:
         yield from _describe_compaction(cleaned.compaction, would)
     if cleaned.tier is not None:

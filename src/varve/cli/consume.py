@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from varve.brokers.position import BEGINNING, END, PositionKind, ReadPosition
 from varve.brokers.record import TopicRecord
 from varve.cli import options
 from varve.cli.command import command
@@ -15,6 +14,7 @@ from varve.cli.output import Output
 from varve.cli.record_format import choose_writer, from_stored
 from varve.cli.where import Where, find_topic
 from varve.foundation.errors import InvalidRequest
+from varve.foundation.position import BEGINNING, END, PositionKind, ReadPosition
 
 if TYPE_CHECKING:
     from varve.embedded import Partition

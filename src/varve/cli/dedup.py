@@ -17,7 +17,7 @@ import click
 
 from varve.cli import options
 from varve.cli.command import command
-from varve.cli.dedup_rules import RuleOptions, rule_options
+from varve.cli.dedup_rules import rule_options
 from varve.cli.output import Output
 from varve.cli.where import Where
 from varve.foundation.units import format_bytes, format_time
@@ -25,7 +25,7 @@ from varve.foundation.units import format_bytes, format_time
 if TYPE_CHECKING:
     from varve.dedup.insight import DedupInsight, Explanation, PartitionInsight
     from varve.dedup.processor import Deduplicator
-    from varve.dedup.rules import Counts
+    from varve.dedup.rules import Counts, RuleOptions
     from varve.dedup.task import TaskState
 
 DEFAULT_STATE: Final = Path("varve-dedup")
@@ -112,7 +112,7 @@ def run(
     where: Where,
     output: Output,
     to: str,
-    rule_options: RuleOptions,
+    rule_options: "RuleOptions",
     follow: bool,
     name: str | None,
     state: Path | None,

@@ -1,61 +1,24 @@
 """The options of a deduplication's rules, for `varve dedup run` and `varve job dedup`."""
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from varve.cli import options
-from varve.foundation.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from varve.dedup.rules import DedupRules
+    from varve.dedup.rules import RuleOptions
 
 
-class RuleOptions(NamedTuple):
-    """The rules, and the topic for records that go to the side."""
+def _build_rules(**values: Any) -> "RuleOptions":
+    from varve.dedup.rules import build_rules
 
-    rules: "DedupRules"
-    side_topic: str | None
-
-
-def build_rules(
-    by: str,
-    window: int | None = None,
-    before: int | None = None,
-    after: int | None = None,
-    lateness: int | None = None,
-    late: str = "forward",
-    no_id: str = "forward",
-    refresh: bool = False,
-    max_future: int = 3_600_000,
-) -> RuleOptions:
-    """Durations are in milliseconds; --before and --after together replace --window."""
-    from varve.dedup.rules import DedupRules, NullPolicy, parse_id_source, parse_late_policy
-
-    before_ms = window if before is None else before
-    after_ms = window if after is None else after
-    if before_ms is None or after_ms is None:
-        raise InvalidRequest("--window is missing: give it, or both --before and --after")
-    policy, side_topic = parse_late_policy(late)
-    window_ms = max(before_ms, after_ms) if window is None else window
-    rules = DedupRules(
-        by=parse_id_source(by),
-        before_ms=before_ms,
-        after_ms=after_ms,
-        lateness_ms=window_ms if lateness is None else lateness,
-        late=policy,
-        future=policy,
-        missing=policy,
-        null=NullPolicy(no_id),
-        is_refreshing=refresh,
-        max_future_ms=max_future,
-    )
-    return RuleOptions(rules, side_topic)
+    return build_rules(**values)
 
 
 rule_options = options.bundle(
     "rule_options",
-    build_rules,
+    _build_rules,
     click.option(
         "--by",
         required=True,

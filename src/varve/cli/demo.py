@@ -144,7 +144,7 @@ def _tear(outcome: _Outcome, console: Console) -> None:
         file.write(data[:_TORN_BYTES])
     outcome.torn_bytes = _TORN_BYTES
     console.print(
-        f"[bold]3. Tear[/]     {_TORN_BYTES} bytes of half a batch behind the last one, as a power "
+        f"[bold]3. Tear[/]     {_TORN_BYTES} bytes of half a batch after the last one, as a power "
         "cut leaves them"
     )
 
@@ -210,8 +210,8 @@ def _compare(outcome: _Outcome, topic: varve.Topic) -> None:
     outcome.lost = sum(max(0, end - count) for end, count in missing)
 
 
-def _stored(record: varve.Record, partition: int, offset: int) -> varve.StoredRecord:
-    return varve.StoredRecord(partition, offset, record.timestamp, record.key, record.value)
+def _stored(record: varve.NewRecord, partition: int, offset: int) -> varve.Record:
+    return varve.Record(partition, offset, record.timestamp, record.key, record.value)
 
 
 def _suggest(directory: Path | None, found_key: str, console: Console) -> None:

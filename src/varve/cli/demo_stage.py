@@ -18,7 +18,7 @@ def demo_directory(asked: Path | None) -> Iterator[Path]:
             yield Path(made) / "data"
         return
     if asked.exists() and (not asked.is_dir() or any(asked.iterdir())):
-        raise InvalidRequest(f"{asked} is there already; name a directory that is new or empty")
+        raise InvalidRequest(f"{asked} exists already; name a new or an empty directory")
     yield asked
 
 

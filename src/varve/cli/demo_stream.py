@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from varve.embedded import Record
+from varve.records import Record
 
 TOPIC: Final = "demo"
 PARTITION_COUNT: Final = 2

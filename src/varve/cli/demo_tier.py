@@ -76,7 +76,7 @@ def show_tiering(store: varve.Store, name: str, console: Console) -> Tiering:
         f"[bold {style}]{word}[/] as before"
     )
     if not outcome.is_same:
-        raise Corrupt(f"topic {name} reads differently from the cold tier")
+        raise Corrupt(f"topic {name} reads differently from the remote tier")
     return outcome
 
 

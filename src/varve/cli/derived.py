@@ -9,13 +9,14 @@ from varve.cli import options, spark_options
 from varve.cli.command import command
 from varve.cli.job_printing import print_objects
 from varve.cli.output import Grouped, Output
-from varve.cli.spark_options import CatalogOptions, JobSource
+from varve.cli.spark_options import CatalogOptions
 from varve.foundation.clock import SystemClock
 from varve.foundation.units import format_bytes, format_count, format_moment
 
 if TYPE_CHECKING:
     from varve.jobs.derived_outputs import DerivedOutput
     from varve.jobs.snapshot.document import SnapshotDocument
+    from varve.jobs.tier.location import TopicLocation
 
 _place = click.argument("place", metavar="PLACE")
 _table = click.argument("name", metavar="NS.NAME")
@@ -179,12 +180,9 @@ def expire_table(name: str, catalog: CatalogOptions, output: Output, older_than:
 
     Rows of the current snapshot stay, as do snapshots with a branch or tag.
     """
-    from varve.jobs.table.catalog import split_name
-    from varve.jobs.table.rewrite import expire_snapshots
+    import varve.spark as vs
 
-    split_name(name)
-    limit_ms = SystemClock().now_ms() - older_than
-    for result in expire_snapshots(catalog.address(), name, older_than_ms=limit_ms):
+    for result in vs.expire_table(catalog.address(), name, older_than=older_than):
         output.print_result(
             f"{result.table}: {format_count(result.snapshots, 'snapshot')} expired, "
             f"{result.kept:,} remain, {format_count(len(result.removed), 'file')} deleted",
@@ -203,9 +201,9 @@ def expire_table(name: str, catalog: CatalogOptions, output: Output, older_than:
     )
 )
 @options.topic
-@spark_options.mirrored_job_source
+@spark_options.mirrored_location
 @options.output
-def list_outputs(topic: str, source: JobSource, output: Output) -> None:
+def list_outputs(topic: str, location: "TopicLocation", output: Output) -> None:
     """List the snapshots, tables, topics and files of a topic.
 
     Jobs register what they write from a topic. An erasure erases rows there too, and fails if one
@@ -215,7 +213,9 @@ def list_outputs(topic: str, source: JobSource, output: Output) -> None:
     from varve.jobs.erase.targets import list_outputs
 
     with ExitStack() as stack:
-        targets = open_targets(stack, address=source.find_bucket(), directories=source.paths)
+        targets = open_targets(
+            stack, address=location.find_bucket(with_mirror=True), directories=location.directories
+        )
         outputs = list_outputs(targets, topic)
     if output.is_json:
         print_objects(output, "output", map(_output_document, outputs))
@@ -249,9 +249,11 @@ def list_outputs(topic: str, source: JobSource, output: Output) -> None:
 @options.topic
 @click.argument("id", metavar="ID")
 @options.yes
-@spark_options.mirrored_job_source
+@spark_options.mirrored_location
 @options.output
-def forget_output(topic: str, id: str, source: JobSource, output: Output, yes: bool) -> None:
+def forget_output(
+    topic: str, id: str, location: "TopicLocation", output: Output, yes: bool
+) -> None:
     """Forget an output that no longer exists.
 
     Erasures no longer look there: records in an output that still exists, or in a backup of it, are
@@ -262,7 +264,9 @@ def forget_output(topic: str, id: str, source: JobSource, output: Output, yes: b
 
     output.confirm(f"forget the output {id} of {topic}", is_confirmed=yes)
     with ExitStack() as stack:
-        targets = open_targets(stack, address=source.find_bucket(), directories=source.paths)
+        targets = open_targets(
+            stack, address=location.find_bucket(with_mirror=True), directories=location.directories
+        )
         forgotten = forget_output(targets, topic, id)
     output.print_result(
         f"forgot {forgotten.kind} {forgotten.name} at {forgotten.place}; erasures no longer look "

@@ -2,12 +2,12 @@
 
 import click
 
-from varve.brokers.position import ReadPosition
 from varve.cli import options
 from varve.cli.command import command
 from varve.cli.options import TopicPartitionName
 from varve.cli.output import Output
 from varve.cli.where import Where
+from varve.foundation.position import ReadPosition
 
 
 @command(examples=("varve group list", "varve group list -b kafka:9092 --json"))

@@ -5,7 +5,6 @@ Crash      a partition is unchanged or compacted; the next run deletes leftovers
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -14,13 +13,14 @@ from varve.cli import options, spark_options
 from varve.cli.command import command
 from varve.cli.job_printing import open_spark_job, print_objects, print_report
 from varve.cli.output import Grouped, Output
-from varve.cli.spark_options import JobOptions, JobSource
+from varve.cli.spark_options import JobOptions
 from varve.cli.where import Where, split_store_settings
 from varve.foundation.units import format_bytes, format_count, format_duration
 
 if TYPE_CHECKING:
     from varve.jobs.compact.result import CompactEstimate, PartitionResult
     from varve.jobs.schedule import ScheduledJob
+    from varve.jobs.tier.location import TopicLocation
     from varve.jobs.verify.result import PartitionVerdict, VerifyFinding, VerifyResult
 
 _FINDINGS_MAX: Final = 100
@@ -47,12 +47,12 @@ _topics = click.argument("topics", metavar="[TOPIC...]", nargs=-1)
     "--take-over", is_flag=True, help="Take the lease of a job that was killed elsewhere."
 )
 @options.dry_run
-@spark_options.job_source
+@spark_options.location
 @spark_options.spark
 @options.output
 def compact(
     topics: tuple[str, ...],
-    source: JobSource,
+    location: "TopicLocation",
     job_options: JobOptions,
     output: Output,
     settings: dict[str, str],
@@ -68,36 +68,26 @@ def compact(
     compact, and --set gives the other settings. The exit code is 1 if a partition failed or has a
     damaged segment.
     """
-    from varve.jobs.compact.job import choose_topics, compact, group_topics
-    from varve.jobs.compact.settings import CompactSettings
+    import varve.spark as vs
 
-    bucket = source.get_bucket()
-    groups = [
-        (CompactSettings(log=log, is_forced=force, is_dry_run=dry_run, takes_over=take_over), names)
-        for log, names in group_topics(choose_topics(topics, source.paths, settings))
-    ]
     interrupted = "every partition is unchanged or compacted, and the next run deletes leftovers"
     with open_spark_job("compact", job_options, output, when_interrupted=interrupted) as job:
-        from varve.spark.runner import SparkRunner
-
-        results = [
-            job.run(
-                partial(
-                    compact,
-                    bucket,
-                    names,
-                    settings=group,
-                    runner=SparkRunner(job.spark, "compact", names),
-                    directories=source.paths,
-                )
+        result = job.run(
+            lambda: vs.compact(
+                None,
+                location,
+                topics,
+                settings=settings,
+                force=force,
+                dry_run=dry_run,
+                take_over=take_over,
+                runner=job.runner(topics),
             )
-            for group, names in groups
-        ]
-        report = job.report(None, [result.to_json() for result in results])
-    partitions = [partition for result in results for partition in result.partitions]
-    print_compactions(partitions, output)
-    print_report(report, job_options, output, jobs=[result.job_id for result in results])
-    if any(partition.error is not None or partition.held for partition in partitions):
+        )
+        report = job.report(None, result.to_json())
+    print_compactions(result.partitions, output)
+    print_report(report, job_options, output, job_id=result.job_id)
+    if any(partition.error is not None or partition.held for partition in result.partitions):
         raise click.exceptions.Exit(1)
 
 
@@ -188,12 +178,12 @@ def _load_rules() -> Mapping[str, str]:
 @_topics
 @click.option("--page", metavar="FILE", help="Write an HTML page with pictures.")
 @options.list_rules(_load_rules)
-@spark_options.job_source
+@spark_options.location
 @spark_options.spark
 @options.output
 def verify(
     topics: tuple[str, ...],
-    source: JobSource,
+    location: "TopicLocation",
     job_options: JobOptions,
     output: Output,
     page: str | None,
@@ -204,13 +194,10 @@ def verify(
     manifest. With --dir the log directory is read too, if no server has it open. Nothing is
     changed. The exit code is 1 if a finding is an error; a warning costs bytes but no records.
     """
-    bucket = source.get_bucket()
-    with open_spark_job("verify", job_options, output) as job:
-        from varve.jobs.verify.verification import verify
-        from varve.spark.runner import SparkRunner
+    import varve.spark as vs
 
-        runner = SparkRunner(job.spark, "verify", topics)
-        result = job.run(lambda: verify(bucket, topics, runner=runner, directories=source.paths))
+    with open_spark_job("verify", job_options, output) as job:
+        result = job.run(lambda: vs.verify(None, location, topics, runner=job.runner(topics)))
         report = job.report(None, result.to_json())
     if page is not None:
         from varve.jobs.verify.page import render_page
@@ -312,7 +299,7 @@ def _finding_details(finding: "VerifyFinding") -> Iterator[tuple[str, str]]:
 def due(
     where: Where, job_options: JobOptions, output: Output, run: bool, settings: dict[str, str]
 ) -> None:
-    """List the jobs that topics get at intervals, or run those that are due.
+    """List the scheduled jobs of topics, or run those that are due.
 
     The settings varve.job.compact.interval.ms, varve.job.table.interval.ms,
     varve.job.snapshot.interval.ms and varve.job.verify.interval.ms request them. The file
@@ -325,7 +312,7 @@ def due(
 
     directory, *others = where.paths()
     if others:
-        raise click.UsageError("give one --dir: jobs at intervals are those of one log directory")
+        raise click.UsageError("give one --dir: scheduled jobs belong to one log directory")
     now_ms = SystemClock().now_ms()
     jobs = list_jobs(directory, now_ms, defaults=settings)
     if not run:
@@ -344,12 +331,11 @@ def _run_due(
     settings: Mapping[str, str],
 ) -> None:
     from varve.jobs.schedule import run_due
-    from varve.spark.runner import SparkRunner
 
     store_settings, _ = split_store_settings(where.store_settings)
     interrupted = "finished jobs are recorded, the running one is due again"
     with open_spark_job("due", job_options, output, when_interrupted=interrupted) as job:
-        runner = SparkRunner(job.spark, "due")
+        runner = job.runner()
         outcomes = job.run(
             lambda: run_due(directory, runner, defaults=settings, store_settings=store_settings)
         )
@@ -370,7 +356,9 @@ def _print_jobs(jobs: "Sequence[ScheduledJob]", now_ms: int, output: Output) -> 
         print_objects(output, "job", (job.to_json() for job in jobs))
         return
     if not jobs:
-        output.note("no topic has a job at intervals: docs/jobs/running.md lists the settings")
+        output.note(
+            "no topic has a scheduled job: docs/how-to/run-jobs-on-a-cluster.md lists the settings"
+        )
         return
     output.print_table(
         "job",
@@ -421,7 +409,7 @@ def report(path: str, output: Output) -> None:
     output.print_fields(
         "report",
         {
-            "job": f"{document['job']}, {document['application']}",
+            "job": f"{document['job']}, {document['application'] or 'without Spark'}",
             "time": format_duration(document["duration_ms"]),
             **({} if document["rows"] is None else {"rows": f"{document['rows']:,}"}),
             "tasks": f"{document['tasks']:,}, {document['failed_tasks']:,} failed",

@@ -3,24 +3,21 @@
 Crash      a run may be killed at any time; the next one with the same checkpoint continues.
 """
 
-import os
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import click
 
 from varve.cli import options, spark_options
 from varve.cli.command import command
-from varve.cli.dedup_rules import RuleOptions, rule_options
+from varve.cli.dedup_rules import rule_options
 from varve.cli.job_printing import open_spark_job, print_report
 from varve.cli.output import Grouped, Output
-from varve.cli.spark_options import CatalogOptions, JobOptions, JobSource
-from varve.foundation.errors import InvalidRequest
+from varve.cli.spark_options import CatalogOptions, JobOptions
 
 if TYPE_CHECKING:
-    from varve.spark.dedup.job import DedupOutput
-    from varve.spark.dedup.settings import DedupBatch, DedupResult
-
-_TABLE: Final = "table:"
+    from varve.dedup.rules import RuleOptions
+    from varve.jobs.tier.location import TopicLocation
+    from varve.spark.deduplication.settings import DedupBatch, DedupResult
 
 
 @command(
@@ -66,13 +63,13 @@ _TABLE: Final = "table:"
     help="The format of values, for a table.",
 )
 @spark_options.catalog
-@spark_options.job_source
+@spark_options.location
 @spark_options.spark
 @options.output
 def dedup(
     topic: str,
-    source: JobSource,
-    rule_options: RuleOptions,
+    location: "TopicLocation",
+    rule_options: "RuleOptions",
     catalog: CatalogOptions,
     job_options: JobOptions,
     output: Output,
@@ -89,56 +86,31 @@ def dedup(
     time. The state is in the checkpoint: a killed run continues, every batch is written once, and
     another window needs a new checkpoint.
     """
-    from varve.spark.dedup.settings import BATCH_BYTES, DedupSettings
+    from varve.spark.deduplication.functions import plan_dedup
 
-    settings = DedupSettings.of_rules(
-        rule_options.rules,
-        side_topic=rule_options.side_topic,
-        batch_bytes=batch_bytes or BATCH_BYTES,
+    plan = plan_dedup(
+        location,
+        topic,
+        to=to,
+        rules=rule_options,
+        checkpoint=checkpoint,
+        interval=interval,
+        batch_bytes=batch_bytes,
         state_partitions=state_partitions,
+        catalog=catalog.address(),
+        format=format,
     )
-    bucket = source.find_bucket()
-    target = _open_target(to, source.paths, catalog, format)
     interrupted = "written batches stay, and the next run with this checkpoint continues"
     with open_spark_job("dedup", job_options, output, when_interrupted=interrupted) as job:
-        from varve.spark.dedup.job import DedupSource, dedup
-
-        printer = _BatchPrinter(output)
-        result = job.run(
-            lambda: dedup(
-                DedupSource(topic, bucket, source.paths),
-                target,
-                settings,
-                spark=job.spark,
-                checkpoint=_absolute(checkpoint),
-                interval_ms=interval,
-                on_batch=printer.print if output.is_json or interval is not None else None,
-            )
-        )
+        is_shown = output.is_json or interval is not None
+        on_batch = _BatchPrinter(output).print if is_shown else None
+        result = job.run(lambda: plan.run(job.spark, on_batch=on_batch))
         report = job.report(result.counts.total, result.to_json())
     if output.is_json:
         output.print_object("dedup", result.to_json())
     else:
         _print_counts(result, output)
     print_report(report, job_options, output)
-
-
-def _open_target(
-    to: str, directories: tuple[str, ...], catalog: CatalogOptions, format: str
-) -> "DedupOutput":
-    from varve.spark.dedup.outputs import TableOutput, TopicOutput
-
-    if not to.startswith(_TABLE):
-        if not directories:
-            raise InvalidRequest("--dir is missing: the log directory of the output topic")
-        return TopicOutput(directories=directories, topic=to)
-    from varve.jobs.table.definition import TableSettings, ValueFormat
-
-    return TableOutput(
-        catalog=catalog.address(directories),
-        name=to.removeprefix(_TABLE),
-        settings=TableSettings(format=ValueFormat(format)),
-    )
 
 
 class _BatchPrinter:
@@ -176,8 +148,3 @@ def _print_counts(result: "DedupResult", output: Output) -> None:
             )
         ],
     )
-
-
-def _absolute(path: str) -> str:
-    """A path without a scheme is on this machine, wherever Spark runs."""
-    return path if "://" in path else os.path.abspath(path)

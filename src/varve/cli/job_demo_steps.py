@@ -78,7 +78,7 @@ def _runner(job: "SparkJob") -> "TaskRunner":
 
 
 def compact_remote(story: Story, job: "SparkJob") -> None:
-    """Compacts the cold tier, and draws it before and after."""
+    """Compacts the remote tier, and draws it before and after."""
     from varve.cleaning.removals.removal import Reason
     from varve.jobs.compact.job import compact
     from varve.jobs.compact.settings import CompactSettings
@@ -151,7 +151,7 @@ def make_table(story: Story, job: "SparkJob") -> None:
     from varve.jobs.table.catalog import CatalogAddress
     from varve.jobs.table.definition import TableMode, TableSettings, ValueFormat
     from varve.jobs.table.sync import sync_table
-    from varve.spark.maintenance import read_table
+    from varve.spark.functions import read_table
 
     place = story.place
     catalog = CatalogAddress(warehouse=place.warehouse)
@@ -219,7 +219,7 @@ def erase_person(story: Story, job: "SparkJob") -> None:
 
 def _look_for(story: Story, job: "SparkJob", key: bytes) -> int:
     """Rows of a key by the source, over both tiers."""
-    from varve.spark.rows import query_topic
+    from varve.spark.data_source import FORMAT
 
     options = {
         "url": story.place.remote,
@@ -227,11 +227,19 @@ def _look_for(story: Story, job: "SparkJob", key: bytes) -> int:
         "topic": TOPIC,
         "isolation": "read_uncommitted",
     }
-    return job.run(lambda: query_topic(job.spark, options, key=key).count())
+    return job.run(
+        lambda: int(
+            job.spark.read.format(FORMAT)
+            .options(**options)
+            .load()
+            .where(f"key = X'{key.hex()}'")
+            .count()
+        )
+    )
 
 
 def verify_all(story: Story, job: "SparkJob") -> None:
-    """Every object of the cold tier, and a page with pictures."""
+    """Every object of the remote tier, and a page with pictures."""
     from varve.jobs.verify.page import render_page
     from varve.jobs.verify.verification import verify
 

@@ -4,7 +4,7 @@ Crash      killed at any time, the same command with its --id completes it; ther
            before everything was read again.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -14,16 +14,13 @@ from varve.cli import options, spark_options
 from varve.cli.command import command
 from varve.cli.job_printing import open_spark_job, print_objects, print_report
 from varve.cli.output import Grouped, Output, make_console, print_details
-from varve.cli.spark_options import JobOptions, JobSource
+from varve.cli.spark_options import JobOptions
 from varve.foundation.clock import SystemClock
-from varve.foundation.errors import InvalidRequest
-from varve.foundation.units import format_bytes, format_moment, parse_duration, parse_time
+from varve.foundation.units import format_bytes, format_moment
 
 if TYPE_CHECKING:
-    from varve.jobs.erase.request import ErasureRequest
     from varve.jobs.erase.result import ErasureResult, PartitionErasure
-    from varve.jobs.tasks import TaskRunner
-    from varve.spark.console import SparkJob
+    from varve.jobs.tier.location import TopicLocation
 
 _ACTION: Final = "erase the matching records"
 
@@ -90,14 +87,14 @@ _ACTION: Final = "erase the matching records"
 )
 @spark_options.place_settings
 @spark_options.catalog_settings
-@spark_options.mirrored_job_source
+@spark_options.mirrored_location
 @spark_options.spark
 @options.dry_run
 @options.yes
 @options.output
 def erase(
     topics: tuple[str, ...],
-    source: JobSource,
+    location: "TopicLocation",
     job_options: JobOptions,
     output: Output,
     keys: tuple[str, ...],
@@ -127,139 +124,52 @@ def erase(
     snapshots and tables are erased too. Then everything is read again, and the receipt is written
     only if nothing is found. No key or value is in it. On a terminal the matches are shown first.
     """
+    import varve.spark as vs
     from varve.jobs.erase import receipt_files
-    from varve.jobs.erase.erasure import erase, new_erasure_id
-    from varve.jobs.erase.request import (
-        ErasureRequest,
-        RescanMode,
-        ValueFormat,
-        collect_field,
-        collect_keys,
-    )
-    from varve.jobs.erase.targets import check_tier_location
+    from varve.jobs.erase.erasure import new_erasure_id
+    from varve.jobs.erase.request import ValueFormat, collect_field, collect_keys
 
     if finish and id is None:
         raise click.UsageError("--finish needs --id, the erasure to finish")
-    requested_ms = parse_requested(requested, SystemClock().now_ms())
-    request = ErasureRequest(
-        topics=topics,
-        id=id or new_erasure_id(),
+    id_of_run = id or new_erasure_id()
+    run = partial(
+        vs.erase,
+        None,
+        location,
+        topics,
         keys=collect_keys(keys, keys_file),
         field=collect_field(field, values, values_file, ValueFormat(format)),
-        asked_ms=requested_ms,
-        deadline_ms=parse_deadline(deadline, requested_ms),
-        grace_ms=grace,
-        rescan=RescanMode(rescan),
-        lists_digests=digests,
-        takes_over=take_over,
+        sign_key=sign_key,
+        requested=requested,
+        deadline=deadline,
+        grace=grace,
+        id=id_of_run,
+        finish=finish,
+        rescan=rescan,
+        digests=digests,
+        take_over=take_over,
+        snapshot_settings=dict(place_settings),
+        table_settings=dict(catalog_settings),
     )
-    bucket = source.find_bucket()
-    if bucket is None:
-        check_tier_location(source.paths, topics)
-    signing_key = None if sign_key is None else receipt_files.read_signing_key(sign_key)
     if receipt is not None and not dry_run:
         receipt_files.check_receipt_path(receipt)
     if not yes and not dry_run:
         output.check_terminal(_ACTION)
-    run = partial(
-        erase,
-        request,
-        address=bucket,
-        directories=source.paths,
-        snapshot_settings=dict(place_settings),
-        table_settings=dict(catalog_settings),
-        signing_key=signing_key,
-        is_finish=finish,
-    )
-    confirmed = ConfirmedErasure(run, output, is_dry_run=dry_run, is_confirmed=yes)
-    result = (
-        _erase_here(confirmed, job_options)
-        if bucket is None
-        else _erase_on_spark(confirmed, job_options, request)
-    )
-    if receipt is not None and result.receipt is not None:
-        receipt_files.write_receipt(receipt, result)
-
-
-class ConfirmedErasure:
-    """An erasure that shows what it would erase and asks, unless --yes confirms it."""
-
-    def __init__(
-        self,
-        run: "Callable[..., ErasureResult]",
-        output: Output,
-        *,
-        is_dry_run: bool,
-        is_confirmed: bool,
-    ) -> None:
-        self._run = run
-        self.output = output
-        self._is_dry_run = is_dry_run
-        self._is_confirmed = is_confirmed
-
-    def erase(self, runner: "TaskRunner", job: "SparkJob | None" = None) -> "ErasureResult":
-        """Runs in the job, if there is one; the question is asked outside of it."""
-        dry = partial(self._run, runner=runner, is_dry_run=True)
-        final = partial(self._run, runner=runner, is_dry_run=self._is_dry_run)
-        if not self._is_dry_run and not self._is_confirmed:
-            print_erasure(dry() if job is None else job.run(dry), self.output)
-            self.output.confirm(_ACTION, is_confirmed=False)
-        return final() if job is None else job.run(final)
-
-
-def _erase_here(confirmed: ConfirmedErasure, job_options: JobOptions) -> "ErasureResult":
-    """Topics that are only on local disks need no Spark."""
-    from varve.jobs.tasks import LocalRunner
-
-    if job_options.report is not None:
-        raise InvalidRequest(
-            "--report describes a Spark job, and topics without an object store are erased without "
-            "Spark: leave it out, or name the object store with --store"
-        )
-    result = confirmed.erase(LocalRunner())
-    print_erasure(result, confirmed.output)
-    return result
-
-
-def _erase_on_spark(
-    confirmed: ConfirmedErasure, job_options: JobOptions, request: "ErasureRequest"
-) -> "ErasureResult":
-    output = confirmed.output
     interrupted = (
         "every partition is unchanged or erased, and no receipt was issued: run it again with "
-        f"--id {request.id}"
+        f"--id {id_of_run}"
     )
     with open_spark_job("erase", job_options, output, when_interrupted=interrupted) as job:
-        from varve.spark.runner import SparkRunner
-
-        runner = SparkRunner(job.spark, "erase", request.topics)
-        result = confirmed.erase(runner, job)
+        run = partial(run, runner=job.runner(topics))
+        if not yes and not dry_run:
+            print_erasure(job.run(partial(run, dry_run=True)), output)
+            output.confirm(_ACTION, is_confirmed=False)
+        result = job.run(partial(run, dry_run=dry_run))
         report = job.report(result.records, result.to_json())
     print_erasure(result, output)
     print_report(report, job_options, output)
-    return result
-
-
-def parse_requested(text: str | None, now_ms: int) -> int:
-    """When the erasure was requested, by default now; raises InvalidRequest for the future."""
-    requested_ms = now_ms if text is None else parse_time(text, name="--requested")
-    if requested_ms > now_ms:
-        raise InvalidRequest(f"--requested {text!r:.40} is in the future")
-    return requested_ms
-
-
-def parse_deadline(text: str | None, requested_ms: int) -> int | None:
-    """A duration after the request, or a time."""
-    if text is None:
-        return None
-    if text.isascii() and text.isdigit():
-        raise InvalidRequest(
-            f"--deadline {text:.40} has no unit: write {text:.40}d for days, or a time"
-        )
-    try:
-        return requested_ms + parse_duration(text, name="--deadline")
-    except InvalidRequest:
-        return parse_time(text, name="--deadline")
+    if receipt is not None and result.receipt is not None:
+        receipt_files.write_receipt(receipt, result)  # last: the erasure is done even if it fails
 
 
 # Output

@@ -37,6 +37,8 @@ def print_report(
 
     if options.report is not None:
         write_report(report, options.report)
+    if not report.application:
+        return  # without Spark there is nothing to print
     if output.is_json:
         output.print_object("report", {**fields, **report.to_document()})
     else:

@@ -1,27 +1,26 @@
 """`varve job query`: a topic as rows, filtered and joined by Spark's SQL."""
 
-import json
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
-from functools import partial
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from varve.brokers.position import PositionKind, ReadPosition
 from varve.cli import options, spark_options
 from varve.cli.command import command
 from varve.cli.job_printing import open_spark_job, print_report
 from varve.cli.options import TopicPartitionName
 from varve.cli.output import Output, make_console
-from varve.cli.spark_options import JobOptions, JobSource
+from varve.cli.spark_options import JobOptions
+from varve.foundation.position import ReadPosition
 from varve.foundation.units import format_bytes
 
 if TYPE_CHECKING:
-    from varve.jobs.source.options import SourceOptions
+    from varve.jobs.tier.location import TopicLocation
     from varve.spark.console import SparkJob
     from varve.spark.rows import RowTable
+    from varve.spark.topic_query import TopicQuery
 
 TABLE_ROWS: Final = 40
 """Rows of a table without --limit."""
@@ -83,12 +82,12 @@ _Position = ReadPosition | Mapping[int, int] | None
     metavar="PATH",
     help="A new directory for JSON, CSV or Parquet files of the executors.",
 )
-@spark_options.job_source
+@spark_options.location
 @spark_options.spark
 @options.output
 def query(
     topic_partition: TopicPartitionName,
-    source: JobSource,
+    location: "TopicLocation",
     job_options: JobOptions,
     output: Output,
     start: _Position,
@@ -117,40 +116,50 @@ def query(
     if sql is not None and (condition is not None or select is not None):
         raise click.UsageError("--sql is a whole statement: leave --where and --select out")
     topic, partition = topic_partition
-    given = {
-        "topic": topic,
-        **_locate(source),
-        **position_options("starting", start),
-        **position_options("ending", end),
-        **({"mode": "latest"} if latest else {}),
-        **dict(read_options),
-    }
-    from varve.jobs.source.options import parse_options
+    from varve.spark.topic_query import plan_query
 
-    parsed = parse_options(given)  # raises before Spark starts
-    if estimate:
-        _print_estimate(parsed, partition, key, output)
-        return
-    from varve.spark.rows import query_topic
-
-    open_frame = partial(
-        query_topic,
-        options=given,
+    planned = plan_query(
+        location,
+        topic,
+        start=start,
+        end=end,
+        latest=latest,
         partition=partition,
-        key=None if key is None else key.encode(),
-        where=condition,
-        select=select or "*",
-        sql=sql,
+        key=key,
+        options=dict(read_options),
     )
+    if estimate:
+        _print_estimate(planned, output)
+        return
+    planned.check()
+    selected = _Rows(planned, condition, select or "*", sql)
     with open_spark_job("query", job_options, output) as job:
         if path is not None:
-            rows = _write_files(job, open_frame, parsed, form, path, limit)
+            rows = _write_files(job, selected, form, path, limit)
         elif form == "table":
-            rows = _print_rows(job, open_frame, limit or TABLE_ROWS)
+            rows = _print_rows(job, selected, limit or TABLE_ROWS)
         else:
-            rows = _print_lines(job, open_frame, form, limit, is_typed=output.is_json)
+            rows = _print_lines(job, selected, form, limit, is_typed=output.is_json)
         report = job.report(rows)
     print_report(report, job_options, output)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """The rows of a topic, and what SQL makes of them."""
+
+    query: "TopicQuery"
+    where: str | None
+    select: str
+    sql: str | None
+
+    def open(self, job: "SparkJob", limit: int | None) -> Any:
+        from varve.spark.rows import select_rows
+
+        # A statement may use the view several times: Spark would mix up the filters of the uses.
+        frame = self.query.open(job.spark, pushes=self.sql is None)
+        frame = select_rows(frame, where=self.where, select=self.select, sql=self.sql)
+        return frame if limit is None else frame.limit(limit)
 
 
 def _choose_format(format: str | None, *, is_json: bool, path: str | None) -> str:
@@ -164,46 +173,9 @@ def _choose_format(format: str | None, *, is_json: bool, path: str | None) -> st
     return form
 
 
-def _locate(source: JobSource) -> dict[str, str]:
-    """Options of the data source: the object store, the log directories, or both."""
-    bucket = source.find_bucket()
-    given = {"directory": ",".join(source.paths)} if source.paths else {}
-    if bucket is not None:
-        given |= {"url": bucket.url}
-        given |= {} if bucket.cluster is None else {"cluster": bucket.cluster}
-        given |= {f"store.{name}": str(value) for name, value in bucket.settings}
-    return given
-
-
-def position_options(side: str, position: _Position) -> dict[str, str]:
-    """The option of the data source for a position at the start or end of a read."""
-    if position is None:
-        return {}
-    if not isinstance(position, ReadPosition):
-        return {f"{side}Offset": json.dumps(position)}
-    match position.kind:
-        case PositionKind.BEGINNING:
-            return {f"{side}Offset": "earliest"}
-        case PositionKind.END:
-            return {f"{side}Offset": "latest"}
-        case PositionKind.OFFSET:
-            return {f"{side}Offset": str(position.number)}
-        case PositionKind.TIME:
-            return {f"{side}Timestamp": str(position.number)}
-
-
-def _print_estimate(
-    source: "SourceOptions", partition: int | None, key: str | None, output: Output
-) -> None:
+def _print_estimate(query: "TopicQuery", output: Output) -> None:
     """What the read would take at most; SQL is not considered."""
-    from varve.jobs.source.options import SourceFilters
-    from varve.jobs.source.plan import estimate
-
-    filters = SourceFilters(
-        partitions=None if partition is None else frozenset([partition]),
-        keys=None if key is None else frozenset([key.encode()]),
-    )
-    total = estimate(source, filters)
+    total = query.estimate()
     if output.is_json:
         output.print_object("estimate", asdict(total))
         return
@@ -222,47 +194,36 @@ def _print_estimate(
     )
 
 
-def _write_files(
-    job: "SparkJob",
-    open_frame: Any,
-    source: "SourceOptions",
-    form: str,
-    path: str,
-    limit: int | None,
-) -> int:
+def _write_files(job: "SparkJob", rows: _Rows, form: str, path: str, limit: int | None) -> int:
     """Registers the files, for erasures, before executors write them."""
     from varve.foundation.clock import SystemClock
     from varve.jobs.derived_outputs import register_files
     from varve.spark.rows import write_files
 
-    register_files(source, path, format=form, clock=SystemClock())
-    return job.run(lambda: write_files(_limited(open_frame(job.spark), limit), form, path))
+    register_files(rows.query.source, path, format=form, clock=SystemClock())
+    return job.run(lambda: write_files(rows.open(job, limit), form, path))
 
 
-def _print_rows(job: "SparkJob", open_frame: Any, limit: int) -> int:
+def _print_rows(job: "SparkJob", rows: _Rows, limit: int) -> int:
     from varve.spark.rows import collect_table
 
-    table = job.run(lambda: collect_table(open_frame(job.spark), limit))
+    table = job.run(lambda: collect_table(rows.open(job, None), limit))
     print_row_table(table)
     return len(table.rows)
 
 
 def _print_lines(
-    job: "SparkJob", open_frame: Any, form: str, limit: int | None, *, is_typed: bool
+    job: "SparkJob", rows: _Rows, form: str, limit: int | None, *, is_typed: bool
 ) -> int:
     from varve.spark.rows import csv_lines, json_lines
 
     lines = csv_lines if form == "csv" else json_lines
     # A bar and rows on one terminal would overwrite each other.
     count = job.run(
-        lambda: _echo_lines(lines(_limited(open_frame(job.spark), limit)), is_typed),
+        lambda: _echo_lines(lines(rows.open(job, limit)), is_typed),
         is_shown=not sys.stdout.isatty(),
     )
     return count - 1 if form == "csv" else count
-
-
-def _limited(frame: Any, limit: int | None) -> Any:
-    return frame if limit is None else frame.limit(limit)
 
 
 def _echo_lines(lines: Iterable[str], is_typed: bool) -> int:

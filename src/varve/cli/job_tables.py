@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from varve.brokers.position import PositionKind, ReadPosition
 from varve.cli import options, spark_options
 from varve.cli.command import command
 from varve.cli.job_printing import open_spark_job, print_report
 from varve.cli.output import Grouped, Output
-from varve.cli.spark_options import CatalogOptions, JobOptions, JobSource
-from varve.foundation.errors import NotFound
+from varve.cli.spark_options import CatalogOptions, JobOptions
+from varve.foundation.position import ReadPosition
 from varve.foundation.units import format_bytes, format_count
 
 if TYPE_CHECKING:
     from varve.jobs.snapshot.snapshot import SnapshotResult
     from varve.jobs.table.sync import TableResult
+    from varve.jobs.tier.location import TopicLocation
 
 _PARTITIONS_SHOWN = 20
 
@@ -60,12 +60,12 @@ _PARTITIONS_SHOWN = 20
     "--keep", type=click.IntRange(min=1), metavar="N", help="Delete all but the newest N snapshots."
 )
 @spark_options.place_settings
-@spark_options.job_source
+@spark_options.location
 @spark_options.spark
 @options.output
 def snapshot(
     topic: str,
-    source: JobSource,
+    location: "TopicLocation",
     job_options: JobOptions,
     output: Output,
     place: str,
@@ -82,47 +82,27 @@ def snapshot(
     is new and rewrite the files whose keys changed. With --dir local segments are read too.
     `varve snapshot` lists, verifies and prunes the snapshots of a place.
     """
-    from varve.jobs.snapshot.snapshot import SnapshotSettings, take_snapshot
-    from varve.jobs.snapshot.store import choose_place_settings
+    import varve.spark as vs
 
-    bucket = source.find_bucket()
-    at_offset, at_ms = _split_position(at)
     interrupted = "no snapshot was taken, and a later run deletes leftovers"
     with open_spark_job("snapshot", job_options, output, when_interrupted=interrupted) as job:
-        from varve.spark.runner import SparkRunner
-
-        runner = SparkRunner(job.spark, "snapshot", [topic])
         result = job.run(
-            lambda: take_snapshot(
+            lambda: vs.snapshot(
+                None,
+                location,
                 topic,
-                place,
-                address=bucket,
-                directories=source.paths,
-                at_offset=at_offset,
-                at_ms=at_ms,
-                place_settings=choose_place_settings(place, dict(place_settings), bucket),
-                settings=SnapshotSettings(is_full=full, buckets=buckets, keep=keep),
-                runner=runner,
+                to=place,
+                at=at,
+                full=full,
+                buckets=buckets,
+                keep=keep,
+                settings=dict(place_settings),
+                runner=job.runner([topic]),
             )
         )
         report = job.report(result.rows, result.to_json())
     _print_snapshot(result, output)
     print_report(report, job_options, output)
-
-
-def _split_position(
-    at: ReadPosition | Mapping[int, int] | None,
-) -> tuple[int | Mapping[int, int] | None, int | None]:
-    """The offset, of each partition or of all, or the time; None twice for the end."""
-    if at is None or not isinstance(at, ReadPosition):
-        return at, None
-    match at.kind:
-        case PositionKind.END:
-            return None, None
-        case PositionKind.TIME:
-            return None, at.number
-        case _:
-            return at.number, None
 
 
 def _print_snapshot(result: "SnapshotResult", output: Output) -> None:
@@ -206,12 +186,12 @@ def _snapshot_fields(result: "SnapshotResult") -> Iterator[tuple[str, str]]:
 )
 @click.option("--keep-expired", is_flag=True, help="Keep rows of records that retention deleted.")
 @spark_options.catalog
-@spark_options.job_source
+@spark_options.location
 @spark_options.spark
 @options.output
 def table(
     topic: str,
-    source: JobSource,
+    location: "TopicLocation",
     catalog: CatalogOptions,
     job_options: JobOptions,
     output: Output,
@@ -232,39 +212,28 @@ def table(
     that do not fit go to the table NAME__bad. JSON without --schema has columns for the fields of
     the first records and the column _rest. `varve table expire` deletes old snapshots.
     """
-    from varve.jobs.table.catalog import split_name
-    from varve.jobs.table.definition import COMMIT_BYTES, TableMode, TableSettings, ValueFormat
-    from varve.jobs.table.sync import sync_table
+    import varve.spark as vs
+    from varve.spark.functions import find_catalog
 
-    split_name(name)
-    address = catalog.address(source.paths)
-    address.check()
-    settings = TableSettings(
-        mode=None if mode is None else TableMode(mode),
-        format=None if format is None else ValueFormat(format),
-        schema=None if schema is None else _read_schema(schema),
-        schema_name=schema or registry or "the schema",
-        registry=registry,
-        buckets=buckets,
-        commit_bytes=commit_bytes or COMMIT_BYTES,
-        is_adding_columns=add_columns,
-        is_keeping_expired=keep_expired,
-    )
-    bucket = source.find_bucket()
+    address = find_catalog(location, catalog.address())
     interrupted = "the table is as its last commit left it, and the next run continues there"
     with open_spark_job("table", job_options, output, when_interrupted=interrupted) as job:
-        from varve.spark.runner import SparkRunner
-
-        runner = SparkRunner(job.spark, "table", [topic])
         result = job.run(
-            lambda: sync_table(
+            lambda: vs.table(
+                None,
+                location,
                 topic,
-                name,
+                to=name,
                 catalog=address,
-                address=bucket,
-                directories=source.paths,
-                settings=settings,
-                runner=runner,
+                mode=mode,
+                format=format,
+                schema=schema,
+                registry=registry,
+                add_columns=add_columns,
+                buckets=buckets,
+                commit_bytes=commit_bytes,
+                keep_expired=keep_expired,
+                runner=job.runner([topic]),
             )
         )
         report = job.report(result.records, result.to_json())
@@ -273,14 +242,6 @@ def table(
     else:
         output.print_fields("table", dict(_table_fields(result, address.place)))
     print_report(report, job_options, output)
-
-
-def _read_schema(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8") as file:
-            return file.read()
-    except (OSError, UnicodeDecodeError) as error:
-        raise NotFound(f"the schema {path} cannot be read: {error}") from error
 
 
 def _table_fields(result: "TableResult", place: str) -> Iterator[tuple[str, str]]:

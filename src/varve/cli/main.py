@@ -22,7 +22,7 @@ INTERRUPTED: Final = 130
 READER_LEFT: Final = 141
 
 _CHECK_HINT: Final = "; `varve check` on the directory finds what is damaged and can be repaired"
-_OWN_REMEDIES: Final = ("varve check", "put it back from a copy", "correct the registry")
+_OWN_REMEDIES: Final = ("varve check", "restore it from a copy", "correct the registry")
 """Words of messages that name a remedy already."""
 
 
@@ -196,7 +196,7 @@ COMMANDS: Final[dict[str, Entry | CommandGroup]] = {
                 "Erase records from topics and all their copies, and issue a receipt.",
             ),
             "due": Entry(
-                "job:due", "List the jobs that topics get at intervals, or run those that are due."
+                "job:due", "List the scheduled jobs of topics, or run those that are due."
             ),
             "report": Entry(
                 "job:report", "Show the report of a job: its steps and stages with time and bytes."

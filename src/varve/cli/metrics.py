@@ -20,8 +20,8 @@ def metrics(where: Where, output: Output) -> None:
     """Print the metrics of a log directory in Prometheus' format.
 
     It needs a directory that no process has open; a program adds `store.metrics` to its own
-    registry. docs/metrics.md describes each metric. Nothing is cleaned: the dirty ratio and the
-    delay are current, counters of cleanings are 0, and uncleanable partitions are left out
+    registry. docs/reference/metrics.md describes each metric. Nothing is cleaned: the dirty ratio
+    and the delay are current, counters of cleanings are 0, and uncleanable partitions are left out
     (`varve clean` and `varve check` show them). Metrics of a remote tier that does not respond are
     left out too, and the exit status is 1.
     """

@@ -12,7 +12,6 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import click
 
-from varve.brokers.position import ReadPosition, parse_position
 from varve.cli.command import COMMON_SECTION, SharedOption
 from varve.cli.output import Output
 from varve.cli.where import (
@@ -26,6 +25,7 @@ from varve.cli.where import (
 )
 from varve.foundation.clock import SystemClock
 from varve.foundation.errors import InvalidRequest
+from varve.foundation.position import ReadPosition, parse_position
 from varve.foundation.units import parse_duration, parse_size, parse_time
 
 WHERE_SECTION: Final = "Where the topics are"

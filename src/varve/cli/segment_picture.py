@@ -48,7 +48,7 @@ def segment_facts(partition: Partition) -> list[SegmentFacts]:
         start = max(segment.base_offset, log.log_start_offset)
         headers = []
         if start < end:
-            headers = [batch.header for batch in partition.read_batches(start, end)]
+            headers = [batch.header for batch in partition.batches(start, end)]
         facts.append(
             SegmentFacts(
                 partition=partition.number,

@@ -86,7 +86,7 @@ _shape = options.bundle(
         show_default=True,
         help="full: updates have the whole row and its old values.",
     ),
-    click.option("--changes-only", is_flag=True, help="No rows at first, only later changes."),
+    click.option("--changes-only", is_flag=True, help="No snapshot, only later changes."),
     names=("table", "where_sql", "params", "columns", "replica", "changes_only"),
 )
 
@@ -158,7 +158,7 @@ _shape = options.bundle(
     metavar="DIR",
     help="With --bootstrap: that broker's log directory on this machine, read at the start.",
 )
-@options.settings("A setting of the server; docs/configuration.md lists them.")
+@options.settings("A setting of the server; docs/reference/configuration.md lists them.")
 @options.logging
 @options.where
 def serve(

@@ -1,10 +1,9 @@
 """Options of jobs: where they find topics, the catalog of tables, and Spark."""
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -18,119 +17,56 @@ from varve.cli.options import (
     store_settings_option,
     store_url_option,
 )
-from varve.cli.where import is_explicit, split_store_settings
-from varve.foundation.errors import InvalidRequest
+from varve.cli.where import is_explicit
 
 if TYPE_CHECKING:
     from varve.jobs.table.catalog import CatalogAddress
-    from varve.jobs.tier.bucket import Bucket
+    from varve.jobs.tier.location import TopicLocation
     from varve.spark.console import SparkOptions
 
 _SPARK: Final = "Spark"
 _CATALOG: Final = "Catalog"
 
 
-@dataclass(frozen=True, slots=True)
-class JobSource:
-    """Where a job finds topics: log directories, an object store, or both.
+def _build_location(
+    dir: tuple[Path, ...],
+    store_url: str,
+    cluster: str | None,
+    store_settings: tuple[tuple[str, str], ...],
+    mirror_url: str = "",
+) -> "TopicLocation":
+    """An explicit --store beats the store of the directories, and that beats a variable."""
+    from varve.disk import RealFileSystem
+    from varve.embedded.tier_location import recall_location
+    from varve.jobs.tier.location import TopicLocation
 
-    A log directory remembers its object store and its mirror. `mirror_url` is None for a job that
-    leaves the mirror alone. `is_url_explicit` is false for a URL of the environment, which that of
-    the directories beats.
-    """
-
-    directories: tuple[Path, ...]
-    store_url: str
-    store_settings: tuple[tuple[str, str], ...]
-    cluster: str | None
-    mirror_url: str | None = None
-    is_url_explicit: bool = True
-
-    @property
-    def paths(self) -> tuple[str, ...]:
-        """The directories as executors find them, each once."""
-        return tuple(dict.fromkeys(os.path.abspath(path) for path in self.directories))
-
-    def find_bucket(self) -> "Bucket | None":
-        """The object store that is named or that a directory remembers; None without one.
-
-        The cluster is that of the directories, unless --cluster names one.
-        """
-        from varve.disk import RealFileSystem
-        from varve.embedded.tier_location import check_object_manifests, recall_location
-        from varve.tiering.restore import read_cluster
-
-        fs, paths = RealFileSystem(), self.paths
-        for path in paths:
-            if not os.path.isdir(path):
-                raise InvalidRequest(f"log directory {path} does not exist")
-        if not paths and not self.store_url:
-            raise InvalidRequest("name a log directory with --dir, or an object store with --store")
-        location = recall_location(fs, paths)
-        if location is None:
-            return self._build_bucket(self.store_url, "", self.cluster) if self.store_url else None
-        clusters = [self.cluster, *(read_cluster(fs, path) for path in paths)]
-        cluster = next(filter(None, clusters), None)
-        if self.store_url and self.is_url_explicit:
-            return self._build_bucket(self.store_url, location.mirror, cluster)
-        check_object_manifests(location, paths[0])
-        return self._build_bucket(location.url, location.mirror, cluster)
-
-    def get_bucket(self) -> "Bucket":
-        """The object store; raises InvalidRequest for directories that have none."""
-        bucket = self.find_bucket()
-        if bucket is None:
-            raise InvalidRequest(
-                f"{self.paths[0]} has no object store yet: `varve tier copy` creates one, and "
-                "--store names another"
-            )
-        return bucket
-
-    def _build_bucket(self, url: str, remembered_mirror: str, cluster: str | None) -> "Bucket":
-        from varve.jobs.tier.bucket import Bucket
-
-        store, mirror = split_store_settings(self.store_settings)
-        bucket = Bucket(_absolute_url(url), tuple(store.items()), cluster)
-        mirror_url = "" if self.mirror_url is None else self.mirror_url or remembered_mirror
-        if not mirror_url:
-            return bucket
-        return replace(
-            bucket, mirror_url=_absolute_url(mirror_url), mirror_settings=tuple(mirror.items())
-        )
+    if is_explicit("store_url"):
+        if not is_explicit("dir"):
+            dir = ()  # VARVE_DIR is for commands that name nothing
+    elif dir and recall_location(RealFileSystem(), list(map(os.fspath, dir))) is not None:
+        store_url = ""
+    return TopicLocation(
+        dir=dir, store=store_url, settings=dict(store_settings), cluster=cluster, mirror=mirror_url
+    )
 
 
-def _absolute_url(url: str) -> str:
-    """Executors may run in another directory."""
-    scheme, colon, path = url.partition(":")
-    if scheme == "file" and colon and not path.startswith("/"):
-        return f"file:{os.path.abspath(path)}"
-    return url
-
-
-def _build_job_source(dir: tuple[Path, ...], **values: Any) -> JobSource:
-    is_url_explicit = is_explicit("store_url")
-    if is_url_explicit and not is_explicit("dir"):
-        dir = ()  # VARVE_DIR is for commands that name nothing
-    return JobSource(dir, **values, is_url_explicit=is_url_explicit)
-
-
-_JOB_SOURCE: Final = (
+_LOCATION: Final = (
     dir_option("A log directory; repeat it for a store on several disks."),
     store_url_option,
     cluster_option,
     store_settings_option,
 )
-_JOB_SOURCE_NAMES: Final = ("dir", "store_url", "cluster", "store_settings")
+_LOCATION_NAMES: Final = ("dir", "store_url", "cluster", "store_settings")
 
-job_source = bundle("source", _build_job_source, *_JOB_SOURCE, names=_JOB_SOURCE_NAMES)
+location = bundle("location", _build_location, *_LOCATION, names=_LOCATION_NAMES)
 """`-d DIR…`, `--store URL`, or both."""
 
-mirrored_job_source = bundle(
-    "source",
-    _build_job_source,
-    *_JOB_SOURCE,
+mirrored_location = bundle(
+    "location",
+    _build_location,
+    *_LOCATION,
     mirror_url_option,
-    names=(*_JOB_SOURCE_NAMES, "mirror_url"),
+    names=(*_LOCATION_NAMES, "mirror_url"),
 )
 """The same, and `--mirror URL`."""
 
@@ -143,13 +79,10 @@ class CatalogOptions:
     catalog: str | None
     catalog_settings: tuple[tuple[str, str], ...]
 
-    def address(self, directories: Sequence[str] = ()) -> "CatalogAddress":
-        """The catalog that is named, or the one beside the log directories."""
+    def address(self) -> "CatalogAddress":
         from varve.jobs.table.catalog import CatalogAddress
 
-        return CatalogAddress.locate(
-            self.warehouse, self.catalog, self.catalog_settings, directories
-        )
+        return CatalogAddress(self.warehouse, self.catalog, self.catalog_settings)
 
 
 catalog_settings = shared(

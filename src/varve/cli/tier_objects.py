@@ -143,7 +143,7 @@ def _select_objects(report: FsckReport) -> Iterator[list[object]]:
     for listed in [*report.orphans, *foreign]:
         yield [str(listed.kind), listed.key, Grouped(listed.size), listed.reason]
     for entry in report.foreign:
-        reason = "not a name of varve's"
+        reason = "not a name that varve uses"
         yield [str(ObjectClass.FOREIGN), entry.key, Grouped(entry.size), reason]
     for damage in report.damage:
         yield ["damaged", damage.key, None, damage.message]

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from varve.brokers.position import PositionKind, ReadPosition
 from varve.cli import options
 from varve.cli.command import command
 from varve.cli.output import Output
 from varve.cli.where import Where, find_topic, warn_of_deletions, warn_of_recovery
 from varve.foundation.errors import InvalidRequest, StoreError, TopicExists
+from varve.foundation.position import PositionKind, ReadPosition
 
 if TYPE_CHECKING:
     from varve.embedded import Store, Topic
@@ -207,7 +207,7 @@ def _print_topic(
 @click.option(
     "--replicas", type=click.IntRange(min=1), metavar="N", help="Replicas; default the broker's."
 )
-@options.settings("A setting of the topic; docs/configuration.md lists them.")
+@options.settings("A setting of the topic; docs/reference/configuration.md lists them.")
 @click.option("--if-not-exists", is_flag=True, help="Succeed if the topic exists.")
 @options.dry_run
 @options.where

@@ -51,7 +51,7 @@ def list_users(where: Where, output: Output) -> None:
     default=8192,
     show_default=True,
     metavar="N",
-    help="The work that one guess of the password costs.",
+    help="SCRAM iterations; more make guessing the password slower.",
 )
 @options.where
 @options.output

@@ -2,7 +2,7 @@
 directories.
 """
 
-from varve.commit_log.appender import AppendResult
+from varve.commit_log.appender import LogAppendResult
 from varve.commit_log.log import DEFAULT_FETCH_BYTES, Log
 from varve.commit_log.log_directory import LogDirectory
 from varve.commit_log.log_loader import LoadRequest
@@ -28,12 +28,12 @@ __all__ = [
     "AbortedRange",
     "AbortedTransaction",
     "AppendOrigin",
-    "AppendResult",
     "FetchResult",
     "Isolation",
     "LastRecord",
     "LoadRequest",
     "Log",
+    "LogAppendResult",
     "LogDirectory",
     "LogManager",
     "LogSettings",

@@ -6,7 +6,7 @@ each segment that does not depend on them.
 Layout     `varve-append-times`: 32-byte entries of base offset, first and last append time in ms
            (i64 each), CRC32C of these 24 bytes (u32) and four zero bytes, little-endian; the last
            entry of a base offset applies. Specific to varve; Kafka ignores the file.
-           docs/formats/directory.md
+           docs/reference/formats/directory.md
 Invariant  an entry is written with a segment's first append and when it is closed. An uncertain
            time is too late rather than too early, so that no record expires early.
 Crash      entries that do not match their CRC are ignored; a segment without an entry uses the

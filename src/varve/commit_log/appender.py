@@ -42,7 +42,7 @@ _TABLE_ROWS: Final = 1024
 _UNSYNCED_SEGMENTS_MAX: Final = 64
 
 
-class AppendResult(NamedTuple):
+class LogAppendResult(NamedTuple):
     """The offsets of an appended batch; a tuple, because every append creates one."""
 
     base_offset: int
@@ -70,7 +70,7 @@ class Appender:
 
     def append(
         self, data: Buffer, *, origin: AppendOrigin, leader_epoch: int | None, waits: bool
-    ) -> AppendResult:
+    ) -> LogAppendResult:
         batch = self.check(data, origin)
         return self.append_checked(batch, origin=origin, leader_epoch=leader_epoch, waits=waits)
 
@@ -92,7 +92,7 @@ class Appender:
         origin: AppendOrigin = AppendOrigin.CLIENT,
         leader_epoch: int | None = None,
         waits: bool,
-    ) -> AppendResult:
+    ) -> LogAppendResult:
         log = self._log
         with log.lock:
             result = self._append_locked(batch, origin, leader_epoch, log.clock.now_ms())
@@ -119,7 +119,7 @@ class Appender:
 
     def _append_locked(
         self, batch: ValidatedBatch, origin: AppendOrigin, leader_epoch: int | None, now_ms: int
-    ) -> AppendResult:
+    ) -> LogAppendResult:
         log = self._log
         self._health.check_usable()
         base_offset = self._segments.view.active.extent[0]
@@ -135,7 +135,7 @@ class Appender:
         if batch.has_producer:
             plan = log.producers.check_and_plan([batch.summary(base_offset)], origin)
             if plan.duplicate is not None:
-                return AppendResult(
+                return LogAppendResult(
                     plan.duplicate.first_offset,
                     plan.duplicate.last_offset,
                     plan.duplicate.timestamp if self._log_append_time else -1,
@@ -154,7 +154,7 @@ class Appender:
         if self._is_visible_when_written:
             # After the producer state: a transaction is open before readers reach it.
             log.advance_high_watermark_locked(last_offset + 1)
-        return AppendResult(
+        return LogAppendResult(
             base_offset,
             last_offset,
             batch.max_timestamp if self._log_append_time else -1,
@@ -162,7 +162,7 @@ class Appender:
             False,
         )
 
-    def append_replicated(self, data: Buffer) -> AppendResult | None:
+    def append_replicated(self, data: Buffer) -> LogAppendResult | None:
         """Appends batches as a follower, with the offsets and epochs that they have.
 
         Bytes after the last complete batch are ignored; None if no batch is complete.
@@ -198,7 +198,7 @@ class Appender:
             log_start_offset = log.log_start_offset
         first, last = rows[0][BatchColumn.BASE_OFFSET], rows[-1][BatchColumn.LAST_OFFSET]
         self.sync_appends(last + 1)
-        return AppendResult(first, last, -1, log_start_offset, False)
+        return LogAppendResult(first, last, -1, log_start_offset, False)
 
     def _scan(self, data: Buffer) -> list[list[int]]:
         buffer = np.frombuffer(data, np.uint8)

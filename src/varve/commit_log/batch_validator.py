@@ -40,7 +40,7 @@ from varve.records import (
     with_max_timestamp,
 )
 from varve.records.batch_format import CODEC_MAX
-from varve.records.compression import decompress_to_array
+from varve.records.compression import Bytes, ContentTooLarge, decompress_to_array
 
 # Plain ints: an enum member as a list index costs a call, and these run for every append.
 _SIZE = int(BatchColumn.SIZE)
@@ -101,6 +101,10 @@ class BatchValidator:
     def __init__(self, settings: LogSettings, where: str) -> None:
         self._where = where
         self._max_bytes = settings.max_message_bytes
+        self._content_max_bytes = max(
+            settings.varve_batch_content_max_bytes, settings.max_message_bytes
+        )
+        self._records_max = settings.varve_batch_records_max
         self._segment_bytes = settings.segment_bytes
         self._is_compacted = settings.is_compacted
         self._log_append_time = settings.message_timestamp_type == "LogAppendTime"
@@ -136,9 +140,8 @@ class BatchValidator:
             return ValidatedBatch(data, fields, fields[_MAX_TIMESTAMP], marker)
         codec = attributes & CODEC_MASK
         if codec:
-            payload = decompress_to_array(
-                Codec(codec), memoryview(data)[HEADER_BYTES:], where=self._where
-            )
+            self._check_record_count(fields[_RECORD_COUNT])
+            payload = self._decompress(Codec(codec), memoryview(data)[HEADER_BYTES:])
             summarize_records(
                 payload,
                 0,
@@ -150,6 +153,24 @@ class BatchValidator:
             fields = row.tolist()
         self._check_records(fields, now_ms)
         return self._as_stored(data, fields, now_ms)
+
+    def _check_record_count(self, count: int) -> None:
+        if count > self._records_max:
+            raise RecordTooLarge(
+                f"{self._where}: a compressed batch of {count} records exceeds "
+                f"varve.batch.records.max = {self._records_max}; send smaller batches or raise the "
+                "setting"
+            )
+
+    def _decompress(self, codec: Codec, payload: memoryview) -> Bytes:
+        limit_bytes = self._content_max_bytes
+        try:
+            return decompress_to_array(codec, payload, where=self._where, limit_bytes=limit_bytes)
+        except ContentTooLarge as error:
+            raise RecordTooLarge(
+                f"{error} of varve.batch.content.max.bytes; send smaller batches or raise the "
+                "setting"
+            ) from error
 
     def _rejection(self, status: ScanStatus, data: Buffer) -> Exception:
         if not len(data):

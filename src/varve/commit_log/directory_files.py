@@ -3,7 +3,7 @@
 Layout     `partition.metadata`: `version: 0`, a newline, `topic_id: <22 characters of base64url>`,
            no final newline. `meta.properties`: a Java properties file; version 1 has cluster.id,
            node.id and directory.id, version 0 has broker.id. `.kafka_cleanshutdown`: one JSON
-           object. docs/formats/directory.md
+           object. docs/reference/formats/directory.md
 Crash      replaced atomically, `partition.metadata` before the first append. The existence of
            `.kafka_cleanshutdown` marks a clean shutdown; a torn file only loses its broker epoch.
 """

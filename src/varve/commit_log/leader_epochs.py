@@ -1,6 +1,6 @@
 """The leader epochs of a log, each with its start offset.
 
-Layout     a checkpoint file of lines `epoch start-offset`. docs/formats/checkpoints.md
+Layout     a checkpoint file of lines `epoch start-offset`. docs/reference/formats/checkpoints.md
 Invariant  epochs and start offsets both strictly ascend.
 Crash      an outdated file is harmless: loading a log repeats both truncations.
 Threads    changes hold the log's lock; readers need none, as the tuple of entries is replaced.

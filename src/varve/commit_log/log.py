@@ -21,7 +21,7 @@ import threading
 from collections.abc import Sequence
 from typing import Final
 
-from varve.commit_log.appender import Appender, AppendResult
+from varve.commit_log.appender import Appender, LogAppendResult
 from varve.commit_log.batch_validator import ValidatedBatch
 from varve.commit_log.health import DirectoryHealth, LogHealth
 from varve.commit_log.leader_epochs import EpochEntry
@@ -85,7 +85,7 @@ class Log:
         self.snapshots = loaded.snapshots
         self.snapshots.mark_unsynced_from(loaded.recovery_point)
         self.log_start_offset = loaded.log_start_offset
-        # False while only the cold tier can give the log start: the checkpoint lacks it.
+        # False while only the remote tier can give the log start: the checkpoint lacks it.
         self.is_start_known = loaded.is_start_known
         self.recovery_point = loaded.recovery_point  # the first offset not known to be on disk
         self.high_watermark = min(max(high_watermark, self.log_start_offset), self.end_offset)
@@ -130,7 +130,7 @@ class Log:
 
     @property
     def local_start_offset(self) -> int:
-        """The base offset of the first local segment; earlier records are in the cold tier."""
+        """The base offset of the first local segment; earlier records are in the remote tier."""
         return self.view.first_base_offset
 
     @property
@@ -160,7 +160,7 @@ class Log:
 
     @property
     def remote(self) -> RemoteLogReader | None:
-        """The reader of segments in the cold tier; None for a log without one."""
+        """The reader of segments in the remote tier; None for a log without one."""
         return self._reader.remote
 
     def attach_remote(self, remote: RemoteLogReader | None) -> None:
@@ -193,7 +193,7 @@ class Log:
         origin: AppendOrigin = AppendOrigin.CLIENT,
         leader_epoch: int | None = None,
         waits: bool = True,
-    ) -> AppendResult:
+    ) -> LogAppendResult:
         """Appends one batch as the leader and assigns its offsets; all or nothing.
 
         Without a leader epoch the append uses the latest of the log; an older one raises Fenced.
@@ -216,7 +216,7 @@ class Log:
         """Whether the idempotent producer of the batch has appended it before."""
         return self._appender.is_repeated(batch)
 
-    def append_checked(self, batch: ValidatedBatch, *, waits: bool = True) -> AppendResult:
+    def append_checked(self, batch: ValidatedBatch, *, waits: bool = True) -> LogAppendResult:
         """As `append`, for a batch that `check` returned.
 
         Records may have been removed from it since; their offsets stay unused.
@@ -227,7 +227,7 @@ class Log:
         """Completes all appends made without `waits` so far, with one sync."""
         self._appender.sync_appends(self.end_offset)
 
-    def append_replicated(self, batches: Buffer) -> AppendResult | None:
+    def append_replicated(self, batches: Buffer) -> LogAppendResult | None:
         """Appends batches that already have offsets and epochs; None if no batch is complete."""
         return self._appender.append_replicated(batches)
 
@@ -239,7 +239,7 @@ class Log:
         committed: bool,
         coordinator_epoch: int = 0,
         leader_epoch: int | None = None,
-    ) -> AppendResult:
+    ) -> LogAppendResult:
         """Appends the marker that commits or aborts a producer's open transaction."""
         marker = end_transaction_marker(
             committed=committed,
@@ -365,7 +365,7 @@ class Log:
     def log_start_on_disk(self) -> int | None:
         """The log start for the checkpoint; None if the first segment's base offset gives it.
 
-        For a log with a cold tier that never holds: its first segments may have left the disk.
+        For a log with a remote tier that never holds: its first segments may have left the disk.
         """
         start = self.log_start_offset
         if self.settings.remote_storage_enable:
@@ -518,9 +518,9 @@ class Log:
         return self._truncation.drop_before(offset, now_ms=now_ms, is_local=False)
 
     def drop_local_segments_before(self, offset: int, *, now_ms: int) -> list[Segment]:
-        """As `drop_segments_before`, for segments in the cold tier: the log start stays.
+        """As `drop_segments_before`, for segments in the remote tier: the log start stays.
 
-        Reads then use the cold tier. The active segment is never dropped.
+        Reads then use the remote tier. The active segment is never dropped.
         """
         return self._truncation.drop_before(offset, now_ms=now_ms, is_local=True)
 
@@ -558,8 +558,8 @@ class Log:
             return self.segments.appended(segment)
         except FileNotFoundError:
             raise Unavailable(
-                f"{self.topic_partition}: segment {segment.base_offset} has left the log; list the "
-                "segments again"
+                f"{self.topic_partition}: segment {segment.base_offset} is no longer in the log; "
+                "list the segments again"
             ) from None
 
     # Maintain and close

@@ -1,7 +1,7 @@
 """One log directory: the partitions on one disk, their checkpoints and the directory's health.
 
 Layout     `.lock`, `meta.properties`, the checkpoint files, `<topic>-<partition>/`.
-           docs/formats/directory.md
+           docs/reference/formats/directory.md
 Invariant  a failure takes this directory's partitions offline and no others; its checkpoints are
            no longer written. A partition that cannot be loaded is in `unreadable` with its error.
 Crash      `.kafka_cleanshutdown` is removed, durably, before anything is loaded. A new partition's
@@ -133,6 +133,11 @@ class LogDirectory:
         except BaseException:
             self._directory_lock.release()
             raise
+
+    def describe_owner(self, program: str, address: str) -> None:
+        """Names a server in the error that other processes get which open the directory."""
+        if self._directory_lock is not None:
+            self._directory_lock.describe_owner(program, address)
 
     def _check_names(self) -> None:
         """Raises Corrupt, before anything is written, if other directories are in this one."""

@@ -57,9 +57,9 @@ logger = logging.getLogger(__name__)
 class LoadRequest:
     """Parameters of loading a partition; offsets come from the directory's checkpoints.
 
-    `is_start_known` is False if the checkpoint lacks the log start offset. With a cold tier, which
-    may have earlier segments, only the tier can then give it. For a partition that `is_new` the
-    caller syncs the directory.
+    `is_start_known` is False if the checkpoint lacks the log start offset. With a remote tier, only
+    the tier, which may have earlier segments, can then give it. For a partition that `is_new`
+    the caller syncs the directory.
     """
 
     files: SegmentFiles
@@ -326,7 +326,7 @@ class LogLoader:
         log_start_offset = self._request.log_start_offset
         if not self._request.settings.remote_storage_enable:
             log_start_offset = max(log_start_offset, self._segments[0].base_offset)
-        # With a cold tier, earlier producers are known only by the snapshot at the first segment.
+        # With a remote tier, earlier producers are known only by the snapshot at the first segment.
         load = self._producer_load(log_start_offset)
         # A scratch state must not take the shortcut for directories without snapshots.
         return ProducerLoad(

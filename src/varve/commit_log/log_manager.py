@@ -389,6 +389,6 @@ def _check_disjoint(fs: FileSystem, paths: Sequence[str]) -> None:
         resolved = resolve(path), resolve(other)
         if os.path.commonpath(resolved) in resolved:
             raise InvalidRequest(
-                f"log directories {path} and {other}: one must not be the other or lie inside it, "
-                "as it would be taken for a partition; name directories beside each other"
+                f"log directories {path} and {other}: one must not be or contain the other, "
+                "because it would be read as a partition; name separate directories"
             )

@@ -1,6 +1,6 @@
 """Reads a log by offset, up to the limit of an isolation level, and by time, from disk or tier.
 
-Offsets before the first local segment are read from the cold tier without a lock: a reader that
+Offsets before the first local segment are read from the remote tier without a lock: a reader that
 waits for object storage blocks no other.
 
 Invariant  a read returns whole batches of one segment, in order, none at or above the limit.
@@ -128,7 +128,7 @@ class LogReader:
         """Raises OffsetOutOfRange outside [log start offset, log end offset]."""
         if max_bytes < 0:
             raise InvalidRequest(
-                f"{self._log.topic_partition}: max_bytes is {max_bytes}; ask for 0 or more"
+                f"{self._log.topic_partition}: max_bytes is {max_bytes}; it must be 0 or more"
             )
         while True:
             read = partial(self._read_local, start_offset, max_bytes, isolation, min_one)
@@ -164,7 +164,7 @@ class LogReader:
     def _read_remote(
         self, start_offset: int, max_bytes: int, isolation: Isolation, min_one: bool
     ) -> tuple[FetchResult | None, int]:
-        """Batches from the cold tier, or None and the offset to read next.
+        """Batches from the remote tier, or None and the offset to read next.
 
         That offset is the local start if no remote batch remains before it, and `start_offset` if a
         segment left the local disk meanwhile, since its abort markers may have been missed.
@@ -205,9 +205,9 @@ class LogReader:
         if self.remote is None:
             log = self._log
             raise Unavailable(
-                f"{log.topic_partition}: offset {offset} has left the local disk, which holds "
-                f"{log.view.first_base_offset} to {log.end_offset}, for object storage: open "
-                "the store with its cold tier (varve.tier.url)"
+                f"{log.topic_partition}: offset {offset} is in object storage alone, the local "
+                f"disk holds {log.view.first_base_offset} to {log.end_offset}: open the store with "
+                "its remote tier (varve.tier.url)"
             )
         return self.remote
 
@@ -270,7 +270,7 @@ class LogReader:
                 offset = self._search_remote_time(timestamp, start_offset, local_start)
             if offset is None:
                 offset = self._segments.read_stable(lambda: self._search_time(log.view, timestamp))
-            # A segment that moved to the cold tier meanwhile may have been missed in both.
+            # A segment that moved to the remote tier meanwhile may have been missed in both.
             is_unchanged = log.view.first_base_offset == local_start
             if log.log_start_offset == start_offset and is_unchanged:
                 return offset if offset and offset.offset < log.high_watermark else None

@@ -1,7 +1,7 @@
 """Checkpoint files: small tables of numbers as text, replaced as a whole.
 
 Layout     lines ended by a newline: format version `0`, the number of entries, the entries with
-           fields separated by a space. docs/formats/checkpoints.md
+           fields separated by a space. docs/reference/formats/checkpoints.md
 Invariant  an entry of the cleaner's checkpoint never lies beyond the end of its log: it is lowered,
            durably, before the log is truncated, and removed with the partition.
 Crash      replaced by rename, so a reader sees the old table or the new one. An outdated cleaner

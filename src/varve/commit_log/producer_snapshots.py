@@ -4,7 +4,7 @@ Layout     `<offset>.snapshot` holds the state up to but excluding the offset: v
            CRC-32C of what follows it (u32), count (i32), then 46-byte entries: producer id (i64),
            epoch (i16), last sequence (i32), last offset (i64), offset delta (i32), timestamp (i64),
            coordinator epoch (i32), first offset of the open transaction (i64, -1 none), big-endian.
-           docs/formats/producer-snapshot.md
+           docs/reference/formats/producer-snapshot.md
 Invariant  replay follows the rules of replication: nothing stored is rejected, no sequence is
            checked. A snapshot has one batch per producer, producer state has five: the older ones
            are restored from the ends of the last segments, if their newest batches agree.

@@ -1,7 +1,7 @@
 """Segments on the local disk: closed ones, and the active one that takes appends.
 
 Layout     `<base offset>.log .index .timeindex` and, when needed, `.txnindex .keys .snapshot`.
-           docs/formats/segment-and-indexes.md
+           docs/reference/formats/segment-and-indexes.md
 Invariant  base offset and size of a closed segment never change; truncation and cleaning create a
            new object. The active segment keeps its indexes in memory and writes their files when it
            is closed, which loses nothing, as recovery always rebuilds those of the last segment.
@@ -59,6 +59,8 @@ SEGMENT_KINDS: Final = (LOG, INDEX, TIME_INDEX, TXN_INDEX, KEYS)
 DEFAULT_OPEN_SEGMENTS: Final = 256
 """A quarter of the usual limit of 1024 open files; connections and appends need the rest."""
 _DEFAULT_SETTINGS: Final = LogSettings()
+_PREALLOCATED_MAX: Final = 16 << 20
+"""Kafka preallocates an index with 10 MiB by default."""
 
 Index = TypeVar("Index", OffsetIndex, TimeIndex)
 
@@ -107,10 +109,17 @@ class OpenSegment:
         assert self._time_index is not None
         return self._time_index
 
+    @property
+    def _index_bytes_max(self) -> int:
+        """Larger files are damaged: an entry is smaller than its batch. Kafka preallocates some."""
+        return max(self.segment.size, self.segment.settings.segment_index_bytes, _PREALLOCATED_MAX)
+
     def _read_index(self, kind: str, index_type: type[Index]) -> Index | None:
         """The index in a file; None if it is missing or invalid."""
         path = self.segment.path(kind)
         try:
+            if self._fs.info(path).size > self._index_bytes_max:
+                return None
             data = self._fs.read(path)
             index = index_type.decode(data, self.segment.base_offset, len(data))
             index.check(path)
@@ -146,6 +155,8 @@ class OpenSegment:
         if self._txn_index is None:
             path = self.segment.path(TXN_INDEX)
             try:
+                if self._fs.info(path).size > self._index_bytes_max:
+                    raise Corrupt(f"{path} is larger than the index of its segment can be")
                 self._txn_index = TransactionIndex.decode(
                     self._fs.read(path), base_offset=self.segment.base_offset, where=path
                 )

@@ -1,7 +1,7 @@
 """Replaces segments atomically: by a cleaned segment, or by the parts of a segment that is split.
 
 Layout     new files are first named `<base>.{log,index,timeindex,txnindex,keys}.cleaned`.
-           docs/formats/directory.md
+           docs/reference/formats/directory.md
 Invariant  readers see the old segments or the new one, never parts of both. Everything appended
            before is synced when the new segment is committed: a record that supersedes one left out
            of the new segment must not be lost. A `.swap` set without `.cleaned` files is committed;

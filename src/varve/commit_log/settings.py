@@ -122,6 +122,18 @@ class LogSettings:
         broker_name="message.max.bytes",
         at_least=0,
     )
+    varve_batch_content_max_bytes: int = setting(
+        64 << 20,
+        "Largest content of a compressed batch; at least max.message.bytes is always allowed. A "
+        "few kilobytes may unpack to hundreds of megabytes.",
+        at_least=0,
+        at_most=256 << 20,
+    )
+    varve_batch_records_max: int = setting(
+        1_000_000,
+        "Most records of a compressed batch; its size bounds those of another.",
+        at_least=1,
+    )
     message_timestamp_type: str = setting(
         "CreateTime",
         "Whether a record keeps its producer's timestamp or gets the time of its append.",
@@ -200,7 +212,7 @@ class LogSettings:
     )
     min_compaction_lag_ms: int = setting(
         0,
-        "On a compacted topic, the shortest a record stays out of reach of compaction; at most "
+        "On a compacted topic, the minimum time before a record may be compacted; at most "
         "max.compaction.lag.ms.",
         broker_name="log.cleaner.min.compaction.lag.ms",
         at_least=0,
@@ -208,8 +220,8 @@ class LogSettings:
     )
     max_compaction_lag_ms: int = setting(
         LONG_MAX,
-        "On a compacted topic, the longest a record may stay out of reach of compaction: the "
-        "active segment rolls by then.",
+        "On a compacted topic, the maximum time before a record can be compacted: the active "
+        "segment rolls by then.",
         broker_name="log.cleaner.max.compaction.lag.ms",
         at_least=1,
         long=True,
@@ -222,7 +234,7 @@ class LogSettings:
     local_retention_ms: int = setting(
         -2,
         "How long a segment that was copied to object storage stays on the local disk as well; -1 "
-        "means no limit, -2 as long as retention.ms says.",
+        "means no limit, -2 the value of retention.ms.",
         broker_name="log.local.retention.ms",
         at_least=-2,
         long=True,
@@ -230,7 +242,7 @@ class LogSettings:
     local_retention_bytes: int = setting(
         -2,
         "Of a partition copied to object storage, keep this much on the local disk as well; -1 "
-        "means no limit, -2 as much as retention.bytes says.",
+        "means no limit, -2 the value of retention.bytes.",
         broker_name="log.local.retention.bytes",
         at_least=-2,
         long=True,
@@ -244,15 +256,14 @@ class LogSettings:
     )
     varve_job_compact_interval_ms: int = setting(
         -1,
-        "How often `varve job due` compacts the topic in the cold tier; -1 means never.",
+        "How often `varve job due` compacts the remote segments of the topic; -1 means never.",
         at_least=1,
         also=(-1,),
         long=True,
     )
     varve_job_verify_interval_ms: int = setting(
         -1,
-        "How often `varve job due` verifies all that the cold tier holds of the topic; -1 means "
-        "never.",
+        "How often `varve job due` verifies the remote segments of the topic; -1 means never.",
         at_least=1,
         also=(-1,),
         long=True,
@@ -294,8 +305,8 @@ class LogSettings:
     )
     varve_dedup_by: str = setting(
         "",
-        "The id by which a served topic drops duplicates: key, header:NAME or field:PATH; "
-        "empty takes every record. Records that are written without the server are not looked at.",
+        "The id by which a served topic drops duplicates: key, header:NAME or field:PATH; empty "
+        "turns deduplication off. Records that are written without the server are not checked.",
     )
     varve_dedup_window_ms: int = setting(
         600_000,
@@ -309,7 +320,7 @@ class LogSettings:
         -1,
         "With varve.dedup.by, a record further than this behind the newest of its partition is "
         "late, and one further than this ahead of the server's clock is from the future: both are "
-        "taken without a look for duplicates. -1 is as long as varve.dedup.window.ms.",
+        "appended without a check for duplicates. -1 is as long as varve.dedup.window.ms.",
         at_least=0,
         at_most=SPAN_MS_MAX,
         also=(-1,),
@@ -352,7 +363,8 @@ class LogSettings:
         if self.varve_dedup_by and not is_valid:
             raise InvalidSetting(
                 f"varve.dedup.by is {self.varve_dedup_by!r:.200}, which names no id: write key, "
-                "header:NAME or field:PATH, as field:order.id, or nothing to take duplicates"
+                "header:NAME or field:PATH, as field:order.id, or leave it empty to accept "
+                "duplicates"
             )
 
     def _check_local_retention(self) -> None:
@@ -444,7 +456,7 @@ class StoreSettings:
         at_least=1,
     )
     producer_id_expiration_check_interval_ms: int = setting(
-        600_000, "Time between two looks for producers to forget.", at_least=1
+        600_000, "Time between two checks for expired producers.", at_least=1
     )
 
     def __post_init__(self) -> None:

@@ -2,7 +2,7 @@
 
 Layout     `OffsetIndex`: 8-byte entries, offset relative to the base (i32), position (i32).
            `TimeIndex`: 12-byte entries, timestamp (i64), offset relative to the base (i32).
-           Big-endian, in memory exactly as in the file. docs/formats/segment-and-indexes.md
+           Big-endian, in memory as in the file. docs/reference/formats/segment-and-indexes.md
 Invariant  offset entries: offsets and positions strictly ascend; the offset is the last of a set of
            batches, the position is where that set begins.
            Time entries: timestamps strictly ascend, offsets never descend; an entry says that the

@@ -2,7 +2,7 @@
 
 Layout     34-byte entries: version (i16, 0), producer id (i64), first offset (i64), last offset
            (i64, the abort marker), last stable offset (i64), big-endian.
-           docs/formats/segment-and-indexes.md
+           docs/reference/formats/segment-and-indexes.md
 Invariant  appended last offsets strictly ascend.
 Crash      carries no checksum; rebuilt from the segment together with producer state.
 Threads    one appender under the log's lock; readers see a whole list and need no lock.

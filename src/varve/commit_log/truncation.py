@@ -146,7 +146,7 @@ class Truncation:
     def drop_before(self, offset: int, *, now_ms: int, is_local: bool) -> list[Segment]:
         """Drops segments; with `is_local` the log start stays and the active one is never dropped.
 
-        The log start is on disk before files are removed: otherwise only the cold tier has it.
+        The log start is on disk before files are removed: otherwise only the remote tier has it.
         """
         log = self._log
         with log.flush_lock:
@@ -179,7 +179,7 @@ class Truncation:
         if offset > log.high_watermark:
             raise OffsetOutOfRange(
                 f"{log.topic_partition}: cannot drop the segments before offset {offset}: the "
-                f"high watermark is {log.high_watermark}, and what lies above it must stay"
+                f"high watermark is {log.high_watermark}, and records above it must stay"
             )
 
     def _drop_locked(self, dropped: list[Segment], now_ms: int) -> None:
@@ -213,7 +213,8 @@ class Truncation:
             # Without the true log start, a lower offset would promise records that were deleted.
             raise Unavailable(
                 f"{log.topic_partition}: cannot delete records before {before_offset} yet: "
-                "only the cold tier has the log start offset, and it was not read since the store "
+                "only the remote tier has the log start offset, and it was not read since the "
+                "store "
                 f"was opened; try again, or delete records before {local_start} or a later offset"
             )
         return self.raise_log_start(before_offset)

@@ -1,7 +1,7 @@
 """The ids that one partition has kept, in time segments on disk.
 
 Layout     a segment has one entry for each id and cell: the id and its kind as key, the least and
-           the largest time with their offsets as value. docs/formats/dedup-ids.md
+           the largest time with their offsets as value. docs/reference/formats/dedup-ids.md
 Invariant  the store is a copy of the changelog, and may be deleted. Ids older than the stream time
            minus the retention are never looked up, and are dropped with their segment.
 Crash      applying a changelog entry twice has no effect, so it does not matter which entries after

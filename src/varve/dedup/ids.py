@@ -9,7 +9,7 @@ Layout     in memory as `dedup.kernels.id_words` folds them: exact up to sixteen
            as their hash under the secret of the partition. In the changelog topic: the key is the
            sixteen bytes of the id, its kind, the time (i64) and a sequence number that is always 0
            (i32); the value is the offset of the kept record (i64). All big-endian except the id,
-           which is bytes. The record's timestamp is the time. docs/formats/dedup-ids.md
+           which is bytes. The record's timestamp is the time. docs/reference/formats/dedup-ids.md
 Invariant  a changelog entry adds one time to an id; entries may be applied in any order, and more
            than once. A value that is not JSON has no id, nor has a field whose bytes are not UTF-8;
            bytes after the JSON value are ignored. If a name occurs several times in one object, the

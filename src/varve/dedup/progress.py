@@ -1,7 +1,7 @@
 """The progress of one partition: a record that is committed in the transaction of each chunk.
 
 Layout     one key in the compacted topic `<name>-dedup-progress`, a JSON value.
-           docs/formats/dedup-progress.md
+           docs/reference/formats/dedup-progress.md
 Invariant  the last committed record counts: its position, stream time and counts include the chunk
            that it was committed with.
 Crash      uncommitted records are never read.

@@ -4,7 +4,7 @@ Invariant  a transaction is committed if and only if its commit marker is in the
            Markers in the other topics follow that decision.
 Crash      an open transaction in the progress topic is aborted. One that is open elsewhere is
            committed if the last committed progress has its producer and its last sequence, else
-           aborted. docs/formats/dedup-progress.md
+           aborted. docs/reference/formats/dedup-progress.md
 Threads    one.
 """
 

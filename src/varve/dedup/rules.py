@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from enum import IntEnum, StrEnum
 from operator import add, attrgetter
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -146,6 +146,49 @@ _ID_FORMS: Final = "write key, header:NAME or field:PATH, such as field:order.id
 
 Verdicts = npt.NDArray[np.uint8]
 Flags = npt.NDArray[np.bool_]
+
+
+class RuleOptions(NamedTuple):
+    """The rules, and the topic for records that go to the side."""
+
+    rules: DedupRules
+    side_topic: str | None
+
+
+def build_rules(
+    by: str,
+    window: int | None = None,
+    before: int | None = None,
+    after: int | None = None,
+    lateness: int | None = None,
+    late: str = "forward",
+    no_id: str = "forward",
+    refresh: bool = False,
+    max_future: int = FUTURE_MS_MAX,
+) -> RuleOptions:
+    """Rules from the options of a command or function; durations are in milliseconds.
+
+    `before` and `after` together replace `window`.
+    """
+    before_ms = window if before is None else before
+    after_ms = window if after is None else after
+    if before_ms is None or after_ms is None:
+        raise InvalidRequest("--window is missing: give it (window=), or both --before and --after")
+    policy, side_topic = parse_late_policy(late)
+    window_ms = max(before_ms, after_ms) if window is None else window
+    rules = DedupRules(
+        by=parse_id_source(by),
+        before_ms=before_ms,
+        after_ms=after_ms,
+        lateness_ms=window_ms if lateness is None else lateness,
+        late=policy,
+        future=policy,
+        missing=policy,
+        null=NullPolicy(no_id),
+        is_refreshing=refresh,
+        max_future_ms=max_future,
+    )
+    return RuleOptions(rules, side_topic)
 
 
 class Verdict(IntEnum):

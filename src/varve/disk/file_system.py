@@ -65,6 +65,9 @@ class Lock(Protocol):
 
     path: str
 
+    def describe_owner(self, program: str, address: str) -> None:
+        """Name the program and its address in the error of others that want the lock."""
+
     def release(self) -> None:
         """Release the lock; releasing twice is harmless. The lock file stays."""
 

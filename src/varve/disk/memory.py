@@ -6,6 +6,7 @@ Threads    one lock per file system around every call.
 
 import contextlib
 import errno
+import posixpath
 import threading
 from collections.abc import Iterator, Sequence
 
@@ -95,8 +96,8 @@ class HeldLocks:
     def acquire(self, path: str, node: FileNode) -> "MemoryLock":
         if node in self._nodes:
             raise Locked(
-                f"lock file {path} is held by another owner of its directory: "
-                "close the store that has it open"
+                f"{posixpath.dirname(path) or '/'} is in use by this process, which has it open "
+                "already; close that first"
             )
         self._nodes.add(node)
         return MemoryLock(path, node, self)
@@ -114,6 +115,9 @@ class MemoryLock(Closing):
         self.path = path
         self._node: FileNode | None = node
         self._locks = locks
+
+    def describe_owner(self, program: str, address: str) -> None:
+        """Does nothing: only this process can want the lock."""
 
     def release(self) -> None:
         node, self._node = self._node, None

@@ -22,9 +22,14 @@ from functools import cache
 from typing import Final
 
 from varve.disk.file_system import Buffer, File, FileInfo, sync_each
+from varve.disk.lock_owner import OWNER_BYTES_MAX, LockOwner
 from varve.foundation.closing import Closing
 from varve.foundation.errors import Locked
 
+_LOCK_LAYOUT: Final = "hhqqi0q"
+"""Linux's `struct flock`: type, whence, start, length (0: to the end), pid (must be 0)."""
+DIRECTORY_LOCK_FILE: Final = ".lock"
+"""The lock file that stands for its directory, as Kafka names it."""
 BUFFERS_PER_CALL_MAX = 1024
 """IOV_MAX of Linux and macOS."""
 _PRIVATE_MODE = 0o600
@@ -148,32 +153,53 @@ class RealLock(Closing):
     close of another descriptor of the file. An open file description lock conflicts with record
     locks and with its own kind, and belongs to the descriptor. On other systems `flock` and record
     locks already conflict.
+
+    A file named `.lock` stands for its directory, which is locked as well: if somebody deletes the
+    file, a new one lets no second owner in.
     """
 
-    __slots__ = ("_descriptor", "path")
+    __slots__ = ("_descriptor", "_directory", "path")
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._descriptor = -1
+        self._descriptor = self._directory = -1
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             _lock_descriptor(descriptor)
+            if os.path.basename(path) == DIRECTORY_LOCK_FILE:
+                self._directory = _lock_directory(os.path.dirname(path))
         except OSError as error:
-            os.close(descriptor)
-            if error.errno not in (errno.EAGAIN, errno.EACCES):
-                error.filename = path
-                raise
-            raise Locked(
-                f"lock file {path} is held by another owner of its directory (varve or Kafka): "
-                "stop that owner, or close the store that this process has open"
-            ) from error
+            try:
+                if error.errno not in (errno.EAGAIN, errno.EACCES):
+                    error.filename = path
+                    raise
+                raise Locked(_describe_conflict(descriptor, path)) from error
+            finally:
+                os.close(descriptor)
         self._descriptor = descriptor
+        self._write_owner(LockOwner(os.getpid()))
+
+    def describe_owner(self, program: str, address: str) -> None:
+        if self._descriptor >= 0:
+            self._write_owner(LockOwner(os.getpid(), program, address))
+
+    def _write_owner(self, owner: LockOwner | None) -> None:
+        # Only for the message to others: on a full disk the lock is held all the same.
+        with contextlib.suppress(OSError):
+            os.ftruncate(self._descriptor, 0)
+            if owner is not None:
+                os.pwrite(self._descriptor, owner.encode(), 0)
 
     def release(self) -> None:
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
-            _unlock_descriptor(descriptor)
-            os.close(descriptor)
+        if self._descriptor >= 0:
+            self._write_owner(None)
+            _unlock_descriptor(self._descriptor)
+            os.close(self._descriptor)
+            self._descriptor = -1
+        if self._directory >= 0:
+            fcntl.flock(self._directory, fcntl.LOCK_UN)
+            os.close(self._directory)
+            self._directory = -1
 
     def close(self) -> None:
         self.release()
@@ -183,20 +209,16 @@ class RealFileSystem:
     """The operating system's files."""
 
     def open(self, path: str) -> RealFile:
-        file = RealFile(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
-        if stat.S_ISDIR(os.fstat(file._descriptor).st_mode):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-        return file
+        return _open_regular(path, os.O_RDONLY)
 
     def open_writable(self, path: str) -> RealFile:
-        return RealFile(path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644))
+        return _open_regular(path, os.O_RDWR | os.O_CREAT)
 
     def open_private(self, path: str) -> RealFile:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _PRIVATE_MODE)
-        file = RealFile(path, descriptor)
+        file = _open_regular(path, os.O_RDWR | os.O_CREAT, _PRIVATE_MODE)
         with _add_path_to_errors(path):
             # open() keeps the mode of an existing file and applies the umask to a new one.
-            os.fchmod(descriptor, _PRIVATE_MODE)
+            os.fchmod(file._descriptor, _PRIVATE_MODE)
         return file
 
     def scan(self, path: str) -> list[FileInfo]:
@@ -221,8 +243,8 @@ class RealFileSystem:
         return os.path.exists(path)
 
     def read(self, path: str) -> bytes:
-        with open(path, "rb", buffering=0) as file:
-            return file.readall()
+        with _open_regular(path, os.O_RDONLY) as file:
+            return file.read_at(0, file.size())
 
     def rename(self, source: str, target: str) -> None:
         os.replace(source, target)
@@ -269,6 +291,22 @@ class RealFileSystem:
         return RealLock(path)
 
 
+def _open_regular(path: str, flags: int, mode: int = 0o644) -> RealFile:
+    """Opens a file; raises OSError for anything else that has the name, such as a FIFO.
+
+    The open of a FIFO would wait for its other end: O_NONBLOCK, without effect on files, prevents
+    that.
+    """
+    file = RealFile(path, os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK, mode))
+    kind = os.fstat(file._descriptor).st_mode
+    if stat.S_ISREG(kind):
+        return file
+    file.close()
+    if stat.S_ISDIR(kind):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    raise OSError(errno.EINVAL, "Not a regular file; remove it or move it away", path)
+
+
 def _file_info(name: str, status: os.stat_result) -> FileInfo:
     is_directory = stat.S_ISDIR(status.st_mode)
     return FileInfo(
@@ -286,6 +324,40 @@ def _lock_descriptor(descriptor: int) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
+def _lock_directory(path: str) -> int:
+    """A locked descriptor of a directory; -1 on file systems that cannot lock one."""
+    descriptor = os.open(path or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        if error.errno in (errno.EAGAIN, errno.EACCES):
+            raise
+        return -1
+    return descriptor
+
+
+def _describe_conflict(descriptor: int, path: str) -> str:
+    """Who holds a lock: its owner by the file, or a process with a record lock, as Kafka's."""
+    where = os.path.dirname(path) if os.path.basename(path) == DIRECTORY_LOCK_FILE else path
+    owner = LockOwner.decode(os.pread(descriptor, OWNER_BYTES_MAX, 0))
+    process_id = _find_record_lock_owner(descriptor)
+    if process_id:
+        return f"{where} is in use by process {process_id}, which may be Kafka; stop it first"
+    if owner is None:
+        return f"{where} is in use by another process, which may be Kafka; stop it first"
+    return f"{where} is in use by {owner.describe()}"
+
+
+def _find_record_lock_owner(descriptor: int) -> int:
+    """The process that holds a POSIX record lock; 0 for other locks and where it is unknown."""
+    if sys.platform != "linux":
+        return 0
+    conflict = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, _whole_file(fcntl.F_WRLCK))
+    kind, _, _, _, process_id = struct.unpack(_LOCK_LAYOUT, conflict)
+    return max(process_id, 0) if kind != fcntl.F_UNLCK else 0
+
+
 def _unlock_descriptor(descriptor: int) -> None:
     """Unlock before closing: a forked child may still share the open file description."""
     if sys.platform == "linux":
@@ -295,8 +367,7 @@ def _unlock_descriptor(descriptor: int) -> None:
 
 
 def _whole_file(kind: int) -> bytes:
-    """Linux's `struct flock`: type, whence, start, length (0: to the end), pid (must be 0)."""
-    return struct.pack("hhqqi0q", kind, os.SEEK_SET, 0, 0, 0)
+    return struct.pack(_LOCK_LAYOUT, kind, os.SEEK_SET, 0, 0, 0)
 
 
 # syncfs reports write-back errors since Linux 5.8.

@@ -36,7 +36,7 @@ MAINTENANCE_INTERVAL_MS: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Cleaned:
+class CleanResult:
     """The result of cleaning one partition, or of a dry run.
 
     `compaction` and `expiry` are None where the topic's policy does not include them, `expiry`
@@ -139,7 +139,7 @@ class StoreMaintenance:
 
     def clean(
         self, partition: TopicPartition, now_ms: int, *, dry_run: bool, progress: Progress | None
-    ) -> Cleaned:
+    ) -> CleanResult:
         """Applies the cleanup policy of one partition now; raises errors instead of noting them."""
         log = self._logs.get(partition)
         compaction = None
@@ -151,7 +151,7 @@ class StoreMaintenance:
             tier = self._tier.get().preview(partition, now_ms) if is_tiered else None
             return _preview(log, compaction, tier, now_ms)
         tier = self._tier.get().expire(partition, now_ms) if is_tiered else None
-        return Cleaned(partition, compaction, self._expire(log, now_ms), tier=tier)
+        return CleanResult(partition, compaction, self._expire(log, now_ms), tier=tier)
 
     def _expire(self, log: Log, now_ms: int) -> RetentionPlan | None:
         retention = self.cleaner.retention
@@ -214,24 +214,24 @@ class StoreMaintenance:
 
 def _preview(
     log: Log, compaction: CleanReport | None, tier: "TierPass | None", now_ms: int
-) -> Cleaned:
+) -> CleanResult:
     """The combined dry run: retention is certain only for segments compaction does not rewrite."""
     partition = log.topic_partition
     plan = read_consistently(log, partial(_plan_retention, log, tier, now_ms))
     expiry = plan if plan.segments else None
     if compaction is None or not compaction.rewritten:
-        return Cleaned(partition, compaction, expiry, tier=tier)
+        return CleanResult(partition, compaction, expiry, tier=tier)
     is_certain = partial(_is_unaffected, compaction)
     if tier is not None:
         moved = tuple(takewhile(is_certain, tier.moved.segments))
         tier = replace(tier, moved=replace(tier.moved, segments=moved))
     if expiry is None:
-        return Cleaned(partition, compaction, None, tier=tier)
+        return CleanResult(partition, compaction, None, tier=tier)
     certain = list(takewhile(is_certain, expiry.segments))
     undecided = expiry.segments[len(certain) :]
     if undecided:
         expiry = replace(expiry, segments=tuple(certain), rolls_active=False) if certain else None
-    return Cleaned(partition, compaction, expiry, undecided, tier)
+    return CleanResult(partition, compaction, expiry, undecided, tier)
 
 
 def _plan_retention(log: Log, tier: "TierPass | None", now_ms: int) -> RetentionPlan:

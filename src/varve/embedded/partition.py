@@ -9,25 +9,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from varve.commit_log import AppendResult, Isolation, Log, LogManager, TopicPartition
-from varve.embedded.stored_record import StoredRecord
-from varve.foundation.errors import InvalidRequest, OffsetOutOfRange
+from varve.commit_log import Isolation, Log, LogAppendResult, LogManager, TopicPartition
+from varve.foundation.errors import OffsetOutOfRange
 from varve.foundation.settings import LONG_MAX
+from varve.foundation.topic_records import (
+    PartitionOffsets,
+    StoredRecord,
+    check_isolation,
+    check_limit,
+)
 from varve.records import Batch, Buffer, CommittedBatches, RecordColumns
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionOffsets:
-    """The offsets of a partition: `log_start` is inclusive, the others are exclusive.
-
-    Records before `local_start` are in the remote tier only.
-    """
-
-    log_start: int
-    local_start: int
-    last_stable: int
-    high_watermark: int
-    end: int
 
 
 class Partition:
@@ -46,7 +37,7 @@ class Partition:
         """The log of the partition, for idempotent producers, transactions and other operations."""
         return self._logs.get(self._topic_partition)
 
-    def append_batch(self, batch: Buffer) -> AppendResult:
+    def append_batch(self, batch: Buffer) -> LogAppendResult:
         """Appends a ready batch of message format 2; the log gives out its offsets."""
         return self.log.append(batch)
 
@@ -56,19 +47,18 @@ class Partition:
         end: int | None = None,
         *,
         isolation: str = Isolation.READ_UNCOMMITTED,
-        max_records: int | None = None,
+        limit: int | None = None,
     ) -> Iterator[StoredRecord]:
         """The records from `start` (None: the log start offset) to before `end`.
 
         The read ends, at the latest, where the visible log ended when it began.
         """
-        if max_records is not None and max_records < 0:
-            raise InvalidRequest(f"max_records {max_records} is below 0")
+        check_limit(limit)
         columns = self.columns(start, end, isolation=isolation)
         records = (record for part in columns for record in stored_records(part, self.number))
-        return islice(records, max_records)
+        return islice(records, limit)
 
-    def read_batches(
+    def batches(
         self,
         start: int | None = None,
         end: int | None = None,
@@ -88,9 +78,9 @@ class Partition:
         """The records as numpy columns, a batch at a time."""
         return _ReadRange.visible(self.log, start, end, isolation).columns()
 
-    def offset_for_time(self, timestamp: int) -> int | None:
+    def offset_for_time(self, timestamp_ms: int) -> int | None:
         """The offset of the first record not older than the timestamp; None without one."""
-        offset = self.log.find_offset_by_time(timestamp)
+        offset = self.log.find_offset_by_time(timestamp_ms)
         return None if offset is None else offset.offset
 
     def offsets(self) -> PartitionOffsets:
@@ -127,12 +117,8 @@ class _ReadRange:
 
         Raises OffsetOutOfRange for a start outside the log.
         """
-        try:
-            level = Isolation(isolation)
-        except ValueError:
-            raise InvalidRequest(
-                f"isolation {isolation!r} is unknown; use read_uncommitted or read_committed"
-            ) from None
+        check_isolation(isolation)
+        level = Isolation(isolation)
         log_start, log_end = log.log_start_offset, log.end_offset
         if start is None:
             start = log_start

@@ -18,7 +18,7 @@ from varve.cleaning.report import Progress
 from varve.cleaning.retention.segments import RemoteSegments
 from varve.commit_log import Log, LogManager, LogSettings, TopicPartition
 from varve.disk import FileSystem
-from varve.embedded.maintenance import Cleaned, StoreMaintenance
+from varve.embedded.maintenance import CleanResult, StoreMaintenance
 from varve.embedded.store_tier import StoreTier
 from varve.embedded.topic import Topic
 from varve.foundation.clock import Clock
@@ -68,7 +68,7 @@ class StoreRemovals(ABC):
         dry_run: bool = False,
         at_once: bool = False,
         progress: Progress | None = None,
-    ) -> list[Cleaned]:
+    ) -> list[CleanResult]:
         """Applies compaction and retention now to a topic, a partition, or all topics.
 
         Compaction ignores the dirty ratio. It skips the active segment unless `roll` closes it

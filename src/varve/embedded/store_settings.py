@@ -96,5 +96,7 @@ def _unknown(name: str, own: set[str], defaults: Mapping[str, str]) -> str:
                 f"the topic, or set {broker_name} for all topics"
             )
     nearest = difflib.get_close_matches(name, [*own, *defaults], n=1, cutoff=0.5)
-    remedy = f"did you mean {nearest[0]!r}?" if nearest else "docs/configuration.md lists all"
+    remedy = (
+        f"did you mean {nearest[0]!r}?" if nearest else "docs/reference/configuration.md lists all"
+    )
     return f"unknown setting {name!r:.120} in the store's settings: {remedy}"

@@ -2,7 +2,7 @@
 
 Layout     `varve-tier.json` in every log directory:
            {"format": 1, "url": "...", "metadata": "object"}, and "mirror": "..." where there is a
-           second store. docs/tiering.md
+           second store. docs/how-to/tier-to-a-bucket.md
            `varve-mirror-level` in every log directory that is online, with the URLs of both stores,
            while the mirror is in sync. Unless all of them have it the stores are compared.
 Invariant  a location other than the remembered one is refused, so that readers find the copies;

@@ -7,28 +7,32 @@ Threads    every method may be called from any thread; records that one thread a
 """
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from varve.commit_log import AppendResult, Isolation, LogSettings, TopicPartition
+from varve.commit_log import Isolation, LogAppendResult, LogSettings, TopicPartition
 from varve.commit_log.batch_validator import stored_codec
-from varve.embedded.partition import Partition, PartitionOffsets
-from varve.embedded.stored_record import (
+from varve.embedded.partition import Partition
+from varve.embedded.topic_table import TopicEntry
+from varve.foundation.clock import Clock
+from varve.foundation.errors import InvalidRequest
+from varve.foundation.topic_records import (
+    AppendResult,
+    BulkAppendResult,
     GivenBytes,
     GivenHeaders,
     GivenRecord,
-    RecordPosition,
+    PartitionOffsets,
     StoredRecord,
-    make_record,
+    check_partition,
+    split_record,
     to_bytes,
-    to_record,
+    to_headers,
+    to_timestamp,
 )
-from varve.embedded.topic_table import TopicEntry
-from varve.foundation.clock import Clock
-from varve.foundation.errors import InvalidRequest, NotFound
 from varve.kernels.hashes import murmur2
 from varve.records import (
     HEADER_BYTES,
@@ -52,15 +56,6 @@ _HEADER_OVERHEAD_BYTES: Final = 10
 # A codec grows incompressible data by at most 1/256 for block headers, and 128 bytes for its frame.
 _EXPANSION_SHARE: Final = 256
 _EXPANSION_BYTES: Final = 128
-
-
-@dataclass(frozen=True, slots=True)
-class AppendSummary:
-    """The result of `append_many`; `end_offsets` has the offset after the last, by partition."""
-
-    record_count: int
-    batch_count: int
-    end_offsets: Mapping[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +84,22 @@ def parse_codec(codec: str | Codec) -> Codec:
     except KeyError:
         names = ", ".join(member.name.lower() for member in Codec)
         raise InvalidRequest(f"codec {codec!r} is unknown; use one of {names}") from None
+
+
+def _make_record(
+    key: GivenBytes,
+    value: GivenBytes,
+    headers: GivenHeaders | None,
+    timestamp_ms: int | None,
+    *,
+    now_ms: int,
+) -> Record:
+    return Record(
+        key=to_bytes(key, "key"),
+        value=to_bytes(value, "value"),
+        headers=to_headers(headers) if headers else (),
+        timestamp=to_timestamp(timestamp_ms, now_ms),
+    )
 
 
 def partition_of(key: bytes, partition_count: int) -> int:
@@ -126,18 +137,7 @@ class Topic:
 
     def partition(self, number: int | None = None) -> Partition:
         """A partition by its number; None is the only partition of a topic that has one."""
-        if number is None:
-            if self.partition_count > 1:
-                raise InvalidRequest(
-                    f"topic {self.name} has {self.partition_count} partitions, each with its own "
-                    f"offsets; name one from 0 to {self.partition_count - 1}"
-                )
-            number = 0
-        if not 0 <= number < self.partition_count:
-            raise NotFound(
-                f"topic {self.name} has no partition {number}; it has 0 to "
-                f"{self.partition_count - 1}"
-            )
+        number = check_partition(self.name, number, self.partition_count)
         return self._store._get_partition(self, number)
 
     @property
@@ -150,27 +150,27 @@ class Topic:
         *,
         key: GivenBytes = None,
         headers: GivenHeaders | None = None,
-        timestamp: int | None = None,
+        timestamp_ms: int | None = None,
         partition: int | None = None,
-    ) -> RecordPosition:
+    ) -> AppendResult:
         """Appends a record and returns its partition, offset and timestamp.
 
-        Text is stored as UTF-8. The timestamp is in milliseconds since 1970, by default the
+        Text is stored as UTF-8. The timestamp counts milliseconds since 1970, by default it is the
         current time. Without a partition, Kafka's default partitioner chooses one by the key, and
         records without a key go round robin. A value of None is a tombstone; `delete_key` writes
         one. When this returns, the record survives a crash of the process, and with `flush=ack` a
         power loss.
         """
-        record = make_record(key, value, headers, timestamp, self._clock.now_ms())
+        record = _make_record(key, value, headers, timestamp_ms, now_ms=self._clock.now_ms())
         if partition is None:
             partition = self._choose_partition(record.key)
         result = self.partition(partition).append_batch(build_batch([record]))
         stamp = record.timestamp if result.timestamp < 0 else result.timestamp
-        return RecordPosition(partition, result.base_offset, stamp)
+        return AppendResult(partition, result.base_offset, stamp)
 
     def delete_key(
         self, key: bytes | str, *, headers: GivenHeaders | None = None, partition: int | None = None
-    ) -> RecordPosition:
+    ) -> AppendResult:
         """Appends a tombstone: compaction removes the older records of the key, then it too."""
         return self.append(None, key=key, headers=headers, partition=partition)
 
@@ -180,10 +180,10 @@ class Topic:
         *,
         partition: int | None = None,
         codec: str | Codec = "lz4",
-    ) -> AppendSummary:
+    ) -> BulkAppendResult:
         """Appends a stream of records in big batches; much faster than one by one.
 
-        A record is a `Record`, one read from a topic, or a tuple `(key, value)`,
+        A record is a `NewRecord`, one read from a topic, or a tuple `(key, value)`,
         `(key, value, headers)` or `(key, value, headers, timestamp)`. `codec` applies unless the
         topic's `compression.type` names one. When the stream or an append raises, the batches that
         were full are in the log, and the records collected since are not.
@@ -193,7 +193,7 @@ class Topic:
             self.partition(partition)
         sticky_partition = self._choose_partition(None)
         for item in records:
-            record = to_record(item, self._clock.now_ms())
+            record = _make_record(*split_record(item), now_ms=self._clock.now_ms())
             if partition is not None:
                 packer.add(partition, record)
             elif record.key is not None:
@@ -214,7 +214,7 @@ class Topic:
         """The partition that Kafka's default partitioner chooses for a key."""
         return self._choose_partition(key)
 
-    def append_batch(self, batch: Buffer, partition: int | None = None) -> AppendResult:
+    def append_batch(self, batch: Buffer, partition: int | None = None) -> LogAppendResult:
         """Appends a ready batch of message format 2; the log gives out its offsets."""
         return self.partition(partition).append_batch(batch)
 
@@ -225,7 +225,7 @@ class Topic:
         start: int | None = None,
         end: int | None = None,
         isolation: str = Isolation.READ_UNCOMMITTED,
-        max_records: int | None = None,
+        limit: int | None = None,
     ) -> Iterator[StoredRecord]:
         """The records of one partition, or of all in turn, from `start` to before `end`.
 
@@ -235,12 +235,11 @@ class Topic:
         """
         partitions = self._select_partitions(partition, start, end)
         reads = [
-            selected.read(start, end, isolation=isolation, max_records=max_records)
-            for selected in partitions
+            selected.read(start, end, isolation=isolation, limit=limit) for selected in partitions
         ]
-        return itertools.islice(itertools.chain.from_iterable(reads), max_records)
+        return itertools.islice(itertools.chain.from_iterable(reads), limit)
 
-    def read_batches(
+    def batches(
         self,
         *,
         partition: int | None = None,
@@ -251,7 +250,7 @@ class Topic:
         """Like `read`, as stored batches: whole, so the first may begin before `start`."""
         partitions = self._select_partitions(partition, start, end)
         return itertools.chain.from_iterable(
-            [selected.read_batches(start, end, isolation=isolation) for selected in partitions]
+            [selected.batches(start, end, isolation=isolation) for selected in partitions]
         )
 
     def columns(
@@ -293,9 +292,9 @@ class Topic:
             number, record.offset, record.timestamp, record.key, record.value, record.headers
         )
 
-    def offset_for_time(self, timestamp: int, *, partition: int | None = None) -> int | None:
+    def offset_for_time(self, timestamp_ms: int, *, partition: int | None = None) -> int | None:
         """The offset of the first record not older than the timestamp; None without one."""
-        return self.partition(partition).offset_for_time(timestamp)
+        return self.partition(partition).offset_for_time(timestamp_ms)
 
     def offsets(self, partition: int | None = None) -> PartitionOffsets:
         """Where a partition's records begin and end."""
@@ -326,7 +325,6 @@ class _Packer:
         self._pending: dict[int, _PendingBatch] = {}
         self._end_offsets: dict[int, int] = {}
         self._record_count = 0
-        self._batch_count = 0
 
     def add(self, number: int, record: Record) -> bool:
         """Adds a record; returns True when a full batch of its partition was appended first."""
@@ -339,12 +337,12 @@ class _Packer:
         pending.size += size
         return was_full
 
-    def finish(self) -> AppendSummary:
+    def finish(self) -> BulkAppendResult:
         """Appends the remaining records."""
         for number, pending in self._pending.items():
             if pending.records:
                 self._append(number, pending)
-        return AppendSummary(self._record_count, self._batch_count, dict(self._end_offsets))
+        return BulkAppendResult(self._record_count, dict(self._end_offsets))
 
     def _append(self, number: int, pending: _PendingBatch) -> None:
         records = pending.records
@@ -353,7 +351,6 @@ class _Packer:
         result = self._topic.partition(number).append_batch(batch)
         self._end_offsets[number] = result.last_offset + 1
         self._record_count += len(records)
-        self._batch_count += 1
 
 
 def _size_bound(record: Record) -> int:

@@ -317,7 +317,7 @@ class TopicAdmin:
             raise Unavailable(
                 f"topic {name} is being deleted: some of it is in a directory that is offline or "
                 "cannot be read, or in an object store that does not answer; delete it again when "
-                "that is mended, or reopen the store"
+                "that is repaired, or reopen the store"
             )
         return entry
 

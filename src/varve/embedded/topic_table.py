@@ -4,7 +4,8 @@ The table records which topics are tiered. For a topic that is in no table, the 
 shows that segments were evicted to object storage.
 
 Layout     `varve-topics.json`: format, version, and by name each topic's id, partition count,
-           settings and state; defaults that were altered at run time. docs/formats/directory.md
+           settings and state; defaults that were altered at run time.
+           docs/reference/formats/directory.md
 Invariant  the version rises with every change; the highest version counts, and is written to
            every live directory.
 Crash      written aside and renamed. A topic is written as `creating` before its partitions are
@@ -257,7 +258,9 @@ class TopicCatalog:
                 if error.errno in (errno.ENOSPC, errno.EDQUOT):
                     raise DiskFull(f"{path}: {error.strerror}; free some space") from error
                 directory.health.fail(
-                    DirectoryOffline(f"{path}: {error.strerror}; mend the disk and reopen")
+                    DirectoryOffline(
+                        f"{path}: {error.strerror}; repair the disk and reopen the store"
+                    )
                 )
         if not self._live:
             raise DirectoryOffline("no log directory is online to keep the table of topics")

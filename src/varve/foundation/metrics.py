@@ -2,7 +2,7 @@
 
 A package's `metrics.py` declares its metrics. A `MetricTable` holds the values and implements the
 collector interface of prometheus_client, so that a program can add them to its own registry.
-docs/metrics.md is derived from the declarations.
+docs/reference/metrics.md is derived from the declarations.
 
 Invariant  every value belongs to a metric of the table and has all of its labels; counters only
            rise.
@@ -11,7 +11,7 @@ Threads    any thread may change and collect; `_lock` guards the values.
 
 import re
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from types import ModuleType
@@ -90,12 +90,19 @@ class MetricTable:
             cells = self._cells_locked(metric, labels)
             cells[labels] = cells.get(labels, 0.0) + amount
 
-    def replace(self, metric: Metric, values: dict[tuple[str, ...], float]) -> None:
+    def raise_to(self, metric: Metric, total: float, *labels: str) -> None:
+        """Sets a counter to a sum that is counted elsewhere; one that is lower changes nothing."""
+        assert metric.kind is MetricKind.COUNTER, metric.name
+        with self._lock:
+            cells = self._cells_locked(metric, labels)
+            cells[labels] = max(cells.get(labels, 0.0), float(total))
+
+    def replace(self, metric: Metric, values: Mapping[tuple[str, ...], float]) -> None:
         """Sets all values of a gauge with labels; label values not in `values` are removed."""
         assert metric.kind is MetricKind.GAUGE, metric.name
         assert all(len(labels) == len(metric.labels) for labels in values), metric.name
         with self._lock:
-            self._values[metric] = dict(values)
+            self._values[metric] = {labels: float(value) for labels, value in values.items()}
 
     def value(self, metric: Metric, *labels: str) -> float:
         """The current value, 0 if none was set."""

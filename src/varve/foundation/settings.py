@@ -2,8 +2,8 @@
 
 A settings class is a frozen dataclass whose fields are declared by `setting(...)`. The name of a
 setting is that of its field with dots for underscores, after the class's `setting_prefix` if it has
-one. Parsing, validation, conversion to Kafka's names and docs/configuration.md are derived from
-those declarations.
+one. Parsing, validation, conversion to Kafka's names and
+docs/reference/configuration.md are derived from those declarations.
 
 Invariant  every instance is valid: `__post_init__` calls `check_settings`.
 """

@@ -4,13 +4,8 @@ Threads    changed by the event loop only; any thread may collect.
 """
 
 import sys
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from varve.foundation.metrics import MetricTable, counter, declared_metrics, gauge
-
-if TYPE_CHECKING:
-    from prometheus_client import Metric as Family
 
 REQUESTS = counter(
     "varve_shapes_http_requests_total",
@@ -60,35 +55,31 @@ SHARED = counter(
 )
 
 
-class HttpMetrics:
+class HttpMetrics(MetricTable):
     """A collector for a registry of prometheus_client."""
 
     def __init__(self) -> None:
-        self._table = MetricTable(declared_metrics(sys.modules[__name__]))
+        super().__init__(declared_metrics(sys.modules[__name__]))
 
     def add_request(
         self, endpoint: str, method: str, status: int, size: int, seconds: float
     ) -> None:
         """Counts one request at its end."""
-        self._table.add(REQUESTS, 1, endpoint, method, str(status))
-        self._table.add(BYTES, size, endpoint)
-        self._table.add(SECONDS, seconds, endpoint)
+        self.add(REQUESTS, 1, endpoint, method, str(status))
+        self.add(BYTES, size, endpoint)
+        self.add(SECONDS, seconds, endpoint)
 
     def add_malformed(self, kind: str) -> None:
-        self._table.add(MALFORMED, 1, kind)
+        self.add(MALFORMED, 1, kind)
 
     def set_state(self, counts: dict[str, int], *, waiting: int) -> None:
         """Sets the gauges to their present values."""
         for kind, count in counts.items():
-            self._table.set(IN_PROGRESS, count, kind)
-        self._table.set(WAITING, waiting)
+            self.set(IN_PROGRESS, count, kind)
+        self.set(WAITING, waiting)
 
     def add_counts(self, refused: dict[str, int], *, shared: int) -> None:
         """Raises the counters to sums that are counted elsewhere."""
         for kind, total in refused.items():
-            self._table.add(REFUSED, total - self._table.value(REFUSED, kind), kind)
-        self._table.add(SHARED, shared - self._table.value(SHARED))
-
-    def collect(self) -> "Iterator[Family]":
-        """Called by prometheus_client."""
-        yield from self._table.collect()
+            self.raise_to(REFUSED, total, kind)
+        self.raise_to(SHARED, shared)

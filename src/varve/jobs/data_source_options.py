@@ -1,7 +1,7 @@
 """Options of the data source `varve`, each declared once: name, values, default and help.
 
 An options class is a frozen dataclass whose fields are declared by `option(...)`. Parsing, the
-error for an unknown name and docs/jobs/options.md are derived from these declarations.
+error for an unknown name and docs/reference/spark-options.md are derived from these declarations.
 
 Invariant  option names are case-insensitive. An unknown name and a value that cannot be parsed
            raise InvalidRequest with the remedy.
@@ -153,7 +153,7 @@ def _describe_default(default: object) -> str:
     return f"`{default}`" if isinstance(default, int | str) and default else ""
 
 
-# Parsers of values. docs/jobs/options.md shows the first line of their docstrings.
+# Parsers of values. docs/reference/spark-options.md shows the first line of their docstrings.
 
 
 def parse_flag(text: str) -> bool:

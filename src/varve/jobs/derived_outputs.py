@@ -2,7 +2,7 @@
 
 Layout     `<cluster>/<topic>.<topic id>/output/<id>.json` in the object store of a tiered topic,
            `varve-outputs.json` in the log directory of one that is not, changed under the lock of
-           `varve-outputs.lock`. docs/formats/outputs.md
+           `varve-outputs.lock`. docs/reference/formats/outputs.md
 Invariant  an output is registered before its first record is written. No credential is stored. A
            location that was registered once stays until the output is removed from the registry.
            A row matches an erasure by its partition and offset, or by its key: a copy of a record
@@ -217,7 +217,7 @@ def _decode_outputs(data: bytes, where: str) -> list[DerivedOutput]:
         raise
     except (Corrupt, ValueError, KeyError, TypeError, AttributeError) as error:
         raise Corrupt(
-            f"{where}: cannot be read as a note of outputs ({error}): put it back from a copy; "
+            f"{where}: cannot be read as a note of outputs ({error}): restore it from a copy; "
             "without it an erasure would miss a table or a snapshot"
         ) from error
 

@@ -2,7 +2,7 @@
 
 Layout     `varve-jobs.json` in the log directory: the format version, and by job and topic the
            times of the last run, its error and the failures since the last success.
-           docs/jobs/running.md
+           docs/how-to/run-jobs-on-a-cluster.md
 Invariant  a job that succeeded is due one interval after the start of that run; a failed job is
            retried after a pause that doubles with every failure, up to the interval. One scheduler
            at a time works on a directory (`varve-jobs.lock`); the lock of the store is not taken,

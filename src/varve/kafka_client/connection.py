@@ -70,9 +70,9 @@ _BEFORE_AUTHENTICATION: Final = (
 )
 """Responses that a broker sends to unauthenticated clients too."""
 _LOGIN_HINT: Final = (
-    "; it may want TLS or a login: set security.protocol to SSL, SASL_SSL or SASL_PLAINTEXT, for a "
+    "; it may require TLS or SASL: set security.protocol to SSL, SASL_SSL or SASL_PLAINTEXT, for a "
     "login sasl.mechanism, sasl.username and sasl.password, and ssl.certificate.location where it "
-    "wants to see a certificate"
+    "requires a client certificate"
 )
 _VERIFY_REMEDY: Final = "set ssl.ca.location to the certificate of the authority that signed it"
 _NAME_REMEDY: Final = (
@@ -288,7 +288,7 @@ class BrokerConnection:
             reason = response.error_message or ErrorCode(response.error_code).name
             raise StoreDenied(
                 f"{self.name} refuses the login: {reason:.300}; set sasl.username and "
-                "sasl.password to those of a user that it knows"
+                "sasl.password to those of one of its users"
             )
         return bytes(response.auth_bytes)
 

@@ -24,6 +24,7 @@ from varve.foundation.scram import BY_SASL_NAME
 from varve.foundation.settings import GivenValue, parse_settings
 from varve.kafka_server.sasl_mechanisms import (
     AuthenticationFailed,
+    LoginQueue,
     PlainExchange,
     PlainUsers,
     SaslExchange,
@@ -68,7 +69,7 @@ class ListenerSasl:
         entropy: Callable[[int], bytes] = token_bytes,
     ) -> None:
         self._entropy = entropy
-        self._hashing = asyncio.Semaphore(_HASHING_COUNT_MAX)
+        self._queue = LoginQueue(_HASHING_COUNT_MAX)
         self._users_file = settings.sasl_plain_users
         where = f"listener {listener}"
         overrides: dict[str, GivenValue] = {
@@ -98,9 +99,9 @@ class ListenerSasl:
         scram = {BY_SASL_NAME[name] for name in self.mechanisms if name != PLAIN}
         return any(not scram.isdisjoint(user) for user in credentials.users.values())
 
-    def begin(self, mechanism: str, broker: Broker) -> SaslExchange:
+    def begin(self, mechanism: str, broker: Broker, host: str) -> SaslExchange:
         if mechanism == PLAIN:
-            return PlainExchange(broker, self._users, self._hashing)
+            return PlainExchange(broker, self._users, self._queue, host)
         nonce = self._entropy(_NONCE_BYTES).hex()
         return ScramExchange(BY_SASL_NAME[mechanism], broker.credentials, nonce)
 
@@ -190,7 +191,7 @@ class SaslSession:
                 error_code=ErrorCode.UNSUPPORTED_SASL_MECHANISM, mechanisms=enabled
             )
         self._mechanism = mechanism
-        self._exchange = self._sasl.begin(mechanism, self._broker)
+        self._exchange = self._sasl.begin(mechanism, self._broker, self._connection.client_host)
         self.takes_bare_tokens = version == 0
         return messages.SaslHandshakeResponse(mechanisms=enabled)
 
@@ -288,7 +289,8 @@ class ListenerSecurities:
         for listener in listeners:
             name, own = listener.name, parsed.for_listener(listener.name)
             if listener.protocol.has_tls:
-                self._tls[name] = _make_tls(tls.for_listener(own, name))
+                has_sasl = listener.protocol.has_sasl
+                self._tls[name] = _make_tls(tls.for_listener(own, name, has_sasl=has_sasl))
             if listener.protocol.has_sasl:
                 self._sasl[name] = ListenerSasl(name, security, own)
 
@@ -301,8 +303,8 @@ class ListenerSecurities:
             if not sasl.has_users(credentials):
                 logger.warning(
                     "a listener has no users for its mechanisms; add one with `varve user add "
-                    "NAME`, through a listener without SASL or with --directory while the server "
-                    "is stopped, or name users of PLAIN in varve.sasl.plain.users",
+                    "NAME` through a listener without SASL, or with `varve user add NAME -d DIR` "
+                    "while the server is stopped, or name users of PLAIN in varve.sasl.plain.users",
                     extra={"listener": name, "mechanisms": ",".join(sasl.mechanisms)},
                 )
 

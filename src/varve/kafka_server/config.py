@@ -77,7 +77,10 @@ _OTHER_UNITS: Final = {
 }
 """Kafka's names for a setting in other units; the setting itself wins, then the first of them."""
 _SERVER_DEFAULTS: Final = {"log.message.timestamp.after.max.ms": str(_HOUR_MS)}
-"""Kafka's defaults where an embedded store has another; docs/decisions/0010-the-server.md."""
+"""Kafka's defaults where an embedded store has another.
+
+docs/explanation/decisions/0010-the-server.md
+"""
 _RENAMED: Final = {"broker.id": "node.id", "log.dir": "log.dirs"}
 _DIRECTORIES: Final = "log.dirs"
 _AUTHORIZER: Final = "authorizer.class.name"
@@ -251,7 +254,9 @@ def _unknown_setting(name: str, kafka_names: Iterable[str]) -> str:
                 "topics, or alter the topic"
             )
     nearest = difflib.get_close_matches(name, [*_known_names(), *kafka_names], n=1, cutoff=0.5)
-    remedy = f"did you mean {nearest[0]!r}?" if nearest else "docs/configuration.md lists all"
+    remedy = (
+        f"did you mean {nearest[0]!r}?" if nearest else "docs/reference/configuration.md lists all"
+    )
     return f"unknown setting {name!r:.120}: {remedy}"
 
 

@@ -445,7 +445,7 @@ class Connection(asyncio.BufferedProtocol):
     # Closing
 
     def _reject(self, reason: str, error: Exception) -> None:
-        self._services.metrics.table.add(REJECTED_REQUESTS, 1, reason)
+        self._services.metrics.add(REJECTED_REQUESTS, 1, reason)
         logger.warning(
             "a request was rejected and its connection closed",
             extra={"client": self.host, "reason": reason, "error": str(error)},
@@ -459,7 +459,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._is_closing = True
         self._closing_at = self._loop.time()
-        self._services.metrics.table.add(CLOSED_CONNECTIONS, 1, reason)
+        self._services.metrics.add(CLOSED_CONNECTIONS, 1, reason)
         if self._transport is not None:
             # A transport that is closed within resume_writing calls connection_lost twice.
             self._loop.call_soon(self._transport.close)
@@ -467,7 +467,7 @@ class Connection(asyncio.BufferedProtocol):
     def abort(self, reason: str) -> None:
         """Closes the connection at once."""
         if not self._is_closing:
-            self._services.metrics.table.add(CLOSED_CONNECTIONS, 1, reason)
+            self._services.metrics.add(CLOSED_CONNECTIONS, 1, reason)
         self._is_closing = True
         if self._transport is not None:
             # As in `close`.

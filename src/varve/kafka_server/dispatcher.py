@@ -184,7 +184,7 @@ class Dispatcher:
         if isinstance(error, InvalidRequest):
             logger.warning("an invalid request", extra=fields | {"error": str(error)})
             return
-        self._metrics.table.add(FAILED_REQUESTS, 1, name)
+        self._metrics.add(FAILED_REQUESTS, 1, name)
         logger.error("a request failed", exc_info=error, extra=fields)
 
 

@@ -1,7 +1,8 @@
 """A small HTTP/1.1 server for monitoring: /metrics, /health and /ready.
 
 Invariant  requests are bounded in size, time and number; every connection is closed after its
-           response.
+           response. A connection too many closes the oldest one: clients that send half a request
+           or do not read their response keep nobody out.
 Threads    the event loop's alone; pages that take long are made off the loop.
 """
 
@@ -16,7 +17,8 @@ logger = logging.getLogger(__name__)
 
 _HEADER_BYTES_MAX: Final = 8 << 10
 _REQUEST_SECONDS: Final = 10.0
-_REQUEST_COUNT_MAX: Final = 16
+_CONNECTION_COUNT_MAX: Final = 64
+_PAGES_AT_ONCE: Final = 4
 _REASONS: Final = {
     200: "OK",
     400: "Bad Request",
@@ -50,7 +52,9 @@ class HttpEndpoint:
     def __init__(self, pages: Mapping[str, MakePage]) -> None:
         self._pages = pages
         self._server: asyncio.Server | None = None
-        self._request_count = 0
+        self._connections: dict[asyncio.StreamWriter, None] = {}
+        """In the order of their arrival."""
+        self._making = asyncio.Semaphore(_PAGES_AT_ONCE)
 
     async def start(self, host: str, port: int) -> int:
         """Listens and returns the port; raises OSError."""
@@ -64,16 +68,17 @@ class HttpEndpoint:
             await self._server.wait_closed()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._connections) >= _CONNECTION_COUNT_MAX:
+            oldest = next(iter(self._connections))
+            del self._connections[oldest]
+            oldest.transport.abort()
+        self._connections[writer] = None
         try:
-            if self._request_count < _REQUEST_COUNT_MAX:
-                self._request_count += 1
-                try:
-                    await asyncio.wait_for(self._exchange(reader, writer), _REQUEST_SECONDS)
-                finally:
-                    self._request_count -= 1
+            await asyncio.wait_for(self._exchange(reader, writer), _REQUEST_SECONDS)
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             logger.debug("a request for monitoring failed")
         finally:
+            self._connections.pop(writer, None)
             writer.transport.abort() if writer.transport.get_write_buffer_size() else writer.close()
 
     async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -100,7 +105,8 @@ class HttpEndpoint:
         if make is None:
             return Page(404, f"known paths: {', '.join(self._pages)}\n")
         try:
-            return await make()
+            async with self._making:
+                return await make()
         except Exception:
             logger.exception("a monitoring page failed", extra={"path": path})
             return Page(503, "internal error; the log has the cause\n")

@@ -80,6 +80,9 @@ async def _run(
     # Before clients connect: their first requests would wait for it.
     await broker.blocking.run(batch_scan.warm)
     await server.start()
+    address = next(iter(broker.endpoints.values()))
+    for directory in store.directories:
+        directory.describe_owner("varve serve", f"{address.host}:{address.port}")
     securities.warn_if_no_users(broker.credentials)
     try:
         http = await _start_http(endpoint, config)

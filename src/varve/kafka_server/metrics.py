@@ -1,15 +1,15 @@
 """Metrics of the server.
 
-Invariant  the event loop counts in plain numbers that only rise; a collection adds what has come
-           since the last one to the table, so that no increment is lost.
-Threads    counted in the event loop's thread, collected in any; `_lock` guards collections.
+Invariant  the event loop counts in plain numbers that only rise; a collection raises the counters
+           of the table to them, so that no increment is lost.
+Threads    counted in the event loop's thread, collected in any.
 """
 
 import sys
-import threading
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from varve.foundation.metrics import MetricTable, counter, declared_metrics, gauge
@@ -108,17 +108,15 @@ class ApiTotals:
     seconds: float = 0.0
 
 
-class ServerMetrics:
+class ServerMetrics(MetricTable):
     """The figures of one server; a collector for a registry."""
 
     def __init__(self, request_memory: MemoryBudget, response_memory: MemoryBudget) -> None:
-        self.table = MetricTable(declared_metrics(sys.modules[__name__]))
+        super().__init__(declared_metrics(sys.modules[__name__]))
         self._request_memory = request_memory
         self._response_memory = response_memory
         self._lags: deque[float] = deque(maxlen=_LAG_COUNT_MAX)
         self._totals: dict[ApiKey, ApiTotals] = {}
-        self._lock = threading.Lock()
-        self._collected: dict[ApiKey, ApiTotals] = {}  # guarded by _lock
 
     def count(
         self, api_key: ApiKey, *, request_bytes: int, response_bytes: int, seconds: float
@@ -138,20 +136,17 @@ class ServerMetrics:
 
     def collect(self) -> "Iterator[Family]":
         """Called by prometheus_client."""
-        with self._lock:
-            for key, totals in list(self._totals.items()):
-                self._add_new_locked(key, replace(totals))
-            lags = [self._lags.popleft() for _ in range(len(self._lags))]
-        self.table.set(QUEUED_REQUEST_BYTES, self._request_memory.used)
-        self.table.set(QUEUED_RESPONSE_BYTES, self._response_memory.used)
-        self.table.set(EVENT_LOOP_LAG, max(lags, default=0.0))
-        return self.table.collect()
-
-    def _add_new_locked(self, key: ApiKey, now: ApiTotals) -> None:
-        before = self._collected.get(key, ApiTotals())
-        self._collected[key] = now
-        api = key.name.lower()
-        self.table.add(REQUESTS, now.requests - before.requests, api)
-        self.table.add(REQUEST_BYTES, now.request_bytes - before.request_bytes, api)
-        self.table.add(RESPONSE_BYTES, now.response_bytes - before.response_bytes, api)
-        self.table.add(REQUEST_SECONDS, now.seconds - before.seconds, api)
+        for key, totals in list(self._totals.items()):
+            api = key.name.lower()
+            self.raise_to(REQUESTS, totals.requests, api)
+            self.raise_to(REQUEST_BYTES, totals.request_bytes, api)
+            self.raise_to(RESPONSE_BYTES, totals.response_bytes, api)
+            self.raise_to(REQUEST_SECONDS, totals.seconds, api)
+        lags = []
+        with suppress(IndexError):  # another collection may take the last one
+            while self._lags:
+                lags.append(self._lags.popleft())
+        self.set(QUEUED_REQUEST_BYTES, self._request_memory.used)
+        self.set(QUEUED_RESPONSE_BYTES, self._response_memory.used)
+        self.set(EVENT_LOOP_LAG, max(lags, default=0.0))
+        return super().collect()

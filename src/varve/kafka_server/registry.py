@@ -109,7 +109,6 @@ class ConnectionRegistry:
 
     def admit(self, host: str) -> bool:
         """Counts a new connection unless there are too many; `dismiss` ends it."""
-        table = self._metrics.table
         if self.admitted_count >= self._count_max:
             reason = "max_connections"
         elif self._count_by_host[host] >= self._settings.max_connections_per_ip:
@@ -117,9 +116,9 @@ class ConnectionRegistry:
         else:
             self.admitted_count += 1
             self._count_by_host[host] += 1
-            table.add(ACCEPTED_CONNECTIONS, 1)
+            self._metrics.add(ACCEPTED_CONNECTIONS, 1)
             return True
-        table.add(CLOSED_CONNECTIONS, 1, reason)
+        self._metrics.add(CLOSED_CONNECTIONS, 1, reason)
         logger.warning("too many connections", extra={"client": host, "limit": reason})
         return False
 
@@ -133,12 +132,12 @@ class ConnectionRegistry:
         """The id of an admitted connection whose TLS handshake is complete."""
         id = next(self._ids)
         self.connections[id] = connection
-        self._metrics.table.set(CONNECTIONS, len(self.connections))
+        self._metrics.set(CONNECTIONS, len(self.connections))
         return id
 
     def remove(self, connection: "Connection") -> None:
         del self.connections[connection.context.id]
-        self._metrics.table.set(CONNECTIONS, len(self.connections))
+        self._metrics.set(CONNECTIONS, len(self.connections))
         self.dismiss(connection.host)
         self._broker.connection_closed(connection.context)
 

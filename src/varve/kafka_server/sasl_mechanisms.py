@@ -6,6 +6,8 @@ that Kafka's own `server.properties` has for a listener, with the passwords in c
 Invariant  SCRAM does not reveal whether a user exists: an unknown user goes through the same steps,
            with a salt that stays the same, and gets the same error. No password is kept in clear;
            with PLAIN, too, an unknown user takes as long as a known one.
+           Logins do not crowd each other out: a password that was right before is not hashed again,
+           and the others take turns by the address of their client.
 Threads    the event loop's alone; passwords that are slow to hash are hashed in the blocking pool,
            a few at a time.
 """
@@ -15,7 +17,9 @@ import base64
 import hashlib
 import hmac
 import re
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from secrets import token_bytes
 from typing import Final, Protocol
@@ -74,6 +78,8 @@ class PlainUsers:
         self._unused = _Hash(_SCRYPT_COST, entropy(_SALT_BYTES), entropy(_KEY_BYTES))
         self._secret = entropy(_KEY_BYTES)
         self._digests = {name: self._digest(text) for name, text in (passwords or {}).items()}
+        self._verified = dict(self._digests)
+        """Digests of passwords that were right, by user: a digest is quicker than the hash."""
 
     def __len__(self) -> int:
         return len(self._hashes.keys() | self._digests.keys())
@@ -89,7 +95,14 @@ class PlainUsers:
         )
         # An unknown user is compared with an unused hash, so that it takes the same time.
         by_hash = self.is_slow and self._hashes.get(user, self._unused).is_of(password)
+        if by_hash:
+            self._verified[user] = self._digest(password)
         return by_digest or by_hash
+
+    def was_verified(self, user: str, password: str) -> bool:
+        """Whether the password is in clear or was found right before; takes no time."""
+        verified = self._verified.get(user, self._secret)
+        return hmac.compare_digest(verified, self._digest(password))
 
     def _digest(self, password: str) -> bytes:
         return hmac.digest(self._secret, password.encode(), "sha256")
@@ -194,14 +207,56 @@ class SaslExchange(Protocol):
         ...
 
 
+class LoginQueue:
+    """Logins that wait for their turn: some at a time, then one for each client address in turn."""
+
+    def __init__(self, at_once: int) -> None:
+        self._free = at_once
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
+
+    @asynccontextmanager
+    async def turn(self, host: str) -> AsyncIterator[None]:
+        if self._free:
+            self._free -= 1
+        else:
+            await self._wait(host)
+        try:
+            yield
+        finally:
+            self._pass_on()
+
+    async def _wait(self, host: str) -> None:
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(host, deque()).append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self._pass_on()
+            raise
+
+    def _pass_on(self) -> None:
+        while self._waiting:
+            host = next(iter(self._waiting))
+            turns = self._waiting.pop(host)
+            turn = turns.popleft()
+            if turns:
+                self._waiting[host] = turns  # behind the other addresses
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._free += 1
+
+
 class PlainExchange:
-    """PLAIN; `hashing` bounds how many passwords are hashed at a time."""
+    """PLAIN; `queue` bounds how many passwords are hashed at a time."""
 
     failure_token: bytes | None = None
 
-    def __init__(self, broker: Broker, users: PlainUsers, hashing: asyncio.Semaphore) -> None:
+    def __init__(self, broker: Broker, users: PlainUsers, queue: LoginQueue, host: str) -> None:
         self._broker = broker
-        self._hashing = hashing
+        self._queue = queue
+        self._host = host
         self._users = users
         self.user = ""
         self.is_done = False
@@ -215,9 +270,11 @@ class PlainExchange:
         return b""
 
     async def _verify_password(self, password: str) -> bool:
+        if self._users.was_verified(self.user, password):
+            return True
         if not self._users.is_slow:
             return self._users.verify_password(self.user, password)
-        async with self._hashing:
+        async with self._queue.turn(self._host):
             return await self._broker.blocking.run(self._users.verify_password, self.user, password)
 
 

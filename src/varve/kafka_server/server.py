@@ -181,7 +181,7 @@ class Server:
         except OSError as error:
             self.registry.dismiss(host)
             client.close()
-            self.metrics.table.add(CLOSED_CONNECTIONS, 1, "handshake")
+            self.metrics.add(CLOSED_CONNECTIONS, 1, "handshake")
             logger.info("a handshake failed", extra={"client": host, "error": str(error)})
 
     def _set_options(self, client: socket.socket) -> None:

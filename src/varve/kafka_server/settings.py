@@ -303,7 +303,8 @@ class TlsSettings:
     )
     client_auth: str = setting(
         "none",
-        "Whether clients must present a certificate, may, or are not asked for one.",
+        "Whether clients must present a certificate, may, or are not asked for one. On SASL_SSL "
+        "listeners it counts only as listener.name.NAME.ssl.client.auth.",
         choices=("none", "requested", "required"),
     )
     enabled_protocols: tuple[str, ...] = setting(
@@ -319,13 +320,19 @@ class TlsSettings:
     def __post_init__(self) -> None:
         check_settings(self)
 
-    def for_listener(self, overrides: Mapping[str, str], listener: str) -> "TlsSettings":
+    def for_listener(
+        self, overrides: Mapping[str, str], listener: str, *, has_sasl: bool
+    ) -> "TlsSettings":
         """These settings with the overrides of one listener."""
         own = {name: value for name, value in overrides.items() if name in _TLS_NAMES}
+        if has_sasl:
+            # KIP-684: clients that authenticate by SASL need no certificate as well.
+            own.setdefault(CLIENT_AUTH, "none")
         return parse_settings(TlsSettings, own, f"listener {listener}", base=self)
 
 
 _PREFIX: Final = "listener.name."
+CLIENT_AUTH: Final = "ssl.client.auth"
 JAAS: Final = "sasl.jaas.config"
 ENABLED_MECHANISMS: Final = "sasl.enabled.mechanisms"
 MAX_REAUTH: Final = "connections.max.reauth.ms"

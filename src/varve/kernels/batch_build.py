@@ -2,7 +2,7 @@
 
 Layout     a column of cells is three arrays: bytes, the start of each cell, its size (-1 is null).
            Headers are cells too, each with the encoded headers of one record, and a column of
-           their counts; `encode_headers` builds such cells. docs/formats/record-batch.md
+           their counts; `encode_headers` builds such cells. docs/reference/formats/record-batch.md
            A column may be an empty array: keys and values are then null, the headers of every
            record none, and the offset deltas 0, 1, 2 and so on.
 Invariant  no cell is read and no byte written outside its array, whatever starts and sizes say.

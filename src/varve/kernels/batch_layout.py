@@ -4,7 +4,7 @@ Kernels and Python code use the same names: numba compiles constants and `IntEnu
 machine code. Inside a kernel an `IntEnum` member can be used as an index; a status is returned as
 `ScanStatus.END.value`, which is a plain int.
 
-Layout     message format 2 (magic 2); big-endian. docs/formats/record-batch.md
+Layout     message format 2 (magic 2); big-endian. docs/reference/formats/record-batch.md
 """
 
 from enum import IntEnum

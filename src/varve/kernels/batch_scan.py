@@ -1,6 +1,6 @@
 """Scans, inspects, cuts and indexes the record batches in a byte buffer.
 
-Layout     docs/formats/record-batch.md
+Layout     docs/reference/formats/record-batch.md
 Invariant  nothing outside [start, end) is read; only whole batches are listed, and none after the
            first corrupt one. Only magic 2 is read.
 """

@@ -3,7 +3,7 @@
 x86-64 and ARMv8 have an instruction that folds eight bytes into the checksum. It takes three
 cycles, but one can start each cycle, so three adjacent blocks are folded in parallel and their
 checksums combined by a table. Other CPUs fold eight bytes by eight table look-ups.
-docs/decisions/0004-crc32c-in-a-kernel.md
+docs/explanation/decisions/0004-crc32c-in-a-kernel.md
 """
 
 from collections.abc import Callable

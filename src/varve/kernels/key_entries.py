@@ -1,4 +1,6 @@
-"""Scans records for their keys and writes the entries of a key index. docs/formats/keys.md
+"""Scans records for their keys and writes the entries of a key index.
+
+docs/reference/formats/keys.md
 
 Layout     an entry is four words of 64 bits: hash_high, hash_low, offset | record << 32,
            size | flags << 32. The offset counts from the segment's base offset, the record from

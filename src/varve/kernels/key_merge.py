@@ -1,8 +1,8 @@
 """Finds the latest record of each key over the key entries of many segments.
 
-The entries of a segment are sorted by hash (docs/formats/keys.md). The merge walks narrow ranges of
-hashes; in each it enters the entries of all segments, newest first, into a hash table that fits the
-CPU's cache: the first entry of a hash is the latest, all others are superseded.
+The entries of a segment are sorted by hash (docs/reference/formats/keys.md). The merge walks narrow
+ranges of hashes; in each it enters the entries of all segments, newest first, into a hash table
+that fits the CPU's cache: the first entry of a hash is the latest, all others are superseded.
 
 Invariant  entries are compared by all 128 bits of their hash. Bits are set only for records that
            the segments have; nothing outside the bitmaps is written.

@@ -1,4 +1,4 @@
-"""Sorts key entries by their hash and keeps the latest of each. docs/formats/keys.md
+"""Sorts key entries by their hash and keeps the latest of each. docs/reference/formats/keys.md
 
 Hashes are uniform, so their top bits distribute the entries over buckets that fit the CPU's cache,
 and the bits below over cells of a few entries, which are sorted by insertion. A cell that crafted

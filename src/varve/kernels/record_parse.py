@@ -1,4 +1,6 @@
-"""Parses the records of one batch into a table, or into a summary. docs/formats/record-batch.md
+"""Parses the records of one batch into a table, or into a summary.
+
+docs/reference/formats/record-batch.md
 
 The records are in payload[start:end]: the bytes of the batch after its header, decompressed if
 need be.

@@ -87,7 +87,7 @@ class DirectoryObjectStore:
         try:
             if set(os.listdir(self._root)) - {_LOST_AND_FOUND}:
                 return
-            cause = f"the directory {self._root} is there, but empty"
+            cause = f"the directory {self._root} exists, but is empty"
         except FileNotFoundError:
             cause = f"the directory {self._root} is missing"
         except OSError:
@@ -98,7 +98,7 @@ class DirectoryObjectStore:
             operation=operation,
             key=key,
             cause=cause,
-            remedy="mount or put it back; nothing is created in its place",
+            remedy="mount or restore it; varve does not create an empty one",
         )
 
     # Writing
@@ -345,7 +345,7 @@ _DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _DENIED: Final = frozenset({errno.EACCES, errno.EROFS})
 _NO_LINKS: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EXDEV})
 _WRITES: Final = frozenset({"put", "put parts", "create"})
-_RIGHTS: Final = "mount it for writing, and give this user the right to read and write below it"
+_RIGHTS: Final = "mount it for writing, and grant this user read and write permission below it"
 
 
 def _classify_error(error: OSError, operation: str) -> tuple[type[StoreError], str]:

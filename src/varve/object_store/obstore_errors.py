@@ -60,14 +60,14 @@ _CREDENTIALS: Final[_Verdict] = (
     "delete here",
 )
 _REGION: Final[_Verdict] = (StoreDenied, "set `region` to the bucket's own")
-_CLOCK: Final[_Verdict] = (StoreDenied, "set this machine's clock")
+_CLOCK: Final[_Verdict] = (StoreDenied, "correct the clock of this machine")
 _TOKEN: Final[_Verdict] = (StoreDenied, "renew the session token")
-_NO_BUCKET: Final[_Verdict] = (BucketNotFound, "create the bucket or mend the URL")
+_NO_BUCKET: Final[_Verdict] = (BucketNotFound, "create the bucket or correct the URL")
 _FULL: Final[_Verdict] = (
     StoreUnavailable,
     "the store has no room left: raise its quota or add space",
 )
-_THROTTLED: Final[_Verdict] = (StoreThrottled, "fewer requests at a time, or a higher quota")
+_THROTTLED: Final[_Verdict] = (StoreThrottled, "send fewer requests at a time, or raise the quota")
 
 _VERDICTS: Final[dict[str, _Verdict]] = {
     "NoSuchUpload": (StoreUnavailable, "the upload was ended by someone else: try again"),
@@ -176,7 +176,7 @@ def configured(store: str) -> Iterator[None]:
         cause = _shorten(_QUOTED.sub('"..."', _hide_secrets(text)))
         remedy = next(
             (remedy for part, remedy in _SETTING_REMEDIES.items() if part in text),
-            "mend the store's settings, or the variables of the environment that stand for them",
+            "correct the settings of the store, or the environment variables that set them",
         )
         raise InvalidSetting(f"{store}: open failed: {cause}; {remedy}") from None
 
@@ -212,7 +212,7 @@ def _classify(error: Exception, text: str, operation: str) -> _Verdict:
         return _classify_missing_credentials(status)
     if isinstance(error, AlreadyExistsError):
         if status == 409 and code not in _EXISTS:
-            return StoreUnavailable, "another write was under way: try again"
+            return StoreUnavailable, "another write was in progress: try again"
         return ObjectExists, ""
     if operation == "put parts" and "performing DELETE" in text and code == "AccessDenied":
         return _ABORTED_UPLOAD
@@ -236,7 +236,8 @@ def _classify_by_status(
     error: Exception, text: str, operation: str, *, status: int, code: str
 ) -> _Verdict:
     if status == 501 or isinstance(error, NotSupportedError | NotImplementedError):
-        return StoreUnsupported, "the store does not do this: choose another, or its newer version"
+        return StoreUnsupported, "the store does not support this request: use another store, or "
+        "a newer version of it"
     if isinstance(error, ValueError):
         return InvalidRequest, ""
     if status == 429 or code in _THROTTLING:

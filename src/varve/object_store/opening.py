@@ -200,7 +200,8 @@ def _get_opener(scheme: str) -> Opener:
         # The URL itself is not shown: a mistaken one may hold a secret.
         raise InvalidRequest(
             f"the URL of an object store begins with one of {schemes}, this one with {scheme!r}; "
-            "a directory is written file:/path; others come by `register` or by a package with "
+            "a directory is written file:/path; others are added with `register` or by a package "
+            "with "
             f"entry points of group {ENTRY_POINTS}"
         )
     return opener

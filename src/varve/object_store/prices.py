@@ -1,7 +1,7 @@
 """Prices of object stores: list prices with date and source, which callers may replace.
 
 Discounts, free allowances, volume tiers and taxes are not included. All three charge no deletes.
-docs/object-stores.md describes how each table was compared with its source.
+docs/reference/object-stores.md describes how each table was compared with its source.
 """
 
 from collections.abc import Mapping

@@ -144,7 +144,7 @@ def find_key_fault(key: str) -> str | None:
         if name in ("", ".", ".."):
             return f"has the name {name!r} in it" if name else "begins, ends or doubles with '/'"
         if not _NAME.fullmatch(name):
-            return f"has a character in {name!r} that not every store takes"
+            return f"has a character in {name!r} that not every store allows"
         if len(name) > _NAME_BYTES_MAX:
             return f"has a name of {len(name)} characters, more than {_NAME_BYTES_MAX}"
         if name.startswith(RESERVED):

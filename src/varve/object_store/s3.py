@@ -50,8 +50,8 @@ class S3Settings(HttpStoreSettings):
     bulk_delete: bool = setting(True, "Delete up to 1000 objects by one request.")
     conditional_put_check: bool = setting(
         True,
-        "See at open whether a server other than Amazon's honours If-None-Match; "
-        "readers without the right to write switch it off.",
+        "Check at open that a server other than Amazon's honours If-None-Match; turn it off for "
+        "readers without write permission.",
     )
     encryption: str = setting(
         "bucket",
@@ -121,7 +121,7 @@ class S3ObjectStore(CloudObjectStore[S3Settings]):
             key="",
             cause="the server ignores `If-None-Match: *` on PutObject: it created an object twice",
             remedy="two writers would overwrite each other's commits; use a server that honours "
-            "it (docs/object-stores.md names some)",
+            "it (docs/reference/object-stores.md names some)",
         )
 
 

@@ -1,6 +1,6 @@
 """Reads a batch: header, checksum, records as columns or as objects.
 
-Layout     docs/formats/record-batch.md
+Layout     docs/reference/formats/record-batch.md
 Invariant  records are returned only if they use every byte of the records area.
 Threads    immutable; a batch refers to its buffer, which must not change either.
 """

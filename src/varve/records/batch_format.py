@@ -1,7 +1,7 @@
 """The header of a batch: its fields, attributes and sequences.
 
 Layout     message format 2; the offsets of the fields are declared in `kernels.batch_layout`.
-           docs/formats/record-batch.md
+           docs/reference/formats/record-batch.md
 """
 
 import struct

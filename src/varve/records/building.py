@@ -1,7 +1,7 @@
 """Builds batches from records or from columns.
 
 Layout     61 bytes of header, then the records or their compressed form.
-           docs/formats/record-batch.md
+           docs/reference/formats/record-batch.md
 Invariant  a built batch can be read back; one invalid record rejects the whole batch.
 """
 

@@ -2,7 +2,7 @@
 
 Layout     gzip: one member; snappy: the block stream of xerial's snappy-java, which has 16 bytes of
            header, then blocks of 32 KiB, each behind its length (int32), or a single raw block
-           without the header; lz4, zstd: one frame. docs/formats/record-batch.md
+           without the header; lz4, zstd: one frame. docs/reference/formats/record-batch.md
 Invariant  decompression never gives out more than its limit, whatever sizes the bytes declare,
            allocates no more than its input could expand to, and accepts a payload only if its one
            stream ends where the payload ends.
@@ -24,6 +24,11 @@ from varve.kernels.compressed_frames import ZstdStatus, zstd_extent
 from varve.records.batch_format import Buffer, Codec
 
 Bytes = npt.NDArray[np.uint8]
+
+
+class ContentTooLarge(Corrupt):
+    """The content of a compressed payload exceeds the limit of its reader."""
+
 
 STREAM_MAGIC = b"\x82SNAPPY\x00"
 STREAM_HEADER = STREAM_MAGIC + struct.pack(">ii", 1, 1)
@@ -50,7 +55,7 @@ def decode_snappy_stream(data: Buffer, *, where: str, limit_bytes: int) -> Bytes
     sizes = [_declared_size(block, where) for block in blocks]
     total = sum(sizes)
     if total > limit_bytes:
-        raise Corrupt(
+        raise ContentTooLarge(
             f"{where}: snappy payload of {len(view)} bytes declares {total} bytes of content,"
             f" the limit is {limit_bytes}"
         )
@@ -215,7 +220,7 @@ def _check_level(codec: Codec, level: int | None) -> None:
 
 def _check_size(size: int, where: str, limit_bytes: int) -> None:
     if size > limit_bytes:
-        raise Corrupt(f"{where}: content of {size} bytes, the limit is {limit_bytes}")
+        raise ContentTooLarge(f"{where}: content of {size} bytes, the limit is {limit_bytes}")
 
 
 # cramjam joins any number of gzip members; zlib reports where the first ends, and stops at a limit.
@@ -226,7 +231,7 @@ def _gunzip(data: Buffer, where: str, limit_bytes: int) -> Bytes:
     except zlib.error as error:
         raise Corrupt(f"{where}: gzip payload of {len(data)} bytes is broken: {error}") from error
     if len(content) > limit_bytes:
-        raise Corrupt(
+        raise ContentTooLarge(
             f"{where}: gzip payload of {len(data)} bytes exceeds the limit of {limit_bytes} bytes"
         )
     if not stream.eof:
@@ -271,7 +276,7 @@ def _unlz4(data: Buffer, where: str, limit_bytes: int) -> Bytes:
     except RuntimeError as error:
         raise Corrupt(f"{where}: lz4 payload of {len(data)} bytes is broken: {error}") from error
     if len(content) > limit_bytes:
-        raise Corrupt(
+        raise ContentTooLarge(
             f"{where}: lz4 payload of {len(data)} bytes exceeds the limit of {limit_bytes} bytes"
         )
     if not stream.eof or stream.unused_data:
@@ -310,7 +315,8 @@ def _unzstd(data: Buffer, where: str, limit_bytes: int) -> Bytes:
         room = max(min(bound, limit_bytes), 1)
         content = _ZSTD.decompressor.decompress(data, max_output_size=room)
     except zstandard.ZstdError as error:
-        raise Corrupt(
+        kind = ContentTooLarge if bound > limit_bytes else Corrupt
+        raise kind(
             f"{where}: zstd payload of {len(data)} bytes is broken, or exceeds the limit of"
             f" {limit_bytes} bytes: {error}"
         ) from error

@@ -1,7 +1,7 @@
 """Control records: the markers that end transactions.
 
 Layout     key: version and type (int16 each); value of a marker: version (int16), coordinator epoch
-           (int32). docs/formats/record-batch.md
+           (int32). docs/reference/formats/record-batch.md
 """
 
 import struct

@@ -4,7 +4,7 @@ A `Database` is an ordered map from bytes to bytes, written in batches; each seg
 `RocksDatabases` opens them; `varve.testing` has databases in memory.
 
 Layout     RocksDB's own files; raw bytes, no compression, universal compaction, no write-ahead
-           log: the changelog is the log. docs/formats/window-store.md
+           log: the changelog is the log. docs/reference/formats/window-store.md
 Invariant  keys order by unsigned bytes; a scan shows the state of its first step, whatever is
            written meanwhile. Block cache, filters, indexes and write buffers of all databases of
            one engine share one budget; writes exceed it only while a flush is running.

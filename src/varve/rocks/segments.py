@@ -1,7 +1,7 @@
 """The time segments of one store: opens, creates and drops their databases.
 
 Layout     the store's directory holds one directory per segment, a lock file, and the store's own
-           small files. docs/formats/window-store.md
+           small files. docs/reference/formats/window-store.md
 Invariant  after a cleanup no registered segment ends before stream time minus retention;
            a segment is registered only while its database is open.
 Crash      a segment is renamed before it is deleted, so a partly deleted one is never opened; the

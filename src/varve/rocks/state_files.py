@@ -1,7 +1,7 @@
 """The metadata and checkpoint files of a store: its settings, and its durable state.
 
 Layout     `meta.json` and `checkpoint.json`, one JSON object each; the checkpoint has a CRC-32 of
-           its other fields. docs/formats/window-store.md
+           its other fields. docs/reference/formats/window-store.md
 Invariant  `meta.json` is written before the first segment; a directory with segments and without
            it belongs to another program. A checkpoint is written after every segment was flushed,
            so everything it covers is on disk.

@@ -23,7 +23,7 @@ from varve.shapes.offset import ShapeOffset
 from varve.shapes.shape import Shape, flush_shapes
 
 if TYPE_CHECKING:
-    from varve.shapes.context import EngineContext
+    from varve.shapes.engine import ShapeEngine
     from varve.shapes.topic import ShapeTopic
 
 _MANY_SHAPES: Final = 32
@@ -55,8 +55,8 @@ class _Mark(NamedTuple):
 class TopicCheckpoint:
     """The checkpoint of one topic."""
 
-    def __init__(self, context: "EngineContext", topic: "ShapeTopic") -> None:
-        self._context = context
+    def __init__(self, engine: "ShapeEngine", topic: "ShapeTopic") -> None:
+        self._engine = engine
         self._topic = topic
         self.running = threading.Lock()
         self._written = threading.Condition(topic.lock)
@@ -87,17 +87,17 @@ class TopicCheckpoint:
         if feed is None:
             return
         with self._topic.lock:
-            position, now_ms = feed.position, self._context.clock.now_ms()
+            position, now_ms = feed.position, self._engine.clock.now_ms()
             passed_ms = now_ms - self._marked_ms
             is_idle = position == self._marked and 0 <= passed_ms < _IDLE_MS
             if self._due is not None or is_idle:
                 return
-            if not is_forced and 0 <= passed_ms < self._context.settings.checkpoint_ms:
+            if not is_forced and 0 <= passed_ms < self._engine.settings.checkpoint_ms:
                 return
             self._due = _Mark(feed.mark(), self._dirty)
             self._dirty = set()
             self._marked, self._marked_ms = position, now_ms
-        self._context.workers.wake_checkpoint()
+        self._engine.workers.wake_checkpoint()
 
     def run(self, *, waits: bool = False) -> bool:
         """Makes shapes durable and then the table, up to the mark; False if it was not written.
@@ -114,7 +114,7 @@ class TopicCheckpoint:
         finally:
             self.running.release()
         if is_written:
-            self._context.metrics.add(CHECKPOINTS, 1)
+            self._engine.metrics.add(CHECKPOINTS, 1)
         return is_written
 
     def run_now(self) -> None:
@@ -126,7 +126,7 @@ class TopicCheckpoint:
     def _write(self, feed: TopicFeed, due: _Mark) -> bool:
         self._flush(list(due.dirty))
         try:
-            removal = self._context.removal
+            removal = self._engine.removal
             if not removal.wait_until_durable(self._topic.topic, _DROPS_WAIT_MS):
                 return False
         except Unavailable as error:
@@ -152,7 +152,7 @@ class TopicCheckpoint:
         """Flushes few shapes in parallel, many in groups with few syncs; drops those that fail."""
         if len(shapes) < _MANY_SHAPES:
             groups: list[Sequence[Shape]] = [[shape] for shape in shapes]
-            results = list(self._context.flush_pool.map(flush_shapes, groups))
+            results = list(self._engine.flush_pool.map(flush_shapes, groups))
         else:
             results = [
                 flush_shapes(shapes[start : start + _FLUSHED_TOGETHER])
@@ -161,11 +161,11 @@ class TopicCheckpoint:
         failures: dict[Shape, StoreError] = {}
         for failed in results:
             failures.update(failed)
-        self._context.removal.drop_failed(failures)
+        self._engine.removal.drop_failed(failures)
 
     def _record_failure(self, error: Exception) -> int:
         """Returns for how many milliseconds checkpoints have been failing."""
-        now_ms = self._context.clock.now_ms()
+        now_ms = self._engine.clock.now_ms()
         since_ms = now_ms if self._failing is None else self._failing.since_ms
         self._failing = _Failing(since_ms, error)
         return now_ms - since_ms
@@ -173,7 +173,7 @@ class TopicCheckpoint:
     @property
     def is_behind(self) -> bool:
         """Whether reading pauses because too many rows or bytes wait for a checkpoint."""
-        feed, settings = self._topic.find_feed(), self._context.settings
+        feed, settings = self._topic.find_feed(), self._engine.settings
         return feed is not None and (
             feed.unflushed_rows >= settings.unflushed_rows_max
             or feed.unflushed_bytes >= settings.unflushed_bytes_max

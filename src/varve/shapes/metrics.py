@@ -5,19 +5,19 @@ Threads    any; collecting waits for no turn of a feed.
 """
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from varve.foundation.errors import Closed
-from varve.foundation.metrics import Metric, MetricTable, counter, declared_metrics, gauge
+from varve.foundation.metrics import MetricTable, counter, declared_metrics, gauge
 from varve.shapes.feed.changes import FeedCounts
 
 if TYPE_CHECKING:
     from prometheus_client import Metric as Family
 
+    from varve.shapes.engine import ShapeEngine
     from varve.shapes.topic import ShapeTopic
-    from varve.shapes.topics import TopicMap
 
 _TOPIC: Final = ("topic",)
 RESULTS: Final = ("changes", "unchanged", "nothing", "skipped")
@@ -116,24 +116,6 @@ class TopicHealth:
     error: str
 
 
-@dataclass(frozen=True, slots=True)
-class EngineHealth:
-    """`status` is active, starting (a topic is still being opened) or waiting (one fails)."""
-
-    status: str
-    topics: list[TopicHealth]
-
-
-def engine_health(topics: Sequence[TopicHealth]) -> EngineHealth:
-    """The state of all topics: one that fails weighs more than one being opened."""
-    status = "active"
-    if any(topic.error for topic in topics):
-        status = "waiting"
-    elif not all(topic.is_ready for topic in topics):
-        status = "starting"
-    return EngineHealth(status, list(topics))
-
-
 class _FeedGauges(NamedTuple):
     """The gauges of an open feed."""
 
@@ -166,31 +148,24 @@ class FeedCounters:
         self._added = replace(counts)
 
 
-class EngineMetrics:
+class EngineMetrics(MetricTable):
     """A collector for a registry of prometheus_client."""
 
-    def __init__(self) -> None:
-        self.table = MetricTable(declared_metrics(sys.modules[__name__]))
-        self.topics: TopicMap | None = None
-        """The topics of the engine, once it was opened."""
+    def __init__(self, engine: "ShapeEngine") -> None:
+        super().__init__(declared_metrics(sys.modules[__name__]))
+        self._engine = engine
 
     def collect(self) -> "Iterator[Family]":
-        if self.topics is not None:
-            self._update(self.topics.all())
-        return self.table.collect()
-
-    def _update(self, topics: "Sequence[ShapeTopic]") -> None:
-        """Sets the gauges of topics to their present values."""
+        """Sets the gauges of topics to their present values first."""
+        topics = self._engine.topics.all()
         feeds = {
             topic.topic: gauges for topic in topics if (gauges := _find_gauges(topic)) is not None
         }
-        self._replace(SHAPES, {topic.topic: topic.shape_count for topic in topics})
-        self._replace(READY, {topic.topic: int(topic.topic in feeds) for topic in topics})
-        self._replace(LAG, {name: feed.lag for name, feed in feeds.items()})
-        self._replace(UNFLUSHED_ROWS, {name: feed.unflushed_rows for name, feed in feeds.items()})
-
-    def _replace(self, metric: Metric, values: Mapping[str, int]) -> None:
-        self.table.replace(metric, {(name,): float(value) for name, value in values.items()})
+        self.replace(SHAPES, {(topic.topic,): topic.shape_count for topic in topics})
+        self.replace(READY, {(topic.topic,): topic.topic in feeds for topic in topics})
+        self.replace(LAG, {(name,): feed.lag for name, feed in feeds.items()})
+        self.replace(UNFLUSHED_ROWS, {(name,): feed.unflushed_rows for name, feed in feeds.items()})
+        return super().collect()
 
 
 def _find_gauges(topic: "ShapeTopic") -> _FeedGauges | None:

@@ -52,16 +52,18 @@ def open_engine(
     compaction: CompactionSettings | None,
 ) -> Iterator[ShapeEngine]:
     """An engine over feeds, which are closed with it."""
-    engine = ShapeEngine(
-        root,
-        feeds.make,
-        fs=RealFileSystem(),
-        clock=SystemClock(),
-        random=Random(),
-        settings=settings,
-        compaction=compaction,
-    )
-    with closing(feeds), engine.open():
+    with (
+        closing(feeds),
+        ShapeEngine.open(
+            root,
+            feeds.make,
+            fs=RealFileSystem(),
+            clock=SystemClock(),
+            random=Random(),
+            settings=settings,
+            compaction=compaction,
+        ) as engine,
+    ):
         try:
             yield engine
         finally:

@@ -2,7 +2,8 @@
 
 Layout     registry.sqlite in the data directory, write-ahead log. `shapes`: handle, comparable
            definition, where its snapshot ends in the topic (NULL until it is complete), time of
-           creation; `facts`: the highest stamp that a handle has carried. docs/shapes.md
+           creation; `facts`: the highest stamp that a handle has carried.
+           docs/how-to/serve-shapes.md
 Invariant  a handle is used once: stamps only increase, also after a restart or when the clock is
            set back. Handle and definition are both unique. If two rows parse to one definition, as
            after an upgrade, the older one stays.

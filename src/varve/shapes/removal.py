@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Final
 
 from varve.disk import FileSystem
 from varve.foundation.errors import Closed, Unavailable
-from varve.foundation.metrics import MetricTable
 from varve.shapes.metrics import DROPPED
 from varve.shapes.registry import ShapeRegistry
 from varve.shapes.shape import DropReason, Shape
@@ -31,7 +30,7 @@ from varve.shapes.storage.layout import (
 )
 
 if TYPE_CHECKING:
-    from varve.shapes.context import ShapeEvents
+    from varve.shapes.engine import ShapeEngine
 
 logger = logging.getLogger(__name__)
 
@@ -146,13 +145,10 @@ class Trash:
 class ShapeRemoval:
     """Drops the shapes of one engine."""
 
-    def __init__(
-        self, registry: ShapeRegistry, trash: Trash, events: "ShapeEvents", metrics: MetricTable
-    ) -> None:
-        self._registry = registry
-        self._trash = trash
-        self._events = events
-        self._metrics = metrics
+    def __init__(self, engine: "ShapeEngine") -> None:
+        self._engine = engine
+        self._registry = engine.registry
+        self._trash = engine.trash
         self._changed = threading.Condition()
         # Topics by handle, guarded by _changed.
         self._in_progress: dict[str, str] = {}
@@ -180,11 +176,11 @@ class ShapeRemoval:
                 # It failed at an unknown step: maintenance moves the remaining directories.
                 self._trash.retry_later(handles)
             self._finish(dropped, is_unregistered=is_unregistered)
-        self._metrics.add(DROPPED, len(dropped), reason)
+        self._engine.metrics.add(DROPPED, len(dropped), reason)
         logger.info(
             "shapes dropped", extra={"reason": str(reason), "handles": handles[:_LOGGED_MAX]}
         )
-        self._events.publish(handles)
+        self._engine.publish(handles)
 
     def drop_failed(self, errors: Mapping[Shape, BaseException]) -> None:
         """Drops shapes whose storage failed, except those that were dropped for another reason."""

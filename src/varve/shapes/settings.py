@@ -11,7 +11,7 @@ from varve.foundation.settings import check_settings, setting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings:
-    """Limits and times of the engine. docs/shapes.md"""
+    """Limits and times of the engine. docs/how-to/serve-shapes.md"""
 
     setting_prefix: ClassVar = "shapes."
     is_own: ClassVar = True
@@ -82,7 +82,10 @@ class EngineSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionSettings:
-    """Times, shares and sizes of the compaction of shapes. docs/formats/shape-compaction.md"""
+    """Times, shares and sizes of the compaction of shapes.
+
+    docs/reference/formats/shape-compaction.md
+    """
 
     setting_prefix: ClassVar = "shapes.compaction."
     is_own: ClassVar = True

@@ -22,7 +22,7 @@ from varve.shapes.storage.entry import ShapeEntry
 from varve.shapes.storage.shape_storage import ChunkEnd, ShapeStorage, flush_storages
 
 if TYPE_CHECKING:
-    from varve.shapes.context import EngineContext
+    from varve.shapes.engine import ShapeEngine
     from varve.shapes.topic import ShapeTopic
 
 logger = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ class Shape:
 
     def __init__(
         self,
-        context: "EngineContext",
+        engine: "ShapeEngine",
         topic: "ShapeTopic",
         handle: str,
         definition: Definition,
@@ -60,7 +60,7 @@ class Shape:
         start: ShapeOffset | None,
     ) -> None:
         """`start` is None for a new shape, which has no snapshot yet."""
-        self._context = context
+        self._engine = engine
         self.topic = topic
         self.handle = handle
         self.definition = definition
@@ -68,7 +68,7 @@ class Shape:
         self.created_ms = created_ms
         self.start = BEFORE_ALL if start is None else start
         """The snapshot holds the topic up to here."""
-        self.last_read = next(context.read_numbers) if start is None else 0
+        self.last_read = next(engine.read_numbers) if start is None else 0
         """The number of its latest read, or of its creation; 0 if both were in an earlier run."""
         self.drop_reason: DropReason | None = None
         self.is_snapshot_started = start is not None
@@ -131,7 +131,7 @@ class Shape:
 
     def read(self, start: ShapeOffset, end: ShapeOffset) -> Iterator[bytes]:
         """The messages in (start, end], in pieces joined by commas; raises NotFound if dropped."""
-        self.last_read = next(self._context.read_numbers)
+        self.last_read = next(self._engine.read_numbers)
         self._is_unread = False
         with self._reading():
             return self._checked(self.open().read(start, end))
@@ -156,8 +156,8 @@ class Shape:
             finally:
                 # A client that waited for the first rows has yet to read them.
                 if not self._is_unread:
-                    self._last_poll_ms = self._context.clock.now_ms()
-                self.last_read = next(self._context.read_numbers)
+                    self._last_poll_ms = self._engine.clock.now_ms()
+                self.last_read = next(self._engine.read_numbers)
 
     def is_evictable(self, now_ms: int) -> bool:
         """Whether no client uses it, or is expected: between two polls, or for its first read."""
@@ -178,7 +178,7 @@ class Shape:
         try:
             yield
         except Corrupt as error:
-            self._context.removal.drop_failed({self: error})
+            self._engine.removal.drop_failed({self: error})
             raise NotFound(f"shape {self.handle} is damaged and was dropped: {error}") from error
         except OSError as error:
             raise self._unreadable(error) from error
@@ -207,7 +207,7 @@ class Shape:
         except (NotFound, Corrupt) as error:
             if self.is_dropped:
                 raise
-            self._context.removal.drop_failed({self: error})
+            self._engine.removal.drop_failed({self: error})
             raise NotFound(f"shape {self.handle} cannot be opened and was dropped") from error
         except OSError as error:
             raise self._unreadable(error) from error
@@ -227,7 +227,7 @@ class Shape:
 
     def _open_checked(self) -> ShapeStorage:
         """Opens the files; raises Corrupt if they hold more than the topic had when it opened."""
-        storage = self._context.open_storage(self.handle)
+        storage = self._engine.open_storage(self.handle)
         try:
             self.topic.check_opened(self, storage.latest)
         except Corrupt:

@@ -25,7 +25,7 @@ from varve.shapes.storage.snapshot import SnapshotWriter
 from varve.shapes.topic import ShapeTopic
 
 if TYPE_CHECKING:
-    from varve.shapes.context import EngineContext
+    from varve.shapes.engine import ShapeEngine
 
 logger = logging.getLogger(__name__)
 
@@ -38,8 +38,8 @@ _SHOW_ROWS: Final = 4096
 class Snapshotter:
     """Writes the snapshots of the shapes of a topic that wait for one."""
 
-    def __init__(self, context: "EngineContext") -> None:
-        self._context = context
+    def __init__(self, engine: "ShapeEngine") -> None:
+        self._engine = engine
 
     def run(self, topic: ShapeTopic) -> int:
         """Writes the snapshots of all waiting shapes; returns the number written."""
@@ -79,29 +79,29 @@ class Snapshotter:
             except BaseException:
                 scan.abandon()
                 raise
-        context = self._context
-        finished = context.flush_pool.map(scan.finish, list(scan.writers))
+        engine = self._engine
+        finished = engine.flush_pool.map(scan.finish, list(scan.writers))
         done = [shape for shape in finished if shape is not None]
         if done:
-            context.registry.complete({shape.handle: shape.start for shape in done})
+            engine.registry.complete({shape.handle: shape.start for shape in done})
         for shape in done:
             shape.snapshot_complete()
-        context.metrics.add(SNAPSHOT_ROWS, scan.rows)
-        context.metrics.add(SNAPSHOTS, len(done))
+        engine.metrics.add(SNAPSHOT_ROWS, scan.rows)
+        engine.metrics.add(SNAPSHOTS, len(done))
         self.publish(done)
         return len(done)
 
     def _prepare(self, shape: Shape) -> bool:
         try:
             if not shape.is_open:
-                shape.adopt(self._context.create_storage(shape.handle))
+                shape.adopt(self._engine.create_storage(shape.handle))
         except (StoreError, OSError) as error:
             self.fail([shape], error)
         return not shape.is_dropped
 
     def publish(self, shapes: Collection[Shape]) -> None:
         """Notifies clients that wait for the snapshots of shapes."""
-        self._context.events.publish([shape.handle for shape in shapes])
+        self._engine.publish([shape.handle for shape in shapes])
 
     def fail(self, shapes: Collection[Shape], error: Exception) -> None:
         """Drops shapes, except those that were dropped for another reason meanwhile."""
@@ -119,7 +119,7 @@ class Snapshotter:
         )
         for shape in failed:
             shape.snapshot_failed(error)
-        self._context.removal.drop(failed, DropReason.SNAPSHOT_FAILED)
+        self._engine.removal.drop(failed, DropReason.SNAPSHOT_FAILED)
 
 
 class _Scan:

@@ -17,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 from varve.foundation.errors import Closed, Corrupt, StoreError, Unavailable
@@ -26,7 +26,7 @@ from varve.shapes.definition import Definition
 from varve.shapes.feed.changes import Transaction
 from varve.shapes.feed.row import Row
 from varve.shapes.feed.table import TableView
-from varve.shapes.feed.table_store import Reset, ResetKind
+from varve.shapes.feed.table_store import Reset
 from varve.shapes.feed.topic_feed import TopicFeed
 from varve.shapes.filter.subset import Subset
 from varve.shapes.messages import EncoderKey, MessageEncoder
@@ -36,14 +36,9 @@ from varve.shapes.routing import ChangeRouter, EntriesByShape
 from varve.shapes.shape import DropReason, Shape
 
 if TYPE_CHECKING:
-    from varve.shapes.context import EngineContext
+    from varve.shapes.engine import ShapeEngine
 
 logger = logging.getLogger(__name__)
-_DROP_REASONS: Final = {
-    ResetKind.SOURCE_LOST: DropReason.SOURCE_LOST,
-    ResetKind.TRUNCATED: DropReason.TRUNCATED,
-    ResetKind.SCHEMA_CHANGED: DropReason.SCHEMA_CHANGED,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,17 +58,17 @@ class SubsetResult:
 class ShapeTopic:
     """One topic in the engine."""
 
-    def __init__(self, context: "EngineContext", topic: str) -> None:
+    def __init__(self, engine: "ShapeEngine", topic: str) -> None:
         self.topic = topic
-        self._context = context
+        self._engine = engine
         self._feed: TopicFeed | None = None
         self.lock = threading.RLock()
         self._router = ChangeRouter()  # guarded by lock
         self._encoders = WeakValueDictionary[EncoderKey, MessageEncoder]()  # guarded by lock
         self._waiting: list[Shape] = []  # guarded by lock
         self._is_snapshotting = False  # guarded by lock
-        self.checkpoint = TopicCheckpoint(context, self)
-        self._counters = FeedCounters(context.metrics, topic)
+        self.checkpoint = TopicCheckpoint(engine, self)
+        self._counters = FeedCounters(engine.metrics, topic)
         self.newest_tx_at_open = 0
         self.is_ready = False
         self.was_opened = False
@@ -103,7 +98,7 @@ class ShapeTopic:
     def connect(self) -> None:
         """Creates the feed if there is none; raises NotFound without the topic, Unavailable."""
         if self._feed is None:
-            self._feed = self._context.open_feed(self.topic)
+            self._feed = self._engine.open_feed(self.topic)
 
     def open(self) -> None:
         """Opens the feed, which first loads its table if that is new or lost."""
@@ -120,13 +115,13 @@ class ShapeTopic:
             self.newest_tx_at_open = self.feed.newest_tx
             with self.lock:
                 lost = [shape for shape in self._router.shapes() if self._is_lost(shape)]
-            self._context.removal.drop(lost, DropReason.SOURCE_LOST)
+            self._engine.removal.drop(lost, DropReason.SOURCE_LOST)
             with self.lock:
                 self.is_ready = self.was_opened = True
 
     def _check_dropped(self) -> None:
         """Raises Unavailable unless the shapes of before the reset are dropped durably."""
-        if not self._context.removal.wait_until_durable(self.topic, 0):
+        if not self._engine.removal.wait_until_durable(self.topic, 0):
             raise Unavailable(
                 f"topic {self.topic} was reset and its shapes are still being dropped: it is "
                 "opened again"
@@ -276,19 +271,19 @@ class ShapeTopic:
             self.needs_opening()
             raise
         if count:
-            self._context.metrics.add(CHANGES, count, self.topic)
+            self._engine.metrics.add(CHANGES, count, self.topic)
         self._counters.add(self.feed.counts)
         if self.feed.is_open:
             self.checkpoint.mark(is_forced=False)
         else:
             self.needs_opening()
-        self._context.events.publish(handles)
+        self._engine.publish(handles)
         return count
 
     def _poll(self, wait_ms: int) -> list[Transaction]:
         try:
             return self.feed.poll(
-                max_records=self._context.settings.max_poll_records, wait_ms=wait_ms
+                max_records=self._engine.settings.max_poll_records, wait_ms=wait_ms
             )
         except BaseException:
             if not self.feed.is_open:
@@ -316,7 +311,7 @@ class ShapeTopic:
                     failures[shape] = error
         count = sum([len(entries) for entries in entries_by_shape.values()])
         if count:
-            self._context.metrics.add(ENTRIES, count, self.topic)
+            self._engine.metrics.add(ENTRIES, count, self.topic)
         self._drop_failed(failures)
         return [shape.handle for shape in entries_by_shape]
 
@@ -326,7 +321,7 @@ class ShapeTopic:
             if shape.is_dropped and not isinstance(error, StoreError | OSError):
                 raise error
         if failures:
-            self._context.removal.drop_failed(failures)
+            self._engine.removal.drop_failed(failures)
 
     def _reset(self, reset: Reset, position: ShapeOffset | None) -> None:
         """Drops the shapes of the topic, except those that only wait for their snapshots.
@@ -344,7 +339,7 @@ class ShapeTopic:
                 "shapes of a topic are dropped for a reset",
                 extra={"topic": self.topic, "reason": reset.text, "shapes": len(dropped)},
             )
-            self._context.removal.drop(dropped, _DROP_REASONS[reset.kind])
+            self._engine.removal.drop(dropped, DropReason(reset.kind))
 
     # Subsets
 
@@ -363,7 +358,7 @@ class ShapeTopic:
         if not self.is_read_again:
             raise Unavailable(f"topic {self.topic} is being read again after a stop: try again")
         position = shape.latest
-        settings = self._context.settings
+        settings = self._engine.settings
         try:
             with feed.view() as view:
                 rows = subset.run(

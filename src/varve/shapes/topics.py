@@ -19,7 +19,7 @@ from varve.foundation.errors import InvalidRequest, NotFound, StoreError, Unavai
 from varve.shapes.topic import ShapeTopic
 
 if TYPE_CHECKING:
-    from varve.shapes.context import EngineContext
+    from varve.shapes.engine import ShapeEngine
 
 MISSING_MS: Final = 300_000
 """How long a topic that had shapes is expected to be created again."""
@@ -42,8 +42,8 @@ class _Missing:
 class TopicMap:
     """All topics that have shapes, or had some recently."""
 
-    def __init__(self, context: "EngineContext") -> None:
-        self._context = context
+    def __init__(self, engine: "ShapeEngine") -> None:
+        self._engine = engine
         self.changing = threading.Lock()
         self._is_ended = False  # guarded by changing
         self._lock = threading.Lock()
@@ -83,7 +83,7 @@ class TopicMap:
         with self._lock:
             topic = self._by_name.get(name)
             if topic is None:
-                topic = self._by_name[name] = ShapeTopic(self._context, name)
+                topic = self._by_name[name] = ShapeTopic(self._engine, name)
             return topic
 
     @contextmanager
@@ -116,7 +116,7 @@ class TopicMap:
         with self._lock:
             self._by_name[name] = topic
             self._missing.pop(name, None)
-        self._context.workers.start_topic(topic)
+        self._engine.workers.start_topic(topic)
         return topic
 
     def _find_in_use(self, name: str) -> ShapeTopic | None:
@@ -128,7 +128,7 @@ class TopicMap:
         missing = self._find_missing(name)
         if missing is not None:
             self._check_lookup(name, missing)
-        topic = ShapeTopic(self._context, name)
+        topic = ShapeTopic(self._engine, name)
         try:
             topic.connect()
         except InvalidRequest as error:
@@ -145,10 +145,10 @@ class TopicMap:
         topic.end_turns()
         topic.needs_opening()
         self._add_missing(topic)
-        self._context.removal.drop_topic(topic.topic)
+        self._engine.removal.drop_topic(topic.topic)
 
     def _add_missing(self, topic: ShapeTopic) -> None:
-        missing = _Missing(self._context.clock.now_ms())
+        missing = _Missing(self._engine.clock.now_ms())
         if not topic.was_opened:
             # It existed a moment ago and could not be opened: do not look it up again at once.
             missing.looked_up_ms = missing.since_ms
@@ -156,7 +156,7 @@ class TopicMap:
             self._missing[topic.topic] = missing
 
     def _find_missing(self, name: str) -> _Missing | None:
-        now_ms = self._context.clock.now_ms()
+        now_ms = self._engine.clock.now_ms()
         with self._lock:
             self._missing = {
                 name: missing
@@ -167,7 +167,7 @@ class TopicMap:
 
     def _check_lookup(self, name: str, missing: _Missing) -> None:
         """Raises Unavailable if the topic was looked up a moment ago."""
-        now_ms = self._context.clock.now_ms()
+        now_ms = self._engine.clock.now_ms()
         with self._lock:
             looked_up_ms = missing.looked_up_ms
             if looked_up_ms is not None and 0 <= now_ms - looked_up_ms < LOOKUP_INTERVAL_MS:
@@ -202,7 +202,7 @@ class TopicMap:
         A table that cannot be written stays as after a crash.
         """
         topic.is_given_up = True
-        self._context.workers.stop_topic(topic)
+        self._engine.workers.stop_topic(topic)
         with self._lock:
             if self._by_name.get(topic.topic) is topic:
                 del self._by_name[topic.topic]
@@ -211,7 +211,7 @@ class TopicMap:
                 topic.checkpoint.run_now()
         finally:
             topic.close()
-            self._context.removal.drop_topic(topic.topic)
+            self._engine.removal.drop_topic(topic.topic)
 
 
 def _missing_error(name: str) -> Unavailable:

@@ -18,7 +18,7 @@ from varve.foundation.worker import Worker, WorkerHealth
 from varve.shapes.topic import ShapeTopic
 
 if TYPE_CHECKING:
-    from varve.shapes.context import EngineContext
+    from varve.shapes.engine import ShapeEngine
 
 logger = logging.getLogger(__name__)
 
@@ -37,9 +37,9 @@ COMPACTION_INTERVAL_MS: Final = 5000
 class EngineWorkers:
     """The workers of one engine, from `start` to `stop`."""
 
-    def __init__(self, context: "EngineContext") -> None:
-        settings, clock = context.settings, context.clock
-        self._context = context
+    def __init__(self, engine: "ShapeEngine") -> None:
+        settings, clock = engine.settings, engine.clock
+        self._engine = engine
         self._is_started = False
         self._is_stopping = threading.Event()
         self._snapshots = ThreadPoolExecutor(
@@ -80,7 +80,7 @@ class EngineWorkers:
             f"shapes-feed-{topic.topic}",
             lambda now_ms: self._run_feed(topic, worker),
             FEED_RETRY_MS,
-            self._context.clock,
+            self._engine.clock,
         )
         self._lookups_ms.pop(topic.topic, None)
         with self._lock:
@@ -97,7 +97,7 @@ class EngineWorkers:
         with self._lock:
             worker = self._feeds.get(topic.topic)
         if worker is not None:
-            worker.stop(self._context.settings.fetch_wait_ms + STOP_TOPIC_MS)
+            worker.stop(self._engine.settings.fetch_wait_ms + STOP_TOPIC_MS)
         with self._lock:
             self._feeds.pop(topic.topic, None)
             self._topics.pop(topic.topic, None)
@@ -133,17 +133,17 @@ class EngineWorkers:
             raise failures[0]
 
     def _run_checkpoints(self, now_ms: int) -> None:
-        self._context.topics.for_each(lambda topic: topic.checkpoint.run())
+        self._engine.topics.for_each(lambda topic: topic.checkpoint.run())
 
     def _run_maintenance(self, now_ms: int) -> None:
-        self._context.run_maintenance()
+        self._engine.run_maintenance()
 
     def _run_compaction(self, now_ms: int) -> None:
-        self._context.compaction.run_once(now_ms)
+        self._engine.compaction.run_once(now_ms)
 
     def _run_snapshots(self, topic: ShapeTopic) -> None:
         try:
-            self._context.snapshotter.run(topic)
+            self._engine.snapshotter.run(topic)
         except Exception:
             logger.exception("snapshots of a topic failed", extra={"topic": topic.topic})
 
@@ -158,7 +158,7 @@ class EngineWorkers:
                     topic.open()
                     # Shapes that were created meanwhile wait for their snapshots.
                     self.wake_snapshots(topic)
-                topic.turn(wait_ms=self._context.settings.fetch_wait_ms)
+                topic.turn(wait_ms=self._engine.settings.fetch_wait_ms)
                 self._lookups_ms.pop(topic.topic, None)
                 if worker.failures:
                     worker.wake()
@@ -176,7 +176,7 @@ class EngineWorkers:
 
     def _handle_missing(self, topic: ShapeTopic, error: NotFound) -> None:
         """Drops the shapes of a deleted topic; raises Unavailable while it may still exist."""
-        now_ms = self._context.clock.now_ms()
+        now_ms = self._engine.clock.now_ms()
         lookups_ms = self._lookups_ms.setdefault(topic.topic, [])
         lookups_ms.append(now_ms)
         if len(lookups_ms) < DELETED_LOOKUPS or now_ms - lookups_ms[0] < DELETED_MS:
@@ -184,4 +184,4 @@ class EngineWorkers:
             raise Unavailable(f"{error}; its shapes are dropped if that persists") from error
         del self._lookups_ms[topic.topic]
         logger.warning("topic of shapes is gone", exc_info=error, extra={"topic": topic.topic})
-        self._context.topics.handle_deleted(topic)
+        self._engine.topics.handle_deleted(topic)

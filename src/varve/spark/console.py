@@ -13,20 +13,28 @@ import os
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from varve.foundation.clock import SystemClock
-from varve.foundation.errors import InvalidRequest, NotFound
+from varve.foundation.errors import InvalidRequest, NotFound, StoreError
 from varve.foundation.units import format_bytes, format_count, format_duration
+from varve.jobs.tasks import Task, TaskError, TaskRunner
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
     from varve.spark.session import Session
-    from varve.spark.stages import JobProgress, JobReport, StageProgress, StageReport
+    from varve.spark.stages import (
+        JobProgress,
+        JobReport,
+        ProgressWatch,
+        StageProgress,
+        StageReport,
+        StepReport,
+    )
 
 T = TypeVar("T")
 
@@ -81,90 +89,184 @@ class SparkLog:
 
 
 class SparkJob:
-    """A Spark session for one job."""
+    """A job whose Spark session starts when the first task needs it.
 
-    def __init__(self, name: str, spark: "Session") -> None:
-        from varve.spark.session import is_connect
-        from varve.spark.stages import get_step_log, open_stage_status
+    Arguments that the job refuses before then cost no start of Spark.
+    """
 
+    def __init__(self, name: str, starter: "SessionStarter") -> None:
         self.name = name
-        self.spark = spark
+        self._starter = starter
         self._clock = SystemClock()
         self._started_ms = self._clock.now_ms()
-        self._is_classic = not is_connect(spark)
-        self._before = {report.stage for report in self._stages()}
-        self._ledger = get_step_log(spark)
-        self._steps_before = self._ledger.count
-        self._look = open_stage_status(spark)
+        self._session: _WatchedSession | None = None
+
+    @property
+    def is_started(self) -> bool:
+        return self._session is not None
+
+    @property
+    def spark(self) -> "Session":
+        """The session, started if it was not; Ctrl-C cancels what this thread runs in it."""
+        from varve.spark.session import tag_work
+
+        spark = self._start().spark
+        tag_work(spark)
+        return spark
+
+    def _start(self) -> "_WatchedSession":
+        if self._session is None:
+            self._session = _WatchedSession(self._starter.start())
+        return self._session
+
+    def runner(self, topics: Sequence[str] = ()) -> TaskRunner:
+        """Runs tasks on Spark, which starts with the first of them."""
+        return _StartingRunner(self, topics)
 
     def run(self, work: Callable[[], T], *, is_shown: bool = True) -> T:
         """Does the work with progress bars; Ctrl-C cancels it."""
-        from varve.spark.session import cancel_work, cancellable
-        from varve.spark.stages import ProgressWatch
-
-        def run_cancellable() -> T:
-            with cancellable(self.spark):
-                return work()
-
-        watch = ProgressWatch(self._look.running)
-        running = _Running(run_cancellable)
+        running = _Running(work)
         try:
+            with _spinner("planning, then starting Spark", is_shown=self._session is None):
+                running.wait_until(lambda: self._session is not None)
+            if self._session is None:
+                return running.wait(lambda: None)
             with _stage_bars(is_shown=is_shown) as show:
+                watch = self._session.watch()
                 return running.wait(lambda: show(watch.poll()))
         except KeyboardInterrupt:
-            cancel_work(self.spark)
-            running.thread.join(_CANCEL_SECONDS)
+            if self._session is not None:
+                from varve.spark.session import cancel_work
+
+                cancel_work(self._session.spark)
+                running.thread.join(_CANCEL_SECONDS)
             raise
 
     def report(self, rows: int | None, result: object = None) -> "JobReport":
         """The report so far; `result` is the JSON of the job's own result."""
-        from varve.spark.session import find_application
         from varve.spark.stages import JobReport
 
+        session = self._session
         return JobReport(
             job=self.name,
-            application=find_application(self.spark),
+            application="" if session is None else session.application,
             started_ms=self._started_ms,
             duration_ms=self._clock.now_ms() - self._started_ms,
             rows=rows,
-            stages=self._stages(before=self._before),
-            steps=self._ledger.steps(after=self._steps_before),
-            remote_stages=self._look.remote_stages(),
+            stages=() if session is None else session.stages(),
+            steps=() if session is None else session.steps(),
+            remote_stages=() if session is None else session.look.remote_stages(),
             result=result,
         )
 
     def close(self) -> None:
         """Stop polling the session."""
-        self._look.close()
+        if self._session is not None:
+            self._session.look.close()
 
-    def _stages(self, before: Collection[int] = ()) -> "tuple[StageReport, ...]":
+
+class _WatchedSession:
+    """A session, and the stages and steps that it had before the job."""
+
+    def __init__(self, spark: "Session") -> None:
+        from varve.spark.session import is_connect
+        from varve.spark.stages import get_step_log, open_stage_status
+
+        self.spark = spark
+        self._is_classic = not is_connect(spark)
+        self._before: set[int] = set()
+        self._before = {report.stage for report in self.stages()}
+        self._ledger = get_step_log(spark)
+        self._steps_before = self._ledger.count
+        self.look = open_stage_status(spark)
+
+    @property
+    def application(self) -> str:
+        from varve.spark.session import find_application
+
+        return find_application(self.spark)
+
+    def watch(self) -> "ProgressWatch":
+        from varve.spark.stages import ProgressWatch
+
+        return ProgressWatch(self.look.running)
+
+    def steps(self) -> "tuple[StepReport, ...]":
+        return self._ledger.steps(after=self._steps_before)
+
+    def stages(self) -> "tuple[StageReport, ...]":
         from varve.spark.stages import read_stages
 
-        return read_stages(self.spark, before=before) if self._is_classic else ()
+        return read_stages(self.spark, before=self._before) if self._is_classic else ()
+
+
+class _StartingRunner(TaskRunner):
+    """The runner of a job's session, which starts with the first tasks."""
+
+    def __init__(self, job: SparkJob, topics: Sequence[str]) -> None:
+        self._job = job
+        self._topics = topics
+
+    def try_run(
+        self, stage: str, tasks: Sequence[Task[T]], shared: object = None
+    ) -> "Iterator[T | TaskError]":
+        if not tasks:
+            return
+        from varve.spark.runner import SparkRunner
+
+        yield from SparkRunner(self._job.spark, self._job.name, self._topics).try_run(
+            stage, tasks, shared
+        )
+
+
+class SessionStarter:
+    """Starts Spark with its log in a file, and stops it unless it ran before."""
+
+    def __init__(self, name: str, options: SparkOptions, log: SparkLog) -> None:
+        self._name = name
+        self._options = options
+        self._log = log
+        self._ours: Session | None = None
+        self.is_started = False
+
+    def start(self) -> "Session":
+        spark, is_ours = _start(self._name, self._options, self._log)
+        self.is_started = True
+        self._ours = spark if is_ours else None
+        return spark
+
+    def stop(self) -> None:
+        if self._ours is not None:
+            self._ours.stop()
 
 
 @contextlib.contextmanager
 def open_job(name: str, options: SparkOptions) -> Iterator[SparkJob]:
-    """Starts Spark, yields the job, stops Spark; errors of Spark become one sentence."""
-    from varve.spark.errors import SPARK_ERRORS, JobFailed, explain_failure
-
+    """Yields a job, stops its Spark; a failure is one sentence, with the path of Spark's log."""
     for logger in _SPARK_LOGGERS:
         logging.getLogger(logger).setLevel(logging.CRITICAL)
 
     with SparkLog() as log:
+        starter = SessionStarter(name, options, log)
         try:
-            spark, is_ours = _start(name, options, log)
             try:
-                with contextlib.closing(SparkJob(name, spark)) as job:
+                with contextlib.closing(SparkJob(name, starter)) as job:
                     yield job
             finally:
-                if is_ours:
-                    spark.stop()
-        except SPARK_ERRORS as error:
+                starter.stop()
+        except Exception as error:
+            if "pyspark" not in sys.modules:
+                raise
+            from varve.spark.errors import SPARK_ERRORS, JobFailed, explain_failure
+
+            if not isinstance(error, (*SPARK_ERRORS, StoreError)):
+                raise
             failure = explain_failure(error)
-            if not isinstance(failure, JobFailed):
-                raise failure from error
-            raise JobFailed(f"{failure}; Spark's log is {log.keep()}") from error
+            if starter.is_started or isinstance(failure, JobFailed):
+                failure.args = (f"{failure}; Spark's log is {log.keep()}",)
+            if failure is error:
+                raise
+            raise failure from error
 
 
 def write_report(report: "JobReport", path: str) -> None:
@@ -222,9 +324,17 @@ class _Running(Generic[T]):
 
     def wait(self, look: Callable[[], None]) -> T:
         """The result or error of the work; calls `look` while it runs."""
-        while not wait([self._future], timeout=_POLL_SECONDS).done:
+        while not self._is_done():
             look()
         return self._future.result()
+
+    def wait_until(self, is_reached: Callable[[], bool]) -> None:
+        """Returns when the condition holds or the work ends."""
+        while not is_reached() and not self._is_done():
+            pass
+
+    def _is_done(self) -> bool:
+        return bool(wait([self._future], timeout=_POLL_SECONDS).done)
 
     def _fulfil(self) -> None:
         try:
@@ -243,7 +353,7 @@ def _start(name: str, options: SparkOptions, log: SparkLog) -> "tuple[Session, b
 
     is_remote = (options.master or "").startswith(REMOTE_SCHEME)
     is_ours = is_remote or not has_running_context()
-    with _spinner("starting Spark"), log.catching():
+    with log.catching():
         starting = _Running(
             lambda: get_session(master=options.master, conf=options.conf, app=f"varve {name}")
         )
@@ -251,9 +361,9 @@ def _start(name: str, options: SparkOptions, log: SparkLog) -> "tuple[Session, b
 
 
 @contextlib.contextmanager
-def _spinner(title: str) -> Iterator[None]:
+def _spinner(title: str, *, is_shown: bool) -> Iterator[None]:
     """Shown on a terminal only, through a descriptor that the log does not catch."""
-    if not sys.stderr.isatty():
+    if not is_shown or not sys.stderr.isatty():
         yield
         return
     from rich.console import Console

@@ -11,7 +11,13 @@ from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-unt
 from pyspark.errors import AnalysisException, ParseException, PySparkException
 
 from varve.foundation import errors
-from varve.foundation.errors import InvalidRequest, StoreError, Unavailable, VersionMismatch
+from varve.foundation.errors import (
+    DiskFull,
+    InvalidRequest,
+    StoreError,
+    Unavailable,
+    VersionMismatch,
+)
 
 _VARVE_ERROR: Final = re.compile(r"\bvarve\.foundation\.errors\.(\w+): (.+)")
 _PYTHON_ERROR: Final = re.compile(r"^\s*((?:\w+\.)*\w*(?:Error|Exception|Interrupt)): (.+)$", re.M)
@@ -19,6 +25,11 @@ _JAVA_ERROR: Final = re.compile(r"^: (?:[\w.$]+: )?(.+)$", re.M)  # in the text 
 _MISSING_VARVE: Final = re.compile(r"No module named '(varve[\w.]*)'")
 _PYTHON_MISMATCH: Final = re.compile(
     r"PYTHON_VERSION_MISMATCH\].*?version[^\d]*([\d.]+\d)[^\d]*driver[^\d]*([\d.]+\d)", re.S
+)
+_DISK_FULL: Final = re.compile(r"No space left on device|Disk quota exceeded")
+_LOST: Final = re.compile(
+    r"ExecutorLostFailure|java\.lang\.OutOfMemoryError[^\n]*|exit (?:code|status):? 137"
+    r"|Python worker exited unexpectedly|Container killed[^\n]*|\bMemoryError\b"
 )
 _MESSAGE_LENGTH_MAX: Final = 600
 
@@ -44,6 +55,9 @@ def explain_failure(error: Exception) -> StoreError:
     mismatch = _find_mismatch(text)
     if mismatch is not None:
         return mismatch
+    exhausted = _find_exhausted(text)
+    if exhausted is not None:
+        return exhausted
     if "JAVA_GATEWAY_EXITED" in text or isinstance(error, Py4JNetworkError):
         return Unavailable(f"Spark's Java process ended: {_first_line(text)}")
     # A data source that fails while Spark plans is an AnalysisException with Python's traceback.
@@ -74,6 +88,23 @@ def _find_mismatch(text: str) -> VersionMismatch | None:
             f"the executors cannot import {missing[1]}: make an archive with `varve job "
             "package` and pass it with --conf varve.package=FILE, or install this version of varve "
             "there"
+        )
+    return None
+
+
+def _find_exhausted(text: str) -> StoreError | None:
+    """The error for a full disk of Spark's, or for a process that was killed or lacked memory."""
+    if _DISK_FULL.search(text):
+        return DiskFull(
+            "a disk that Spark writes to is full: free space in spark.local.dir, or name another "
+            "directory with --conf spark.local.dir=DIR"
+        )
+    lost = _LOST.search(text)
+    if lost:
+        return JobFailed(
+            f"an executor was killed or ran out of memory ({lost[0]:.120}): give it more with "
+            "--conf spark.executor.memory=4g (spark.driver.memory for local[*]) or "
+            "spark.executor.memoryOverhead=2g, or fewer tasks at once with spark.executor.cores"
         )
     return None
 

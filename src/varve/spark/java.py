@@ -63,7 +63,7 @@ MANAGERS: Final = (
 )
 
 Run = Callable[[Sequence[str]], int]
-"""Runs a command with its output shown, and returns its exit status."""
+"""Runs a command and returns its exit status."""
 
 
 def install_java(
@@ -134,13 +134,25 @@ def _as_root(
 
 
 def _run(command: Sequence[str]) -> int:
+    """Runs a command and shows its output only if it fails; sudo asks on the terminal itself."""
     print(f"$ {shlex.join(command)}", file=sys.stderr, flush=True)
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     try:
-        return subprocess.run(command, env=environment, check=False).returncode
+        process = subprocess.run(
+            command,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            check=False,
+            text=True,
+            errors="replace",
+        )
     except OSError as error:
         print(f"{command[0]}: {error.strerror}", file=sys.stderr)
         return 1
+    if process.returncode:
+        print(process.stdout, end="", file=sys.stderr, flush=True)
+    return process.returncode
 
 
 # Finding an installed Java

@@ -5,12 +5,12 @@ Invariant  bytes become text where they are UTF-8 and else `base64:` and their b
 """
 
 import csv
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from io import StringIO
 from typing import Final
 
-from pyspark.sql import Column, DataFrame, Observation, SparkSession
+from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StructType
 
@@ -27,29 +27,15 @@ class RowTable:
     has_more: bool
 
 
-def query_topic(
-    spark: SparkSession,
-    options: Mapping[str, str],
-    *,
-    partition: int | None = None,
-    key: bytes | None = None,
-    where: str | None = None,
-    select: str = "*",
-    sql: str | None = None,
+def select_rows(
+    frame: DataFrame, *, where: str | None = None, select: str = "*", sql: str | None = None
 ) -> DataFrame:
-    """The rows of the data source that the filters leave, by a selection or a whole statement."""
-    # A statement may use the view several times, and Spark would mix up the filters of the uses.
-    pushes = str(sql is None).lower()
-    frame = spark.read.format("varve").options(**options, pushFilters=pushes).load()
-    if partition is not None:
-        frame = frame.where(F.col("partition") == partition)
-    if key is not None:
-        frame = frame.where(F.col("key") == F.lit(key))
+    """The rows that a condition leaves, by a selection or a statement over the view `records`."""
     if where is not None:
         # Not in the statement, which would parse `offset IN (1, 2)` as an OFFSET clause.
         frame = frame.where(where)
     frame.createOrReplaceTempView(VIEW)
-    return spark.sql(sql or f"SELECT {select} FROM {VIEW}")
+    return frame.sparkSession.sql(sql or f"SELECT {select} FROM {VIEW}")
 
 
 def json_lines(frame: DataFrame) -> Iterator[str]:

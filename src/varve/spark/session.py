@@ -75,6 +75,7 @@ def get_session(
     session_conf = dict(conf or {})
     if master_url.startswith(REMOTE_SCHEME):
         return _connect(master_url, session_conf)
+    _check_master(master_url)
     # Not at the top: `python -m varve.spark.java` warns about a module that is already imported.
     from varve.spark.java import get_java
 
@@ -189,6 +190,29 @@ def _check_connect(url: str) -> None:
         ) from error
 
 
+def _check_master(url: str) -> None:
+    """Raises Unavailable if no master of a standalone cluster listens.
+
+    Spark itself would try for a minute and then stop with an error of Java's.
+    """
+    scheme, _, addresses = url.partition("://")
+    failures = []
+    for address in addresses.split(",") if scheme == "spark" else ():
+        host, _, port = address.rpartition(":")
+        try:
+            timeout = _CONNECT_TIMEOUT_SECONDS
+            socket.create_connection((host.strip("[]"), int(port)), timeout=timeout).close()
+        except (OSError, ValueError) as error:
+            failures.append(str(error))
+        else:
+            return
+    if failures:
+        raise Unavailable(
+            f"no Spark master responds at {url:.200} ({failures[0]:.120}): start it, or correct "
+            "the address of --master"
+        )
+
+
 def _is_installed(name: str) -> bool:
     try:
         return importlib.util.find_spec(name) is not None
@@ -240,20 +264,12 @@ def named_work(spark: SparkSession, job: str, step: str) -> Iterator[None]:
         context.setLocalProperty(_DESCRIPTION, before)  # type: ignore[arg-type]  # None removes it
 
 
-@contextmanager
-def cancellable(spark: SparkSession) -> Iterator[None]:
-    """Lets `cancel_work` end the work that this thread runs inside."""
+def tag_work(spark: SparkSession) -> None:
+    """Lets `cancel_work` end the work of this thread from here on."""
     if is_connect(spark):
         spark.addTag(WORK_TAG)
     else:
         spark.sparkContext.addJobTag(WORK_TAG)
-    try:
-        yield
-    finally:
-        if is_connect(spark):
-            spark.removeTag(WORK_TAG)
-        else:
-            spark.sparkContext.removeJobTag(WORK_TAG)
 
 
 def cancel_work(spark: SparkSession) -> None:

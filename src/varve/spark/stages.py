@@ -3,7 +3,7 @@
 Stages of a classic session come from Spark's status store, which works without the web UI. Spark
 Connect reports progress with each response of the server, by tasks and bytes read only.
 
-Layout     docs/jobs/running.md describes the fields of the report.
+Layout     docs/how-to/run-jobs-on-a-cluster.md describes the fields of the report.
 Invariant  a step is in the log of its session once it has ended, failed or not; a running step is
            reported separately. A session has one step log, which all its runners share. Stages
            that Spark skipped, because their result existed, are left out. Bytes of object stores

@@ -1,7 +1,7 @@
-"""Fixtures for pytest: `varve_kit`, a `VirtualStore`, and `varve_kafka`, a `KafkaKit`.
+"""Fixtures for pytest: `varve_store`, a `VirtualStore`, and `varve_kafka`, a `KafkaKit`.
 
 When the test ends each checks the invariants of its store. Enable them in a conftest:
-`pytest_plugins = ["varve.testing.pytest_plugin"]`. docs/testing.md
+`pytest_plugins = ["varve.testing.pytest_plugin"]`. docs/how-to/test-your-program.md
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,7 +20,7 @@ def varve_settings() -> Mapping[str, GivenValue]:
 
 
 @pytest.fixture
-def varve_kit(varve_settings: Mapping[str, GivenValue]) -> Iterator[VirtualStore]:
+def varve_store(varve_settings: Mapping[str, GivenValue]) -> Iterator[VirtualStore]:
     """A store in memory with a manual clock; every invariant is checked at the end."""
     with VirtualStore(settings=varve_settings) as kit:
         yield kit

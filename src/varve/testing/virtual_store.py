@@ -17,7 +17,7 @@ import varve
 from varve.commit_log.check import Finding, Severity, inspect_directory
 from varve.commit_log.check.partition import PartitionContext
 from varve.disk import FileSystem, PowerLoss, RealFileSystem
-from varve.embedded import Cleaned, Store
+from varve.embedded import CleanResult, Store
 from varve.foundation.clock import ManualClock
 from varve.foundation.closing import Closing
 from varve.foundation.errors import Closed, Corrupt, InvalidRequest
@@ -35,7 +35,7 @@ class VirtualStore(Closing):
 
     Without a directory it is in memory. `settings` are those of `varve.open`; `seed` determines
     random choices, such as how much of a torn write a crash leaves. `objects` is the object store
-    of its cold tier, by default one in memory that survives crashes. `clock` replaces the manual
+    of its remote tier, by default one in memory that survives crashes. `clock` replaces the manual
     clock, which stands still.
     """
 
@@ -123,7 +123,7 @@ class VirtualStore(Closing):
 
     def clean_now(
         self, topic: str | None = None, partition: int | None = None, *, roll: bool = True
-    ) -> list[Cleaned]:
+    ) -> list[CleanResult]:
         """Compacts and expires one topic or all, whatever their dirty ratio.
 
         The active segments are rolled first, because active segments are not cleaned; with

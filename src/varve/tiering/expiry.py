@@ -1,7 +1,7 @@
 """Expires the remote segments of a partition, deletes their objects later, and records why.
 
 Layout     `evidence/<id>.json`: one removal, or {"job": ..., "balances": [...]} of a job; each as
-           in docs/formats/evidence.md, without id and chain.
+           in docs/reference/formats/evidence.md, without id and chain.
 
 Invariant  the reason is recorded first, then the log start offset is raised on the local disk, then
            the manifest takes the segment out of reading, and its objects are deleted last, when no
@@ -206,7 +206,7 @@ def _balance(log: Log, dues: Sequence[Due[RemoteSegmentInfo]], now_ms: int) -> R
         outputs=(),
         records=dict(records),
         bytes=dict(sizes),
-        rule=f"segment {last.segment.base_offset} of the cold tier, {last.rule}",
+        rule=f"segment {last.segment.base_offset} of the remote tier, {last.rule}",
         end_offset=last.segment.next_offset,
     )
 

@@ -234,13 +234,13 @@ class _PartitionCheck:
         if key == path.removal_probe_key:
             return self._classify_unreferenced(entry, _PROBE)
         if not (version or part or is_evidence or is_page or is_single or is_work):
-            return ObjectClass.FOREIGN, "not a name of varve's"
+            return ObjectClass.FOREIGN, "not a name that varve uses"
         if named is None:
             return ObjectClass.RETAINED, "its manifest cannot be read"
         if is_evidence or is_single:
             return ObjectClass.LIVE, ""
         if is_work:
-            return ObjectClass.PENDING, "of a job under way; the next compaction removes it"
+            return ObjectClass.PENDING, "of a job in progress; the next compaction removes it"
         if version is not None:
             return _classify_version(version, named)
         if part is not None:
@@ -274,7 +274,7 @@ class _PartitionCheck:
 
     def _classify_unreferenced(self, entry: ObjectInfo, reason: str) -> tuple[ObjectClass, str]:
         if entry.modified_ms > self._now_ms - self._options.settle_ms:
-            return ObjectClass.PENDING, "perhaps of a commit under way"
+            return ObjectClass.PENDING, "may belong to a commit in progress"
         return ObjectClass.ORPHAN, reason
 
     def _is_overdue(self, segment: RemoteSegment) -> bool:
@@ -296,7 +296,7 @@ class _PartitionCheck:
         if size == expected_size or not self._is_still_live(segment):
             return
         fault = "is missing" if size is None else f"has {size} bytes"
-        message = f"{fault}, the manifest says {expected_size}: put it back from a mirror or a copy"
+        message = f"{fault}, the manifest says {expected_size}: restore it from a mirror or a copy"
         self.result.damage.append(Damage(key, message, expected_size, size))
 
     def _is_still_live(self, segment: RemoteSegment) -> bool:
@@ -330,7 +330,7 @@ class _PartitionCheck:
                 elif self._is_still_live(segment):
                     actual = "none" if crc is None else f"{crc:08x}"
                     message = f"CRC-32C {actual}, the manifest says {part.crc32c:08x}: "
-                    message += "put it back from a mirror or a copy"
+                    message += "restore it from a mirror or a copy"
                     self.result.damage.append(Damage(key, message))
         return verified
 

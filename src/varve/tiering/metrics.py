@@ -67,7 +67,7 @@ FETCH_REQUESTS = counter(
 )
 FETCH_ERRORS = counter(
     "varve_tier_fetch_errors_total",
-    "Reads from object storage that failed; an offset out of range is none.",
+    "Reads from object storage that failed, excluding out-of-range offsets.",
     unit="reads",
     labels=_BY_TOPIC,
     kafka_name=f"{_TOPIC}RemoteFetchErrorsPerSec",
@@ -108,14 +108,14 @@ COPY_LAG_SEGMENTS = gauge(
 )
 DELETE_LAG_BYTES = gauge(
     "varve_tier_delete_lag_bytes",
-    "Bytes of segments in object storage that are to go and are still there.",
+    "Bytes of segments in object storage that are to be deleted and still exist.",
     unit="bytes",
     labels=_BY_PARTITION,
     kafka_name=f"{_TOPIC}RemoteDeleteLagBytes",
 )
 DELETE_LAG_SEGMENTS = gauge(
     "varve_tier_delete_lag_segments",
-    "Segments in object storage that are to go and are still there.",
+    "Segments in object storage that are to be deleted and still exist.",
     unit="segments",
     labels=_BY_PARTITION,
     kafka_name=f"{_TOPIC}RemoteDeleteLagSegments",
@@ -160,7 +160,7 @@ CACHE_MISSES = counter(
 )
 CACHE_EVICTED = counter(
     "varve_tier_cache_evicted_total",
-    "What left a cache to make room.",
+    "Entries evicted from a cache to make room.",
     unit="entries",
     labels=_BY_CACHE,
 )

@@ -227,7 +227,8 @@ class TieredPartition:
                 yield
             except FileNotFoundError as error:
                 raise Unavailable(
-                    f"{at}: {error.filename} left the log meanwhile; the next round uses the "
+                    f"{at}: {error.filename} was removed from the log meanwhile; the next round "
+                    "uses the "
                     "current segments"
                 ) from error
             except OSError as error:

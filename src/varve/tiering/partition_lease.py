@@ -76,7 +76,7 @@ class HeldLease:
         lease = find_lease(self._objects, self._path)
         if lease is None or lease.job != self._lease.job:
             raise Unavailable(
-                f"{self._path}: {'nobody' if lease is None else lease.job} has the lease of "
+                f"{self._path}: {'no job' if lease is None else lease.job} has the lease of "
                 f"{self._lease.job}: it was taken over, so this job ends; nothing of the partition "
                 "was changed by it"
             )

@@ -2,7 +2,8 @@
 
 Layout     built as `<topic>-<partition>.restore-future` in the log directory, which an open passes
            over, and renamed when all of it is on disk; `varve-restored.json` in it records cluster,
-           manifest version, commit and the offset that was requested. docs/tiering-restore.md
+           manifest version, commit and the offset that was requested.
+           docs/how-to/restore-a-topic.md
 Invariant  every file has the size and CRC-32C of the manifest; an existing partition is never
            changed. An empty active segment follows the last one, so that appends do not change the
            restored files.

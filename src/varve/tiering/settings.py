@@ -16,24 +16,25 @@ class TierSettings:
 
     varve_tier_url: str = setting(
         "",
-        "The object store of the cold tier: file:/path, s3://bucket/prefix, gs://... or az://...; "
-        "empty means the one used before, at first a directory beside the first log directory, "
+        "The object store of the remote tier: file:/path, s3://bucket/prefix, gs://... or "
+        "az://...; "
+        "empty means the one used before, by default a directory beside the first log directory, "
         "with .cold after its name.",
     )
     varve_tier_mirror_url: str = setting(
         "",
         "A second object store, independent of the first, that gets all that goes there and is "
-        "read when that one is down; empty means the one used before, at first none.",
+        "read when that one is down; empty means the one used before, by default none.",
     )
     varve_tier_metadata: str = setting(
         "",
-        "Where it is kept which segments the cold tier holds: in manifests beside them (object), "
+        "Where the metadata of remote segments is stored: in manifests beside them (object), "
         "in Kafka's topic __remote_log_metadata (topic), or where a backend registered under "
-        "another name keeps it; empty means the one used before, at first object.",
+        "another name keeps it; empty means the one used before, by default object.",
     )
     remote_log_manager_task_interval_ms: int = setting(
         30_000,
-        "Time between two looks for segments to copy to object storage or to delete there.",
+        "Time between two checks for segments to copy to object storage or to delete there.",
         at_least=1,
         long=True,
     )

@@ -3,7 +3,7 @@
 A log may lose its end, by a power loss, an unclean leader election or a restore, and grow again
 with other records at the same offsets. A position therefore names the batch before it.
 
-Layout     docs/formats/dedup-progress.md, docs/formats/snapshot.md, docs/formats/table.md
+Layout     dedup-progress.md, snapshot.md and table.md in docs/reference/formats
 Invariant  a batch that compaction or erasure rewrote still matches its mark: a rewrite keeps
            offsets and leader epoch, and leaves fewer records or a delete horizon. Only offsets
            and leader epoch of such a batch are compared.

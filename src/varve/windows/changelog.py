@@ -1,7 +1,7 @@
 """The changelog of a window store: every write in order, from which the store is restored.
 
 Layout     records of one partition: composite key of the entry, its value or null for a deletion,
-           its time as the timestamp. docs/formats/window-store.md
+           its time as the timestamp. docs/reference/formats/window-store.md
 Invariant  holds every write since its start offset, in order; offsets may have gaps.
 Threads    one writer at a time; reading needs no lock.
 """
@@ -9,9 +9,10 @@ Threads    one writer at a time; reading needs no lock.
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from varve.embedded import Partition, Record, RecordColumns, Store, Topic
+from varve.embedded import Partition, RecordColumns, Store, Topic
 from varve.foundation.errors import Corrupt, OffsetOutOfRange
 from varve.foundation.settings import LONG_MAX, GivenValue
+from varve.records import Record
 from varve.rocks.database import Put
 from varve.windows.settings import WindowSettings
 

@@ -1,7 +1,7 @@
 """Keys of window entries as bytes, and the bounds of scans over them.
 
 Layout     key, time (i64), sequence (i32); big-endian, no length, no separator.
-           docs/formats/window-store.md
+           docs/reference/formats/window-store.md
 Invariant  of one key, byte order is order of time, then of sequence. Keys of different lengths
            interleave, so bounds only narrow a scan and every entry is compared by its parts.
 """

@@ -101,6 +101,14 @@ def refuse_count() -> None:
     raise MalformedMessage("it has more array elements and tagged fields than are allowed")
 
 
+def refuse_tag(at: int, tag: int, last: int) -> None:
+    raise MalformedMessage(f"byte {at}: tag {tag} after tag {last}; tags must ascend")
+
+
+def refuse_tag_size(at: int, name: str, end: int) -> None:
+    raise MalformedMessage(f"byte {at}: {name} ends {end - at} bytes before the size of its tag")
+
+
 def refuse_null(at: int, name: str) -> None:
     raise MalformedMessage(f"byte {at}: {name} is null and must not be")
 
@@ -139,6 +147,8 @@ class _FunctionSource:
             "check_length": check_length,
             "refuse_count": refuse_count,
             "refuse_null": refuse_null,
+            "refuse_tag": refuse_tag,
+            "refuse_tag_size": refuse_tag_size,
             "read_text": read_text,
             "UUID": UUID,
         }
@@ -314,23 +324,36 @@ class _DecoderSource(_FunctionSource):
         self._add(f"left[0] -= {count}", "if left[0] < 0: refuse_count()")
 
     def _read_tags(self, values: dict[str, str]) -> None:
-        count, tag, size, end = (self._local() for _ in range(4))
+        """Reads each tagged field from its own bytes alone, so that a message takes linear time."""
+        count, tag, last, size, end = (self._local() for _ in range(5))
         self._add("if data[at] == 0: at += 1")
         with self._block("else:"):
             self._add(f"{count}, at = read_uvarint(data, at)")
             self._add_count_check(count)
+            self._add(f"{last} = -1")
             with self._block(f"for _ in range({count}):"):
                 self._add(
                     f"{tag}, at = read_uvarint(data, at)",
+                    f"if {tag} <= {last}: refuse_tag(at, {tag}, {last})",
+                    f"{last} = {tag}",
                     f"{size}, at = read_uvarint(data, at)",
                     f"check_length(data, at, {size})",
                     f"{end} = at + {size}",
                 )
                 for name, field, _ in self._tagged:
                     with self._block(f"if {tag} == {field.tag}:"):
-                        value = self._read(field.type, name, self._is_nullable(field))
-                        self._add(f"{values[name]} = {value}")
+                        self._read_tagged(field, name, values[name], end)
                 self._add(f"at = {end}")
+
+    def _read_tagged(self, field: WireField, name: str, target: str, end: str) -> None:
+        message = self._local()
+        self._add(f"{message} = data", f"data = data[:{end}]")
+        value = self._read(field.type, name, self._is_nullable(field))
+        self._add(
+            f"if at != {end}: refuse_tag_size(at, {name!r}, {end})",
+            f"{target} = {value}",
+            f"data = {message}",
+        )
 
 
 class _EncoderSource(_FunctionSource):

@@ -233,9 +233,9 @@ _RETRIABLE_CODES: Final = frozenset(
     }
 )
 _REMEDIES: Final[dict[int, str]] = {
-    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "have describe and read of the topic granted, for its "
-    "settings describe_configs (`varve acl add`), or log in as another user",
-    ErrorCode.GROUP_AUTHORIZATION_FAILED: "have read of the group granted (`varve acl add`)",
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "add ACLs for describe and read of the topic, and "
+    "describe_configs for its settings (`varve acl add`), or log in as another user",
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: "add an ACL for read of the group (`varve acl add`)",
 }
 _ERRORS: Final[dict[int, type[errors.StoreError]]] = {
     ErrorCode.OFFSET_OUT_OF_RANGE: errors.OffsetOutOfRange,
@@ -268,7 +268,7 @@ def raise_for_code(code: int, where: str, detail: str | None = None) -> None:
     if code == ErrorCode.NONE:
         return
     name = ErrorCode(code).name if code in _ERROR_CODES else f"error {code}"
-    message = f"{where}: the server says {name}" + (f": {detail:.300}" if detail else "")
+    message = f"{where}: the server returned {name}" + (f": {detail:.300}" if detail else "")
     if code in _MOVED_CODES or code in _RETRIABLE_CODES:
         raise RetriableError(message, refresh_metadata=code in _MOVED_CODES)
     remedy = _REMEDIES.get(code)

@@ -319,7 +319,7 @@ def test_lock_excludes_a_second_holder_until_released(place: Place) -> None:
     lock = place.fs.lock(path)
     assert place.fs.exists(path)
     for _ in range(2):
-        with pytest.raises(Locked, match=r"\.lock .*(stop|close)"):
+        with pytest.raises(Locked, match=r"in use by this process.*close that first"):
             place.fs.lock(path)
     lock.release()
     lock.release()

@@ -72,7 +72,7 @@ def _error(status: int, code: str) -> Answer:
 def test_a_conflict_decides_nothing_whatever_it_is_called(code: str) -> None:
     with http_stub(lambda asked: _error(409, code)) as stub:
         for name in ("create", "put"):
-            with pytest.raises(StoreUnavailable, match="another write was under way"):
+            with pytest.raises(StoreUnavailable, match="another write was in progress"):
                 CALLS[name](_store(stub))
 
 

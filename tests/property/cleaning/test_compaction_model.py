@@ -5,7 +5,6 @@ of any size, lags, restarts and crashes; with `min.stale.ratio` 0 the log is com
 with what Apache Kafka's rules leave, above it with what they promise.
 """
 
-import os
 import random
 
 from hypothesis import Phase, settings
@@ -21,12 +20,11 @@ from tests.support.cleaning_checks import (
     check_promises,
     foretell,
 )
+from tests.support.rounds import IS_LONG
 from varve.cleaning.settings import CleanerSettings
 from varve.commit_log import LogSettings
 from varve.records import Codec, Record
 from varve.testing.faulty_disk import CrashMode
-
-IS_LONG = os.environ.get("VARVE_ROUNDS") == "long"
 
 _keys = st.one_of(
     st.sampled_from([b"", b"a", b"b", b"c"]),

@@ -5,7 +5,6 @@ and power losses.
 After a kill all is there; after a power loss a prefix that holds everything known to be durable.
 """
 
-import os
 import random
 from itertools import cycle
 from uuid import UUID
@@ -16,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from tests.support.cleaned_segment import other_generation, write_cleaned
 from tests.support.log_model import LogModel, StoredBatch, check_equals, read_all, split_batches
+from tests.support.rounds import IS_LONG
 from varve.commit_log import Isolation, Log, LogManager, LogSettings, TopicPartition
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import (
@@ -36,7 +36,6 @@ from varve.testing.faulty_disk import CrashMode, FaultyFileSystem
 PARTITION = TopicPartition("orders", 0)
 TOPIC_ID = UUID("0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0")
 NOW_MS = 1_700_000_000_000
-IS_LONG = os.environ.get("VARVE_ROUNDS") == "long"
 
 _bytes_or_none = st.none() | st.binary(max_size=40)
 _records = st.lists(

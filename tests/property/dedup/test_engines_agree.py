@@ -1,6 +1,6 @@
 """The judges of the processor and of the Spark job agree, record by record.
 
-Where docs/dedup.md says so: copies are in one partition, and nothing is late.
+Where docs/how-to/deduplicate.md says so: copies are in one partition, and nothing is late.
 """
 
 import random

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.support.dedup_bench import DedupBench, shuffled
 from tests.support.dedup_model import Arrival, DedupModel
 from varve.dedup.rules import Verdict
-from varve.spark.dedup.state import IdSet
+from varve.spark.deduplication.state import IdSet
 
 NOW = 10_000_000
 IDS = st.sampled_from([b"a", b"a\0", b"", b"sixteen bytes id", b"an id of more than sixteen", None])

@@ -6,15 +6,13 @@ repeated or lost, a second writer of the manifest, a lost checkpoint. A failing 
 its seed.
 """
 
-import os
 import random
 
 import pytest
 
+from tests.support.rounds import IS_LONG
 from tests.support.tiered_store_bench import TieredStore
 from tests.support.tiered_store_steps import draw_settings, draw_step, play
-
-IS_LONG = os.environ.get("VARVE_ROUNDS") == "long"
 
 
 @pytest.mark.parametrize("seed", range(2_000 if IS_LONG else 16))

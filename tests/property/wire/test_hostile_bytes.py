@@ -92,7 +92,7 @@ def test_more_elements_than_allowed_are_refused_before_they_are_made(api: Api) -
 
 
 def test_unknown_tagged_fields_count_as_elements() -> None:
-    tags = b"".join(bytes((0xE4, 0x07, 0)) for _ in range(1000))  # tag 996, no bytes
+    tags = b"".join(bytes((0x80 | tag & 0x7F, tag >> 7, 0)) for tag in range(1000, 2000))  # empty
     body = encode(MetadataRequest([]), 12)[:-1] + b"\xe8\x07" + tags
     decode(MetadataRequest, 12, body, element_count_max=1000)
     with pytest.raises(MalformedMessage, match="more array elements"):

@@ -32,7 +32,7 @@ def kit() -> Iterator[BrokerKit]:
 
 def _value(kit: BrokerKit, metric: Metric, *labels: str) -> float:
     list(kit.broker.metrics.collect())
-    return kit.broker.metrics.table.value(metric, *labels)
+    return kit.broker.metrics.value(metric, *labels)
 
 
 def test_groups_are_counted_by_kind_and_state(kit: BrokerKit) -> None:

@@ -9,6 +9,7 @@ from varve.broker.state_topic import scan_records
 from varve.commit_log import AppendOrigin, Log
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock
+from varve.foundation.errors import Corrupt
 from varve.kernels.batch_layout import CONTROL_BIT as CONTROL
 from varve.kernels.batch_layout import TRANSACTIONAL_BIT as TRANSACTIONAL
 from varve.records import Codec, Record, build_batch, end_transaction_marker
@@ -29,7 +30,7 @@ def _append(log: Log, *keys: bytes | None, codec: Codec = Codec.NONE) -> None:
 
 
 def _told(log: Log) -> list[Told]:
-    return [(offset, key, value) for offset, _, _, key, value in scan_records(log)]
+    return [(offset, key, value) for offset, _, _, key, value in scan_records(log, [])]
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
@@ -64,7 +65,27 @@ def test_each_record_has_the_producer_and_the_attributes_of_its_batch(log: Log) 
         committed=True, producer_id=7, producer_epoch=0, coordinator_epoch=0, timestamp=1
     )
     log.append(marker, origin=AppendOrigin.COORDINATOR)
-    scanned = list(scan_records(log))
+    scanned = list(scan_records(log, []))
     assert [producer_id for _, producer_id, _, _, _ in scanned] == [-1, 7, 7, 7]
     kinds = [attributes & (CONTROL | TRANSACTIONAL) for _, _, attributes, _, _ in scanned]
     assert kinds == [0, TRANSACTIONAL, TRANSACTIONAL, CONTROL | TRANSACTIONAL]
+
+
+@pytest.mark.parametrize("damaged", [0, 1, 2])
+@pytest.mark.parametrize("byte", [-1, 20], ids=["value", "header"])
+def test_a_damaged_batch_is_left_out(log: Log, damaged: int, byte: int) -> None:
+    ends = [0]
+    for key in (b"a", b"b", b"c"):
+        _append(log, key)
+        ends.append(log.size)
+    position = ends[damaged + 1 if byte < 0 else damaged] + byte
+    segment = f"{log.directory}/{0:020}.log"
+    fs = log.segments.fs
+    content = bytearray(fs.read(segment))
+    content[position] ^= 1
+    with fs.open_writable(segment) as file:
+        file.write_at(0, bytes(content))
+    errors: list[Corrupt] = []
+    keys = [key for _, _, _, key, _ in scan_records(log, errors)]
+    assert keys == [key for number, key in enumerate((b"a", b"b", b"c")) if number != damaged]
+    assert len(errors) == 1

@@ -334,7 +334,7 @@ def test_what_is_below_the_log_start_or_a_hole_is_said() -> None:
 def test_an_offset_that_no_record_has_is_refused(compacted: Asked, offset: int) -> None:
     compacted.put("a")
     compacted.put("a")
-    with pytest.raises(OffsetOutOfRange, match="ask for one of these"):
+    with pytest.raises(OffsetOutOfRange, match="use one of these"):
         compacted.explain(offset)
 
 

@@ -1,4 +1,4 @@
-"""The example of docs/formats/keys.md is what the builder writes."""
+"""The example of docs/reference/formats/keys.md is what the builder writes."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock
 from varve.records import Record, build_batch, end_transaction_marker
 
-PAGE = Path(__file__).parents[3] / "docs" / "formats" / "keys.md"
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "formats" / "keys.md"
 TIME_MS = 1_700_000_000_000
 
 

@@ -253,7 +253,9 @@ def test_explanations_name_the_copy_and_the_tier() -> None:
         assert explained.state is state
         assert explained.compaction is not None
         assert explained.compaction.blocks[-1].rule is BlockingRule.REMOTE_TIER
-        assert explained.compaction.blocks[-1].text.startswith("kept for older records in the cold")
+        assert explained.compaction.blocks[-1].text.startswith(
+            "kept for older records in the remote"
+        )
     bench.log.drop_local_segments_before(2, now_ms=bench.now_ms)
     explained = explain_offset(bench.log, 1, bench.now_ms, known)
     assert (explained.state, explained.segment) == (RecordState.REMOTE, None)

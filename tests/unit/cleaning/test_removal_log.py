@@ -228,7 +228,7 @@ def test_a_line_whose_sync_failed_is_made_due_again() -> None:
 
 
 def test_the_example_of_the_format_page_is_whole(fs: MemoryFileSystem) -> None:
-    page = Path(__file__).parents[3] / "docs" / "formats" / "evidence.md"
+    page = Path(__file__).parents[3] / "docs" / "reference" / "formats" / "evidence.md"
     example = page.read_text(encoding="utf-8").split("```json\n")[1].split("```")[0]
     overwrite(fs, example.encode())
     (entry,) = RemovalLog(fs, DIRECTORY).read()

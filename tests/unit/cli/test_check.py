@@ -214,7 +214,7 @@ def test_a_directory_in_use_is_refused(store: Path) -> None:
     try:
         result = run("-d", store)
         assert result.exit_code == 1
-        assert "is held by another owner" in result.stderr
+        assert "is in use by this process" in result.stderr
         unlocked = run("--no-lock", "-d", store)
         assert unlocked.exit_code == 0
         assert "not locked" in unlocked.stderr

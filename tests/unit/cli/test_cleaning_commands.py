@@ -41,7 +41,7 @@ def data(tmp_path: Path) -> Path:
         kept: dict[str, str | int] = {"retention.time": "event", "retention.ms": DAY_MS}
         visits = store.create_topic("visits", partitions=2, settings=kept)
         for timestamp in (YEAR_2026, FAR_MS):
-            visits.append(value="v", partition=1, timestamp=timestamp)
+            visits.append(value="v", partition=1, timestamp_ms=timestamp)
             visits.partition(1).log.roll()
     return tmp_path
 
@@ -347,7 +347,7 @@ def test_what_is_shown_fits_the_screen(
 
 def test_a_forecast_has_bars_where_the_log_shrinks_step_by_step(run: Run, data: Path) -> None:
     with varve.open(data, maintain=False) as store:
-        store.topic("visits").append(value="v", partition=0, timestamp=FAR_MS // 2)
+        store.topic("visits").append(value="v", partition=0, timestamp_ms=FAR_MS // 2)
     assert "█" in run("forecast", "visits", "--set", "retention.ms=8000000000000").stdout
 
 

@@ -81,7 +81,7 @@ def test_a_directory_with_content_is_refused(tmp_path: Path) -> None:
     (tmp_path / "precious").touch()
     result = CliRunner().invoke(app, ["demo", "--dir", str(tmp_path)])
     assert result.exit_code == 1
-    assert "new or empty" in result.stderr
+    assert "new or an empty" in result.stderr
 
 
 def test_the_picture_has_a_bar_for_each_segment(
@@ -90,7 +90,7 @@ def test_the_picture_has_a_bar_for_each_segment(
     with varve.open(tmp_path) as store:
         topic = store.create_topic("orders", partitions=2, settings={"segment.bytes": 300})
         for number in range(8):
-            topic.append(value=b"x" * 50, timestamp=number, partition=0)
+            topic.append(value=b"x" * 50, timestamp_ms=number, partition=0)
         facts = topic_facts(topic)
         Console(width=80).print(draw_segments("orders", facts))
     drawn = capsys.readouterr().out

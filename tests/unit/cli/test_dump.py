@@ -267,7 +267,7 @@ def test_a_metadata_snapshot_is_read_as_data(data_file: Path) -> None:
 
 
 def test_every_type_and_field_of_the_json_is_documented(store: Path) -> None:
-    page = (Path(__file__).parents[3] / "docs" / "dump-json.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "dump-json.md").read_text()
     for document in objects(run("--json", "--values", store)):
         for name in (document["type"], *document):
             assert f"`{name}`" in page

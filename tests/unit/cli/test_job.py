@@ -10,12 +10,12 @@ from click.testing import CliRunner, Result
 
 import varve
 from varve.cli import options
-from varve.cli.job_query import position_options
 from varve.cli.main import app
 from varve.foundation.errors import Unavailable
 from varve.foundation.settings import GivenValue
 from varve.spark import session
 from varve.spark.java import Java
+from varve.spark.topic_query import position_options
 
 
 def run(*arguments: str) -> Result:
@@ -128,7 +128,7 @@ def test_the_store_of_a_directory_beats_the_environment_and_a_flag_beats_both(
 def test_a_deduplication_takes_before_and_after_without_a_window() -> None:
     words = ("dedup", "in", "--to", "out", "--by", "key", "--checkpoint", "c", "--store", "file:/s")
     both = run(*words, "--before", "1h", "--after", "1m")
-    assert "--dir is missing: the log directory of the output topic" in both.stderr
+    assert "is missing: the log directory of the output topic" in both.stderr
     half = run(*words, "--before", "1h")
     assert "--window is missing" in half.stderr
 

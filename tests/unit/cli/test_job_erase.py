@@ -11,14 +11,15 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 import varve
-from varve.cli.job_erase import ConfirmedErasure, parse_deadline
+from varve import TopicLocation
+from varve.cli.job_erase import print_erasure
 from varve.cli.main import app
 from varve.cli.output import Output
-from varve.cli.spark_options import JobSource
 from varve.foundation.errors import InvalidRequest
+from varve.foundation.settings import GivenValue
 from varve.jobs.erase.request import ValueFormat, collect_field
 from varve.jobs.erase.result import ErasureCost, ErasureResult
-from varve.jobs.tasks import LocalRunner
+from varve.spark.functions import parse_deadline
 
 DAY_MS = 86_400_000
 
@@ -150,7 +151,6 @@ def test_a_store_that_is_open_elsewhere_is_named(data: str) -> None:
         (["people", "--key", "k", "--requested", "2199-01-01"], "is in the future"),
         (["people", "--key", "k", "--deadline", "soon"], "is not a time"),
         (["people", "--key", "k", "--deadline", "30"], "write 30d for days"),
-        (["people", "--key", "k", "--report", "r.json"], "erased without Spark"),
     ],
 )
 def test_what_cannot_be_is_named_and_changes_nothing(
@@ -190,7 +190,26 @@ def test_without_a_terminal_an_erasure_needs_to_be_confirmed(data: str) -> None:
     assert len(read_keys(data)) == 12
 
 
-def test_on_a_terminal_a_no_erases_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_terminal_a_no_erases_nothing(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = [False, True]
+    monkeypatch.setattr(click, "confirm", lambda *_, **named: answers.pop(0) or _abort())
+    monkeypatch.setattr(Output, "check_terminal", lambda self, action: None)
+    words = ["job", "erase", "people", "--dir", data, "--key", "k1"]
+    refused = CliRunner().invoke(app, words, env={"COLUMNS": "200"})
+    assert refused.exit_code == 1
+    assert "a dry run: nothing was changed" in refused.stdout
+    assert len(read_keys(data)) == 12
+    done = CliRunner().invoke(app, words, env={"COLUMNS": "200"})
+    assert done.exit_code == 0, done.output
+    assert done.stdout.index("a dry run") < done.stdout.index("none found")
+    assert b"k1" not in read_keys(data)
+
+
+def _abort() -> bool:
+    raise click.Abort
+
+
+def test_the_estimate_of_a_dry_run_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     shown = ErasureResult(
         id="i",
         is_dry_run=True,
@@ -200,24 +219,11 @@ def test_on_a_terminal_a_no_erases_nothing(monkeypatch: pytest.MonkeyPatch) -> N
         elapsed_ms=1,
         cost=ErasureCost(requests=7, read_bytes=1, cost=0.5, currency="USD", prices="list"),
     )
-    calls: list[bool] = []
-
-    def erase(*, runner: object, is_dry_run: bool) -> ErasureResult:
-        calls.append(is_dry_run)
-        return shown
-
-    def refuse(*words: object, **named: object) -> None:
-        raise click.Abort
-
-    monkeypatch.setattr(click, "confirm", refuse)
-    monkeypatch.setattr(Output, "check_terminal", lambda self, action: None)
-    runner = LocalRunner()
-    with pytest.raises(click.Abort):
-        ConfirmedErasure(erase, Output(), is_dry_run=False, is_confirmed=False).erase(runner)
-    assert calls == [True]
-    confirmed = ConfirmedErasure(erase, Output(), is_dry_run=False, is_confirmed=True)
-    assert confirmed.erase(runner) is shown
-    assert calls == [True, False]
+    print_erasure(shown, Output())
+    printed = capsys.readouterr().out
+    assert "about 7 requests" in printed
+    assert "snapshot s at p" in printed
+    assert "a backup" in printed
 
 
 def test_a_deadline_is_a_duration_or_a_time_in_utc() -> None:
@@ -250,16 +256,18 @@ def test_a_tier_whose_place_is_told_nowhere_is_asked_for(tmp_path: Path) -> None
     assert "no varve-tier.json of the log directories has" in refused.stderr
     place = {"format": 1, "url": "file:/cold", "metadata": "object"}
     (disks[1] / "varve-tier.json").write_text(json.dumps(place))
-    bucket = JobSource(tuple(disks), "", (), None).find_bucket()
+    bucket = TopicLocation(dir=disks).find_bucket()
     assert bucket is not None
     assert bucket.url == "file:/cold"
 
 
 def test_somewhere_must_be_named(tmp_path: Path) -> None:
-    with pytest.raises(InvalidRequest, match="--dir, or an object store with --store"):
-        JobSource((), "", (), None).find_bucket()
+    with pytest.raises(
+        InvalidRequest, match=r"a log directory \(--dir, dir=\), or an object store"
+    ):
+        TopicLocation()
     with pytest.raises(InvalidRequest, match="does not exist"):
-        JobSource((tmp_path / "none",), "", (), None).find_bucket()
+        TopicLocation(dir=tmp_path / "none").find_bucket()
 
 
 def test_the_mirror_that_a_directory_remembers_is_erased_too(tmp_path: Path) -> None:
@@ -267,14 +275,14 @@ def test_the_mirror_that_a_directory_remembers_is_erased_too(tmp_path: Path) -> 
         store.create_topic("people")
     place = {"format": 1, "url": "file:/cold", "metadata": "object", "mirror": "file:/second"}
     (tmp_path / "data" / "varve-tier.json").write_text(json.dumps(place))
-    settings = (("a", "1"), ("mirror.b", "2"))
-    directories = (tmp_path / "data",)
+    settings: dict[str, GivenValue] = {"a": "1", "mirror.b": "2"}
     for url in ("", "file:/cold"):
-        bucket = JobSource(directories, url, settings, None, mirror_url="").find_bucket()
+        named = TopicLocation(dir=tmp_path / "data", store=url, settings=settings)
+        bucket = named.find_bucket(with_mirror=True)
         assert bucket is not None
         assert (bucket.mirror_url, bucket.mirror_settings) == ("file:/second", (("b", "2"),))
         assert bucket.settings == (("a", "1"),)
         assert bucket.cluster is not None, "that of the directory"
-    alone = JobSource(directories, "", settings, None).find_bucket()
+    alone = TopicLocation(dir=tmp_path / "data", settings=settings).find_bucket()
     assert alone is not None
     assert alone.mirror_url is None

@@ -17,7 +17,6 @@ from varve.jobs.snapshot.store import open_snapshot
 from varve.jobs.table.catalog import CatalogAddress
 from varve.jobs.tasks import LocalRunner
 from varve.spark import console
-from varve.spark import runner as spark_runner
 from varve.spark.stages import JobReport
 
 KEYS = [f"k{number}" for number in range(12)]
@@ -26,10 +25,11 @@ KEYS = [f"k{number}" for number in range(12)]
 class HereJob:
     """Runs the work in this process."""
 
-    spark = None
-
     def run(self, work: Callable[[], Any]) -> Any:
         return work()
+
+    def runner(self, topics: object = ()) -> LocalRunner:
+        return LocalRunner()
 
     def report(self, rows: int, result: object) -> object:
         return JobReport(
@@ -51,7 +51,6 @@ def open_here(name: str, options: object, **more: object) -> Iterator[HereJob]:
 @pytest.fixture
 def disks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(console, "open_job", open_here)
-    monkeypatch.setattr(spark_runner, "SparkRunner", lambda *names: LocalRunner())
     paths = [str(tmp_path / "a disk"), str(tmp_path / "another, too")]
     with varve.open(paths, maintain=False) as store:
         topic = store.create_topic("orders", partitions=4)

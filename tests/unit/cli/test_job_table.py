@@ -56,7 +56,7 @@ def test_a_damaged_catalog_is_nothing_for_varve_check(data: str) -> None:
     catalog.parent.mkdir()
     catalog.write_bytes(b"this is no database at all" * 100)
     failed = run("orders", "--dir", data, "--to", "a.b")
-    assert (failed.exit_code, "put it back from a copy" in failed.stderr) == (1, True)
+    assert (failed.exit_code, "restore it from a copy" in failed.stderr) == (1, True)
     assert "varve check" not in failed.stderr
     assert f" file://{catalog.parent}:" in failed.stderr
 

@@ -171,7 +171,7 @@ def test_a_dry_run_changes_no_topic(run: Run, kit: KafkaKit) -> None:
     ("arguments", "text"),
     [
         (["create", "standing"], "exists; change its settings with `varve topic alter standing`"),
-        (["create", "new", "--replicas", "3"], "ask for 1"),
+        (["create", "new", "--replicas", "3"], "use 1"),
         (["create", "new", "--set", "retention.m=1"], "did you mean 'retention.ms'"),
         (["describe", "none"], "varve topic create none"),
         (["delete", "none", "--yes"], "varve topic create none"),

@@ -1,4 +1,4 @@
-"""docs/clients.md: every command on it prints what the page says."""
+"""docs/how-to/produce-and-consume.md: every command on it prints what the page says."""
 
 import re
 import shlex
@@ -13,7 +13,7 @@ from varve.foundation.clock import SystemClock
 from varve.kafka_server.config import make_config
 from varve.testing.kafka_kit import KafkaKit
 
-PAGE = Path(__file__).parents[3] / "docs" / "clients.md"
+PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "produce-and-consume.md"
 _BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

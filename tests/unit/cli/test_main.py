@@ -150,7 +150,7 @@ def test_the_package_runs_as_the_command_line() -> None:
     [
         ("00.log: batch at 7 is broken", True),
         ("run `varve check` on it", False),
-        ("catalog.db is damaged: put it back from a copy", False),
+        ("catalog.db is damaged: restore it from a copy", False),
         ("not an Avro schema: correct the registry", False),
     ],
 )

@@ -291,7 +291,7 @@ def test_a_directory_in_use_is_refused(orders: Run, tmp_path: Path) -> None:
     with varve.open(tmp_path / "data"):
         result = orders("topic", "list")
     assert result.exit_code == 1
-    assert "is held by another owner" in result.stderr
+    assert "is in use by this process" in result.stderr
 
 
 def test_topics_and_offsets_are_listed(run: Run) -> None:
@@ -346,7 +346,7 @@ def test_recovery_after_a_crash_is_told(orders: Run, tmp_path: Path) -> None:
 def test_aborted_transactions_are_left_out_on_demand(orders: Run, tmp_path: Path) -> None:
     with varve.open(tmp_path / "data") as store:
         log = store.topic("orders").partition(0).log
-        record = varve.Record(None, b"void", timestamp=1)
+        record = varve.NewRecord(None, b"void", timestamp=1)
         batch = build_batch(
             [record], producer_id=1, producer_epoch=0, base_sequence=0, transactional=True
         )

@@ -46,6 +46,11 @@ def test_it_serves_from_the_file_the_environment_and_options_until_it_is_told(
         with socket.create_connection(("127.0.0.1", int(found[1])), 5) as client:
             client.sendall(b"\0\0\0\x0a\0\x12\0\0\0\0\0\x07\xff\xff")
             assert client.recv(1000)[4:8] == b"\0\0\0\x07"
+        refused = CliRunner().invoke(app, ["topic", "list", "-d", str(tmp_path / "data")])
+        address = f"127.0.0.1:{found[1]}"
+        assert f"`varve serve` (pid {process.pid}, {address}); stop it, or use -b {address}" in (
+            refused.stderr
+        )
         for page, part in (("ready", b"true"), ("health", b"true"), ("metrics", b"varve_server_")):
             with urllib.request.urlopen(f"{found[2]}/{page}", timeout=5) as answer:
                 assert part in answer.read()
@@ -106,7 +111,7 @@ def test_directories_of_the_environment_are_parted_by_colons(tmp_path: Path) -> 
         timeout=60,
     )
     assert ended.returncode == 1
-    assert "lie inside it" in ended.stderr
+    assert "be or contain the other" in ended.stderr
     assert list(tmp_path.iterdir()) == []
 
 

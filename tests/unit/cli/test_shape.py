@@ -325,7 +325,7 @@ def test_shapes_have_a_directory_of_their_own(tmp_path: Path) -> None:
     logs.mkdir()
     file.touch()
     for data in (logs, logs / "t-0", tmp_path / "shapes" / ".." / "data" / "shapes"):
-        with pytest.raises(InvalidSetting, match="lies in log directory"):
+        with pytest.raises(InvalidSetting, match="is inside log directory"):
             check_data_directory(data, [logs])
     check_data_directory(tmp_path / "shapes", [logs])
     for data in (file, file / "shapes"):

@@ -92,7 +92,7 @@ def test_rights_that_are_missing_may_come_and_are_told_once(
     maker.check_access()
     with caplog.at_level(logging.WARNING, "varve.shapes.feed.open_feed"):
         for _ in range(3):
-            with pytest.raises(Unavailable, match="have describe and read of the topic granted"):
+            with pytest.raises(Unavailable, match="add ACLs for describe and read of the topic"):
                 maker.make("orders")
     maker.close()
     assert [one.message for one in caplog.records] == ["topic cannot be read"]

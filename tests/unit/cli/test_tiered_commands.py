@@ -21,7 +21,7 @@ TIERED: dict[str, GivenValue] = {
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Everything is copied, nothing has left the local disk, and half of `orders` may expire."""
+    """Everything is copied, nothing is in object storage alone, and half of `orders` may expire."""
     place = tmp_path_factory.mktemp("made")
     with varve.open(place / "data", maintain=False) as store:
         orders = store.create_topic("orders", settings={**TIERED, "retention.bytes": 4000})
@@ -122,7 +122,7 @@ def test_a_check_names_a_missing_object_a_hole_and_a_broken_tier_file(data: Path
     assert "neither on the local disk nor in the remote tier" in findings("-d", data)["tier-hole"]
     (data.parent / "tier.json").rename(data / "varve-tier.json")
     shutil.rmtree(remote)
-    assert "mount or put it back" in findings("-d", data)["tier-unavailable"]
+    assert "mount or restore it" in findings("-d", data)["tier-unavailable"]
     (remote / ".varve-writing").mkdir(parents=True)
     assert "offsets 0 to " in findings("-d", data, data / "scores-0")["tier-hole"]
     (data / "varve-tier.json").write_text("{")

@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from varve.brokers.position import parse_position
-from varve.cli.job_erase import parse_deadline, parse_requested
 from varve.foundation.clock import SystemClock
+from varve.foundation.position import parse_position
 from varve.foundation.units import format_moment, parse_time
+from varve.spark.functions import parse_deadline, parse_requested
 
 NOON_MS = 1_772_366_400_000
 NOON = "2026-03-01T12:00:00"

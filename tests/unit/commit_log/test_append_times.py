@@ -22,7 +22,7 @@ from varve.foundation.clock import ManualClock
 from varve.foundation.errors import DiskFull, Unavailable
 
 PATH = f"{DIRECTORY}/{APPEND_TIMES_FILE}"
-PAGE = Path(__file__).parents[3] / "docs" / "formats" / "directory.md"
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "formats" / "directory.md"
 
 
 def spans(log: Log) -> list[tuple[int, int]]:
@@ -93,7 +93,7 @@ def test_a_segment_that_has_left_the_log_has_no_times(bench: Bench) -> None:
     bench.open()
     fill(bench, (1,), (2,))
     (gone,) = bench.log.drop_segments_before(1, now_ms=NOW_MS)
-    with pytest.raises(Unavailable, match="has left the log"):
+    with pytest.raises(Unavailable, match="is no longer in the log"):
         bench.log.appended_ms(gone)
 
 

@@ -12,7 +12,7 @@ from tests.support.log_bench import (
     read_all,
     split_batches,
 )
-from varve.commit_log import AppendOrigin, AppendResult, Isolation
+from varve.commit_log import AppendOrigin, Isolation, LogAppendResult
 from varve.commit_log.producer_state import ProducerAppendInfo, ProducerStateManager
 from varve.commit_log.transaction_index import AbortedTransaction, TransactionIndex
 from varve.foundation.errors import (
@@ -35,7 +35,7 @@ from varve.foundation.errors import (
 SIZE = len(make_batch())
 
 
-def produce(bench: Bench, sequence: int, count: int = 1, *, epoch: int = 0) -> AppendResult:
+def produce(bench: Bench, sequence: int, count: int = 1, *, epoch: int = 0) -> LogAppendResult:
     return bench.log.append(
         make_batch(count, producer_id=1, producer_epoch=epoch, base_sequence=sequence)
     )

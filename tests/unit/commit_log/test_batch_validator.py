@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import zstandard
 
 from tests.support.log_bench import NOW_MS, make_batch, make_marker
 from varve.commit_log import AppendOrigin, LogSettings
@@ -17,7 +18,7 @@ from varve.foundation.errors import (
     UnsupportedFormat,
 )
 from varve.kernels.crc import crc32c
-from varve.records import Batch, Codec, Record, TimestampType, build_batch, compress
+from varve.records import Batch, Codec, Record, TimestampType, build_batch, compress, decompress
 
 CODECS = list(Codec)
 DAY_MS = 86_400_000
@@ -50,6 +51,29 @@ def test_a_client_batch_must_have_base_offset_0() -> None:
 def test_the_record_count_must_equal_the_offset_span(count: int) -> None:
     with pytest.raises(InvalidRecord, match="record"):
         check(patched(make_batch(3), 57, ">i", count))
+
+
+@pytest.mark.parametrize("codec", CODECS[1:], ids=lambda codec: codec.name)
+@pytest.mark.parametrize("zstd_size_is_known", [True, False])
+def test_content_beyond_its_limit_is_refused(codec: Codec, zstd_size_is_known: bool) -> None:
+    record = Record(b"k", bytes(3_000_000), timestamp=NOW_MS)
+    batch = build_batch([record], codec=codec)
+    if codec is Codec.ZSTD and not zstd_size_is_known:
+        content = decompress(codec, batch[61:])
+        frame = zstandard.ZstdCompressor(write_content_size=False).compress(content)
+        batch = patched(batch[:61] + frame, 8, ">i", 61 + len(frame) - 12)
+    check(batch, varve_batch_content_max_bytes=3_100_000)
+    with pytest.raises(RecordTooLarge, match=r"varve\.batch\.content\.max\.bytes"):
+        check(batch, varve_batch_content_max_bytes=2_999_999)
+    check(batch, varve_batch_content_max_bytes=0, max_message_bytes=3_100_000)
+
+
+@pytest.mark.parametrize("codec", CODECS[1:], ids=lambda codec: codec.name)
+def test_a_compressed_batch_has_at_most_so_many_records(codec: Codec) -> None:
+    batch = make_batch(5, codec=codec)
+    check(batch, varve_batch_records_max=5)
+    with pytest.raises(RecordTooLarge, match=r"5 records exceeds varve\.batch\.records\.max = 4"):
+        check(batch, varve_batch_records_max=4)
 
 
 @pytest.mark.parametrize("origin", list(AppendOrigin))

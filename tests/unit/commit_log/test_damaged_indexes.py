@@ -2,10 +2,12 @@
 
 import struct
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import varve
 from tests.support.log_bench import NOW_MS, Bench, make_batch, offsets_in, read_all
 from varve.commit_log import Isolation, TimestampOffset
 from varve.commit_log.sparse_index import OffsetIndex, TimeIndex
@@ -363,3 +365,21 @@ def test_a_data_file_that_lost_its_end_keeps_its_time_and_what_is_left(
     closed.log.close()
     if size % SIZE or not size:
         assert closed.read_file(0, ".timeindex") == index[-12:]
+
+
+@pytest.mark.parametrize("kind", [".index", ".timeindex", ".txnindex"])
+def test_an_index_too_large_for_its_segment_is_not_read(tmp_path: Path, kind: str) -> None:
+    with varve.open(tmp_path, maintain=False) as store:
+        topic = store.create_topic("t")
+        for number in range(COUNT):
+            topic.append(str(number))
+        topic.partition(0).log.roll()
+    with (tmp_path / "t-0" / f"{0:020}{kind}").open("ab") as file:
+        file.truncate(256 << 30)
+    with varve.open(tmp_path, maintain=False) as store:
+        topic = store.topic("t")
+        assert [record.offset for record in topic.read(start=7)] == list(range(7, COUNT))
+        found = topic.offset_for_time(0, partition=0)
+        assert found is not None
+        committed = topic.read(isolation="read_committed")
+        assert len(list(committed)) == COUNT

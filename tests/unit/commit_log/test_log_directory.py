@@ -91,7 +91,7 @@ def house(clock: ManualClock) -> House:
 
 def test_a_directory_is_open_once_at_a_time(house: House) -> None:
     first = house.open()
-    with pytest.raises(Locked, match="lock"):
+    with pytest.raises(Locked, match="in use by this process"):
         house.open()
     first.close()
     house.open()

@@ -3,13 +3,13 @@
 import pytest
 
 from tests.support.log_bench import NOW_MS, Bench, make_batch
-from varve.commit_log import AppendResult, LogSettings
+from varve.commit_log import LogAppendResult, LogSettings
 from varve.commit_log.names import log_name
 from varve.commit_log.producer_snapshots import decode_producer_snapshot
 from varve.foundation.errors import OutOfOrderSequence
 
 
-def produce(bench: Bench, sequence: int, producer: int = 1, **fields: int) -> AppendResult:
+def produce(bench: Bench, sequence: int, producer: int = 1, **fields: int) -> LogAppendResult:
     return bench.log.append(
         make_batch(producer_id=producer, producer_epoch=0, base_sequence=sequence, **fields)  # type: ignore[arg-type] # only `time` is passed
     )

@@ -302,7 +302,7 @@ def test_without_its_checkpoint_the_log_start_is_not_known(tiered: Bench) -> Non
 def test_records_are_not_deleted_up_to_an_offset_that_may_be_gone_already(tiered: Bench) -> None:
     tiered.reopen(log_start_offset=0, is_start_known=False)
     log = tiered.log
-    with pytest.raises(Unavailable, match="before 1 yet: only the cold tier has the log start"):
+    with pytest.raises(Unavailable, match="before 1 yet: only the remote tier has the log start"):
         log.delete_records(1)
     assert not log.is_start_known
     assert log.delete_records(5) == 5

@@ -1,4 +1,4 @@
-"""docs/dedup.md, after expiry and retention, and changes: a test for each sentence."""
+"""docs/how-to/deduplicate.md, after expiry and retention, and changes: a test for each sentence."""
 
 import random
 from dataclasses import replace

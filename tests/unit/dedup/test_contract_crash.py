@@ -1,4 +1,4 @@
-"""docs/dedup.md, after a crash and after a restart: a test for each sentence."""
+"""docs/how-to/deduplicate.md, after a crash and after a restart: a test for each sentence."""
 
 import random
 from typing import Any

@@ -1,4 +1,4 @@
-"""docs/dedup.md, duplicates: a test for each sentence."""
+"""docs/how-to/deduplicate.md, duplicates: a test for each sentence."""
 
 import random
 

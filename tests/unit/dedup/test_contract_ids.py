@@ -1,4 +1,4 @@
-"""docs/dedup.md, ids: a test for each sentence."""
+"""docs/how-to/deduplicate.md, ids: a test for each sentence."""
 
 import json
 from typing import Any

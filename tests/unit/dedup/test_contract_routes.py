@@ -1,4 +1,4 @@
-"""docs/dedup.md, verdicts and destinations: a test for each sentence."""
+"""docs/how-to/deduplicate.md, verdicts and destinations: a test for each sentence."""
 
 import random
 from dataclasses import replace
@@ -16,8 +16,7 @@ from tests.support.dedup_stage import (
     model_of,
     rules_of,
 )
-from varve.cli.dedup_rules import build_rules
-from varve.dedup.rules import Counts, DedupRules, LatePolicy, NullPolicy
+from varve.dedup.rules import Counts, DedupRules, LatePolicy, NullPolicy, build_rules
 from varve.foundation.errors import RecordTooLarge
 from varve.records import Record, build_batch
 

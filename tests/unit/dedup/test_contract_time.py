@@ -1,4 +1,4 @@
-"""docs/dedup.md, time: a test for each sentence."""
+"""docs/how-to/deduplicate.md, time: a test for each sentence."""
 
 import pytest
 

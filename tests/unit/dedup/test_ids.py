@@ -11,7 +11,7 @@ from varve.dedup.rules import parse_id_source
 from varve.foundation.errors import Corrupt
 from varve.kernels.batch_layout import RecordColumn
 from varve.records import Batch, Codec, Record, RecordColumns, build_batch
-from varve.spark.dedup.deduplicate import ID, ROWS, TIME, Packer, decode_batch, read_ids
+from varve.spark.deduplication.deduplicate import ID, ROWS, TIME, Packer, decode_batch, read_ids
 
 IDS = [b"", b"a", b"a\0", b"\0" * 16, b"sixteen bytes!!!", b"seventeen bytes!!", b"x" * 1_000, None]
 

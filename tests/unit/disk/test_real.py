@@ -91,10 +91,38 @@ def test_our_lock_excludes_record_locks_even_after_a_refused_second_lock(path: s
 def test_the_lock_goes_with_its_process(path: str) -> None:
     with _start(VARVE_HOLDER, path) as process:
         assert _first_line(process) == "held"
-        with pytest.raises(Locked):
+        with pytest.raises(Locked, match=f"in use by process {process.pid}, .* stop it first"):
             RealFileSystem().lock(path)
         process.kill()
     RealFileSystem().lock(path).release()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not name the process")
+def test_the_process_with_a_record_lock_is_named(
+    path: str, record_lock_holder: subprocess.Popen[str]
+) -> None:
+    with pytest.raises(Locked, match=f"in use by process {record_lock_holder.pid}, .* Kafka"):
+        RealFileSystem().lock(path)
+
+
+def test_a_server_is_named_with_its_address_until_it_releases_the_lock(path: str) -> None:
+    with RealFileSystem().lock(path) as lock:
+        lock.describe_owner("varve serve", "localhost:9092")
+        with pytest.raises(Locked) as caught:
+            RealFileSystem().lock(path)
+    directory = os.path.dirname(path)
+    assert str(caught.value) == (
+        f"{directory} is in use by `varve serve` (pid {os.getpid()}, localhost:9092); stop it, or "
+        "use -b localhost:9092"
+    )
+    assert Path(path).read_bytes() == b""
+
+
+def test_a_lock_file_that_another_program_wrote_names_no_process(path: str) -> None:
+    lock = RealFileSystem().lock(path)
+    Path(path).write_bytes(b"[]")
+    with lock, pytest.raises(Locked, match=r"in use by another process, .* stop it first"):
+        RealFileSystem().lock(path)
 
 
 def test_release_unlocks_though_a_forked_child_shares_the_descriptor(path: str) -> None:
@@ -197,3 +225,28 @@ def test_a_private_file_is_its_owners_alone(path: str, umask: int, is_there: boo
         os.umask(before)
     for one in (path, f"{path}.secret"):
         assert stat.S_IMODE(os.stat(one).st_mode) == 0o600
+
+
+@pytest.mark.parametrize("replaced", [False, True], ids=["deleted", "replaced"])
+def test_a_lock_file_that_is_deleted_lets_no_second_owner_in(path: str, replaced: bool) -> None:
+    with RealFileSystem().lock(path):
+        os.unlink(path)
+        if replaced:
+            Path(path).touch()
+        with pytest.raises(Locked, match="is in use"):
+            RealFileSystem().lock(path)
+    RealFileSystem().lock(path).release()
+
+
+def test_other_lock_files_of_a_locked_directory_are_free(path: str) -> None:
+    with RealFileSystem().lock(path), RealFileSystem().lock(f"{path}s"):
+        pass
+
+
+@pytest.mark.parametrize("call", ["open", "open_writable", "open_private", "read"])
+def test_a_fifo_is_refused_and_not_waited_for(tmp_path: Path, call: str) -> None:
+    path = str(tmp_path / "fifo")
+    os.mkfifo(path)
+    with pytest.raises(OSError, match="Not a regular file") as caught:
+        getattr(RealFileSystem(), call)(path)
+    assert caught.value.filename == path

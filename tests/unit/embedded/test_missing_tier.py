@@ -51,10 +51,10 @@ def test_a_directory_that_is_not_there_is_unavailable_and_never_made_anew(
     if is_mount_point:
         os.makedirs(f"{place.remote}/lost+found")
     with place.open() as store:
-        with pytest.raises(StoreUnavailable, match=r"data\.cold is .*mount or put it back"):
+        with pytest.raises(StoreUnavailable, match=r"data\.cold (is|exists).*mount or restore it"):
             list(store.topic("orders").read())
         store.run_once()
-        assert "mount or put it back" in store.health().tier[PARTITION]
+        assert "mount or restore it" in store.health().tier[PARTITION]
         assert [one.offset for one in store.topic("orders").partition(0).read(1)] == [1]
     assert os.path.exists(place.remote) == is_mount_point
     shutil.rmtree(place.remote, ignore_errors=True)

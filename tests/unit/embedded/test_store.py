@@ -87,7 +87,7 @@ def test_store_settings_are_the_defaults_of_topics(open_store: OpenStore) -> Non
     [
         ({"segment.bytes": 5}, "log.segment.bytes for all topics"),
         ({"log.segment.byte": 5}, "did you mean 'log.segment.bytes'"),
-        ({"zzz": 5}, "docs/configuration.md"),
+        ({"zzz": 5}, "docs/reference/configuration.md"),
         ({"log.segment.bytes": 13}, "must be 14 to"),
         ({"log.segment.bytes": "many"}, "must be of type int"),
     ],
@@ -225,7 +225,7 @@ def test_partitions_spread_over_the_directories(open_store: OpenStore) -> None:
 
 def test_a_directory_in_use_is_refused_with_a_remedy(open_store: OpenStore) -> None:
     open_store()
-    with pytest.raises(errors.Locked, match="close the store"):
+    with pytest.raises(errors.Locked, match="close that first"):
         open_store()
 
 

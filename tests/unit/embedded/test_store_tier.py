@@ -120,7 +120,7 @@ def test_a_lost_checkpoint_and_a_tier_that_is_not_there_are_not_taken_for_a_new_
     os.rename(remote, aside)
     with varve.open(data, settings=settings, maintain=False) as store:
         store.run_once()
-        assert "is missing; mount or put it back" in store.health().tier[PARTITION]
+        assert "is missing; mount or restore it" in store.health().tier[PARTITION]
         assert [one.offset for one in store.topic("orders").partition(0).read(1)] == [1]
     os.rename(aside, remote)
     with varve.open(data, settings=settings, maintain=False) as store:

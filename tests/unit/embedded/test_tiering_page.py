@@ -1,4 +1,4 @@
-"""What docs/tiering.md tells of an open store: settings, outages, leaving the tier, requests."""
+"""What docs/how-to/tier-to-a-bucket.md says of an open store."""
 
 import json
 from collections import Counter
@@ -69,7 +69,9 @@ def test_by_default_the_tier_is_beside_the_directory_which_remembers_it(tmp_path
 
 
 def test_the_first_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = (Path(__file__).parents[3] / "docs" / "tiering.md").read_text("utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "how-to" / "tier-to-a-bucket.md").read_text(
+        "utf-8"
+    )
     example = page.split("```python\n")[1].split("```")[0]
     assert "s3://bucket/prefix" in example
     monkeypatch.chdir(tmp_path)

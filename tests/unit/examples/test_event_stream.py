@@ -37,7 +37,7 @@ def test_a_visitor_with_a_wrong_clock_neither_pins_nor_destroys_a_day() -> None:
         views = kit.store.create_topic("views", settings=SETTINGS)
         for day, wrong_ms in enumerate([0, 0, -50 * 365 * DAY_MS, 70 * 365 * DAY_MS, 0, 0, 0]):
             views.append(value=f"day {day}")
-            views.append(value=f"wrong {day}", timestamp=kit.now_ms + wrong_ms)
+            views.append(value=f"wrong {day}", timestamp_ms=kit.now_ms + wrong_ms)
             kit.advance(days=1)
             kit.run_background()
         assert sum(1 for _ in views.read()) == 14

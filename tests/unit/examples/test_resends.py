@@ -25,4 +25,4 @@ def test_every_sale_comes_out_once(tmp_path: Path) -> None:
 def test_the_page_shows_what_the_example_prints(capsys: pytest.CaptureFixture[str]) -> None:
     runpy.run_path(str(ROOT / "examples/dedup/resends.py"), run_name="__main__")
     shown = f"```console\n$ python examples/dedup/resends.py\n{capsys.readouterr().out}```"
-    assert shown in (ROOT / "docs/dedup.md").read_text(encoding="utf-8")
+    assert shown in (ROOT / "docs/how-to/deduplicate.md").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""docs/topic-classes.md says what the examples do: the same settings, the tables they print."""
+"""docs/how-to/choose-topic-settings.md shows the settings and tables of the examples."""
 
 import re
 import runpy
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-PAGE = (ROOT / "docs" / "topic-classes.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "how-to" / "choose-topic-settings.md").read_text(encoding="utf-8")
 NAMES = sorted(path.stem for path in (ROOT / "examples" / "topic_classes").glob("*.py"))
 
 

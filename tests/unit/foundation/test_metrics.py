@@ -38,6 +38,13 @@ def test_values_are_kept_by_label() -> None:
     assert table.value(ERRORS) == 3
 
 
+def test_a_counter_is_raised_to_a_sum_that_was_counted_elsewhere_and_never_falls() -> None:
+    table = _table()
+    for total in (3, 5, 4):
+        table.raise_to(ERRORS, total)
+    assert table.value(ERRORS) == 5
+
+
 def test_replaced_values_forget_those_not_named() -> None:
     table = _table()
     table.set(BYTES, 5, "/gone")

@@ -143,9 +143,9 @@ def test_a_snapshot_that_is_not_there_is_waited_for_and_told_of(
     )
     root = str(tmp_path / "shapes")
     files, random = RealFileSystem(), Random(7)
-    with ShapeEngine(root, maker.make, fs=files, clock=clock, random=random).open() as engine:
+    with ShapeEngine.open(root, maker.make, fs=files, clock=clock, random=random) as engine:
         shape = engine.find_or_create(define("orders"))
-        _await(lambda: engine.health().status == "waiting")
+        _await(lambda: engine.health() == "waiting")
         told = engine.topic_health("orders")
         assert told is not None
         assert f"{place} does not hold a snapshot" in told.error

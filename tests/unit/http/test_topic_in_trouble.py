@@ -48,7 +48,7 @@ def _ask_after(harm: Callable[[Path], None]) -> httpx.Response:
         began = time.monotonic()
         answer = asyncio.run(_ask(stage))
         assert time.monotonic() - began < SOON_SECONDS
-        assert stage.engine.health().status == "waiting"
+        assert stage.engine.health() == "waiting"
         assert len(stage.engine.shapes()) == 1, "it waits for its snapshot"
         stage.close()
         return answer

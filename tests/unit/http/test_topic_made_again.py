@@ -114,7 +114,7 @@ def test_a_topic_that_had_shapes_is_503_for_a_while_and_another_one_400() -> Non
             ) as client,
         ):
             engine = stage.engine
-            engine.context.topics.handle_deleted(engine.context.topics.get("t"))
+            engine.topics.handle_deleted(engine.topics.get("t"))
             stage.store.delete_topic("t")
             gone = await ask(client, "t")
             assert gone.status_code == 503

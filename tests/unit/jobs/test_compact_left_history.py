@@ -51,7 +51,7 @@ def test_where_a_later_leader_was_at_work_the_bucket_alone_waits_for_its_copy() 
 
 
 def test_of_a_leader_that_wrote_nothing_yet_the_bucket_cannot_know() -> None:
-    """The limit that docs/jobs/compact.md names: such a run needs the log directory."""
+    """The limit that docs/how-to/compact-a-bucket.md names: such a run needs the log directory."""
     remote = make()
     remote.compact()
     assert offsets(remote) == [4, 5, 6, 7]

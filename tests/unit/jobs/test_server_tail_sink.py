@@ -153,7 +153,7 @@ def test_an_epoch_is_a_transaction_of_all_partitions(bench: Bench) -> None:
     assert (result.rows, result.is_repeated) == (4, False)
     assert bench.committed() == EPOCH_0
     for partition in bench.kit.store.topic(TOPIC).partitions:
-        batches = list(partition.read_batches())
+        batches = list(partition.batches())
         assert [one.header.is_transactional for one in batches] == [True, True]
         assert len({one.header.producer_id for one in batches}) == 1
 

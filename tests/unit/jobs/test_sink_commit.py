@@ -45,7 +45,7 @@ def write(
 
 def batches(bench: SinkBench, partition: int = 0) -> list[Batch]:
     with bench.open() as store:
-        return list(store.topic(TOPIC).partition(partition).read_batches())
+        return list(store.topic(TOPIC).partition(partition).batches())
 
 
 def test_an_epoch_is_a_transaction_of_all_partitions(bench: SinkBench) -> None:
@@ -266,7 +266,7 @@ def test_a_ledger_that_cannot_be_read_stops_the_commit(bench: SinkBench) -> None
     path = f"{DIRECTORY}/{SINKS_FILE}"
     with bench.fs.open_writable(path) as file:
         file.truncate(30)
-    with pytest.raises(Corrupt, match="put it back from a copy"):
+    with pytest.raises(Corrupt, match="restore it from a copy"):
         write(bench, 1)
 
 

@@ -73,3 +73,23 @@ def test_a_large_page_arrives_whole_and_a_large_request_is_not_taken() -> None:
         await endpoint.stop()
 
     run(scenario())
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /rea", b"GET /large HTTP/1.1\r\n\r\n"], ids=len)
+def test_clients_that_stop_sending_or_reading_keep_nobody_out(sent: bytes) -> None:
+    async def scenario() -> None:
+        endpoint = HttpEndpoint(PAGES)
+        port = await endpoint.start("127.0.0.1", 0)
+        idle = []
+        for _ in range(100):
+            _, writer = await asyncio.open_connection("127.0.0.1", port, limit=1)
+            writer.write(sent)
+            idle.append(writer)
+        for _ in range(3):
+            head, _ = await asyncio.wait_for(_ask(port, b"GET /ready HTTP/1.1\r\n\r\n"), 5)
+            assert head.startswith(b"HTTP/1.1 200")
+        for writer in idle:
+            writer.transport.abort()
+        await endpoint.stop()
+
+    run(scenario())

@@ -19,6 +19,7 @@ from varve.foundation.scram import ScramMechanism, credential_of, salted_passwor
 from varve.kafka_server.authentication import ListenerSasl, ListenerSecurities, SaslSession
 from varve.kafka_server.sasl_mechanisms import (
     AuthenticationFailed,
+    LoginQueue,
     ScramExchange,
     hash_password,
 )
@@ -275,6 +276,49 @@ def test_many_who_log_in_with_plain_leave_the_pool_to_others(
     assert kit.work.count == 2
     kit.release_work()
     assert [login.result().error_code for login in logins] == [0] * 6
+
+
+def test_a_password_that_was_right_is_not_hashed_again(kit: BrokerKit, tmp_path: Path) -> None:
+    file = tmp_path / "users"
+    file.write_text(f"carol={hash_password('one')}\n")
+    settings = SecuritySettings(sasl_enabled_mechanisms=ALL, sasl_plain_users=str(file))
+    sasl = ListenerSasl("SASL", settings, {})
+    clients = [_Client(kit) for _ in range(3)]
+    for client in clients:
+        client.server = SaslSession(sasl, kit.broker, kit.connect())
+    assert clients[0].plain("carol", "one").error_code == 0
+    kit.hold_work(work=True)
+    assert clients[1].plain("carol", "one").error_code == 0
+    clients[2].shake("PLAIN")
+    token = SaslAuthenticateRequest(b"\0carol\0two")
+    wrong: Any = asyncio.ensure_future(clients[2].server.handle(2, token), loop=kit.loop)
+    kit.settle()
+    assert not wrong.done(), "a wrong password is hashed each time"
+    kit.release_work()
+    assert wrong.result().error_code == REFUSED
+
+
+def test_logins_take_turns_by_the_address_of_their_client() -> None:
+    async def scenario() -> list[str]:
+        queue, all_wait, order = LoginQueue(1), asyncio.Event(), []
+
+        async def log_in(host: str) -> None:
+            async with queue.turn(host):
+                order.append(host)
+                await all_wait.wait()
+
+        strangers = [asyncio.ensure_future(log_in("stranger")) for _ in range(5)]
+        await asyncio.sleep(0)
+        friend = asyncio.ensure_future(log_in("friend"))
+        await asyncio.sleep(0)
+        strangers.pop().cancel()
+        all_wait.set()
+        results = await asyncio.gather(*strangers, friend, return_exceptions=True)
+        assert results == [None] * 5
+        async with queue.turn("later"):
+            return order
+
+    assert asyncio.run(scenario()) == ["stranger", "stranger", "friend", "stranger", "stranger"]
 
 
 def test_a_mechanism_that_is_not_enabled_is_refused_with_those_that_are(kit: BrokerKit) -> None:

@@ -62,7 +62,7 @@ def test_a_listener_has_settings_of_its_own() -> None:
     assert overrides.for_listener("IN.SIDE") == {"sasl.enabled.mechanisms": "PLAIN"}
     assert overrides.for_listener("IN") == {}
     base = TlsSettings(keystore_location="k")
-    merged = base.for_listener(overrides.for_listener("SASL_SSL"), "SASL_SSL")
+    merged = base.for_listener(overrides.for_listener("SASL_SSL"), "SASL_SSL", has_sasl=True)
     assert (merged.client_auth, merged.keystore_location) == ("required", "k")
 
 
@@ -78,3 +78,19 @@ def test_a_listener_has_settings_of_its_own() -> None:
 def test_what_no_listener_understands_is_refused(name: str) -> None:
     with pytest.raises(InvalidSetting, match=name):
         ListenerOverrides({name: "x"}, ["INSIDE"])
+
+
+@pytest.mark.parametrize(
+    ("own", "has_sasl", "expected"),
+    [
+        ({}, False, "required"),
+        ({}, True, "none"),
+        ({"ssl.client.auth": "requested"}, True, "requested"),
+        ({"ssl.client.auth": "requested"}, False, "requested"),
+    ],
+)
+def test_a_listener_with_sasl_asks_for_certificates_only_by_its_own_setting(
+    own: dict[str, str], has_sasl: bool, expected: str
+) -> None:
+    base = TlsSettings(client_auth="required")
+    assert base.for_listener(own, "CLIENTS", has_sasl=has_sasl).client_auth == expected

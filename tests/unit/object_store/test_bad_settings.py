@@ -24,7 +24,7 @@ def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         ("az://c/x", {}, r"account\.name, or by AZURE_STORAGE_ACCOUNT_NAME"),
         ("az://c", {"account.name": "a", "account.key": "!TOPSECRET"}, r"account\.key is base64"),
         ("az://c", {"account.name": "a", "sas.token": "TOPSECRET"}, r"sas\.token is written"),
-        ("az://c", {"account.name": "a b"}, "mend the store's settings"),
+        ("az://c", {"account.name": "a b"}, "correct the settings of the store"),
         ("gs://b", {"service.account.file": "/no/such"}, r"service\.account\.file"),
         ("gs://b", {"service.account.key": "{TOPSECRET"}, r"service\.account\.key"),
         ("gs://b", {"service.account.key": '"TOPSECRET"'}, r"service\.account\.key"),

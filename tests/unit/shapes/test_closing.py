@@ -160,9 +160,8 @@ def test_an_engine_that_is_opened_again_has_its_shapes_and_serves_them(stage: St
     client = Follower(stage, "items")
     client.catch_up()
     events: list[str] = []
+    stage.restart()
     stage.engine.subscribe(events.extend)
-    stage.engine.close()
-    stage.engine.open(maintain=False)
     assert [shape.handle for shape in stage.engine.shapes()] == [client.handle]
     stage.put("items", "b", {"n": 2})
     assert sorted(client.catch_up()) == ["a", "b"]
@@ -174,8 +173,8 @@ def test_an_engine_that_is_opened_again_has_its_shapes_and_serves_them(stage: St
     stage.engine.run_maintenance()
     assert Path(f"{stage.engine.root}/.trash").exists()
     assert list(Path(f"{stage.engine.root}/.trash").iterdir()) == []
-    stage.engine.close()
-    assert stage.engine.open(maintain=False).shapes() == []
+    stage.restart()
+    assert stage.engine.shapes() == []
 
 
 def test_an_engine_with_workers_that_is_opened_again_goes_on(path: Path) -> None:
@@ -185,8 +184,7 @@ def test_an_engine_with_workers_that_is_opened_again_goes_on(path: Path) -> None
     handle = shape.handle
     _wait_until(lambda: shape.is_snapshot_complete)
     for number in range(3):
-        stage.engine.close()
-        stage.engine.open()
+        stage.restart()
         stage.put("t", str(number), {"n": number})
         (shape,) = stage.engine.shapes()
         assert shape.handle == handle

@@ -458,3 +458,16 @@ def test_numbers_keep_their_digits(bench: CompactionBench) -> None:
         b'{"key":"k","value":{"id":"k","n":%d.000e+07},"headers":{"operation":"update"}}'
         % report.boundary.tx
     )
+
+
+def test_updates_with_more_columns_than_a_table_starts_with_are_folded(
+    bench: CompactionBench,
+) -> None:
+    columns = {f"column{number}": number for number in range(100)}
+    bench.storage.append(
+        [make_entry(ShapeOffset(tx, 0), UPDATE, "k", columns) for tx in range(1, 80)]
+    )
+    report = bench.compact()
+    assert report.boundary is not None
+    (message,) = read_messages(bench.storage, SNAPSHOT_END, report.boundary)
+    assert message["value"] == columns

@@ -10,10 +10,11 @@ from tests.support.compaction_bench import SMALL, CompactionBench
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Corrupt, Unavailable
+from varve.foundation.metrics import MetricTable, declared_metrics
+from varve.shapes import metrics
 from varve.shapes.compaction import compactor
 from varve.shapes.compaction.report import CompactionOutcome
 from varve.shapes.compaction.scheduler import CompactionScheduler
-from varve.shapes.metrics import EngineMetrics
 from varve.shapes.registry import ShapeRegistry
 from varve.shapes.removal import ShapeRemoval
 from varve.shapes.settings import CompactionSettings, StorageSettings
@@ -62,7 +63,7 @@ def _schedule(
         cast(ShapeRemoval, shapes),
         settings=settings,
         random=Random(4),
-        metrics=EngineMetrics().table,
+        metrics=MetricTable(declared_metrics(metrics)),
     )
     return scheduler, shapes.dropped
 

@@ -55,7 +55,7 @@ def test_a_directory_that_no_shape_owns_goes_to_the_trash(stage: Stage) -> None:
     kept = stage.create("items")
     handle = "99991111-1"
     ShapeStorage.create(
-        stage.engine._fs, stage.engine.root, handle, kept.open().settings, stage.clock
+        stage.engine.fs, stage.engine.root, handle, kept.open().settings, stage.clock
     )
     stage.restart()
     stage.engine.run_maintenance()
@@ -117,7 +117,7 @@ def test_the_table_is_written_only_behind_the_shapes_h16(
     stage.put("items", "a", {"n": 1})
     stage.settle("items")
     order: list[str] = []
-    storage, feed = shape.open(), stage.engine.context.topics.get("items").feed
+    storage, feed = shape.open(), stage.engine.topics.get("items").feed
     end_flush, checkpoint = storage.end_flush, feed.checkpoint
 
     def note_flush(flush: LogFlush) -> StoreError | None:
@@ -140,7 +140,7 @@ def test_what_was_polled_and_not_yet_given_is_not_in_a_checkpoint_h16(
     stage.create("items")
     stage.engine.checkpoint_now()
     stage.put("items", "a", {"n": 1})
-    topic = stage.engine.context.topics.get("items")
+    topic = stage.engine.topics.get("items")
     seen: list[bool] = []
     distribute = topic._distribute
 
@@ -223,7 +223,7 @@ def test_rows_are_right_when_records_went_between_crash_and_restart(path: Path) 
     assert live.catch_up() == wanted
     assert live.refetches == 0
     assert Follower(stage, "t", where="n < 5").catch_up() == wanted
-    feed = stage.engine.context.topics.get("t").feed
+    feed = stage.engine.topics.get("t").feed
     assert feed.counts.uncertain > 0
     stage.close()
 
@@ -266,7 +266,7 @@ def test_a_turn_in_which_a_shape_cannot_be_dropped_is_told_again(
     for client in clients:
         client.catch_up()
     stage.put("items", "a", {"n": 3})
-    topic = stage.engine.context.topics.get("items")
+    topic = stage.engine.topics.get("items")
 
     def fail(shape: Shape) -> None:
         stage.engine.drop(shape, DropReason.STORAGE_FAILED)
@@ -285,7 +285,7 @@ def _fail_table(stage: Stage, topic: str, monkeypatch: pytest.MonkeyPatch) -> No
     def fail(mark: int) -> None:
         raise DiskFull("No space left on device")
 
-    monkeypatch.setattr(stage.engine.context.topics.get(topic).feed, "checkpoint", fail)
+    monkeypatch.setattr(stage.engine.topics.get(topic).feed, "checkpoint", fail)
 
 
 def test_a_table_that_cannot_be_written_holds_up_no_other_topic(
@@ -356,7 +356,7 @@ def test_a_table_that_goes_on_failing_is_opened_again(
     client = Follower(stage, "t")
     client.catch_up()
     stage.put("t", "a", {"n": 1})
-    topic = stage.engine.context.topics.get("t")
+    topic = stage.engine.topics.get("t")
     with monkeypatch.context() as failing:
         _fail_table(stage, "t", failing)
         for is_ready in (True, False):

@@ -141,7 +141,7 @@ def test_a_shape_that_holds_up_its_table_holds_up_no_other_and_is_told_of(
 
 
 def test_the_trash_is_made_while_there_is_room_for_it(stage: Stage) -> None:
-    assert stage.engine._fs.exists(f"{stage.engine.root}/.trash")
+    assert stage.engine.fs.exists(f"{stage.engine.root}/.trash")
 
 
 def test_a_shape_that_is_kept_by_the_registry_alone_finds_no_files(
@@ -172,7 +172,7 @@ def test_files_are_gone_for_good_where_the_registry_keeps_the_shape(
     _fail_registry(monkeypatch)
     gone = _directory(third)
     stage.engine.drop(third, DropReason.DELETED)
-    assert stage.engine.context.removal.wait_until_durable("items", 0)
+    assert stage.engine.removal.wait_until_durable("items", 0)
     assert not files.after_crash(CrashMode.LOSE_UNSYNCED).exists(gone)
     with monkeypatch.context() as failing:
 
@@ -183,9 +183,9 @@ def test_files_are_gone_for_good_where_the_registry_keeps_the_shape(
         stage.engine.drop(second, DropReason.DELETED)
         assert not files.exists(directory)
         with pytest.raises(Unavailable, match="disk I/O"):
-            stage.engine.context.removal.wait_until_durable("items", 0)
+            stage.engine.removal.wait_until_durable("items", 0)
     stage.engine.run_maintenance()
-    assert stage.engine.context.removal.wait_until_durable("items", 0)
+    assert stage.engine.removal.wait_until_durable("items", 0)
     assert not files.after_crash(CrashMode.LOSE_UNSYNCED).exists(directory)
 
 
@@ -194,7 +194,7 @@ def test_a_drop_that_is_broken_off_holds_up_the_table(
 ) -> None:
     shape = stage.create("items")
     stage.engine.checkpoint_now()
-    dropping = stage.engine.context.removal
+    dropping = stage.engine.removal
     with monkeypatch.context() as failing:
 
         def fail(registry: ShapeRegistry, handles: object) -> None:
@@ -219,7 +219,7 @@ def test_a_checkpoint_waits_for_a_shape_that_is_being_dropped(
 ) -> None:
     stage.create("items")
     stage.engine.checkpoint_now()
-    dropping = stage.engine.context.removal
+    dropping = stage.engine.removal
     seen: list[bool] = []
     remove = ShapeRegistry.remove
 
@@ -267,12 +267,12 @@ def test_an_engine_that_stops_leaves_the_rest_of_the_trash_for_later(
 ) -> None:
     shapes = [stage.create("items", where=f"n = {number}") for number in range(5)]
     trash = f"{stage.engine.root}/.trash"
-    stage.engine.context.removal.drop(shapes, DropReason.SOURCE_LOST)
+    stage.engine.removal.drop(shapes, DropReason.SOURCE_LOST)
     with monkeypatch.context() as patched:
         remove = files.remove_tree
 
         def stop(path: str) -> None:
-            stage.engine.context.trash.end()
+            stage.engine.trash.end()
             remove(path)
 
         patched.setattr(files, "remove_tree", stop)
@@ -291,7 +291,7 @@ def test_directories_that_cannot_be_moved_or_removed_keep_no_others(
     directories = [_directory(shape) for shape in shapes]
     for directory in directories[:3]:
         files.fail_under(directory, FULL)
-    stage.engine.context.removal.drop(shapes, DropReason.SOURCE_LOST)
+    stage.engine.removal.drop(shapes, DropReason.SOURCE_LOST)
     _mend(files, directories[1])
     kept = f"{trash}/{sorted(files.names(trash))[0]}"
     files.fail_under(kept, FULL)
@@ -309,10 +309,10 @@ def test_directories_that_cannot_be_moved_or_removed_keep_no_others(
 
 def test_who_waits_is_not_served_while_the_engine_stops(stage: Stage) -> None:
     stage.create("items")
-    topic = stage.engine.context.topics.get("items")
+    topic = stage.engine.topics.get("items")
     late = stage.engine.find_or_create(define("items", where="n = 1"))
     topic.end_turns()
-    assert stage.engine.context.snapshotter.run(topic) == 0
+    assert stage.engine.snapshotter.run(topic) == 0
     assert not late.is_open
 
 

@@ -112,7 +112,7 @@ def test_what_a_disk_does_to_one_snapshot_fails_no_other(
 
 def test_a_scan_ends_with_its_topic(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     shapes = _fill(stage)
-    topic = stage.engine.context.topics.get("items")
+    topic = stage.engine.topics.get("items")
     read: list[str] = []
     rows = TableView.rows
 
@@ -123,7 +123,7 @@ def test_a_scan_ends_with_its_topic(stage: Stage, monkeypatch: pytest.MonkeyPatc
             yield one
 
     monkeypatch.setattr(TableView, "rows", end_on_the_way)
-    assert stage.engine.context.snapshotter.run(topic) == 0
+    assert stage.engine.snapshotter.run(topic) == 0
     assert 0 < len(read) < 5000
     assert not any(shape.is_snapshot_complete for shape in shapes)
     monkeypatch.undo()
@@ -149,7 +149,7 @@ def test_who_has_not_joined_a_topic_that_is_lost_waits_for_it_to_be_opened_again
 ) -> None:
     stage.put("items", "a", {"n": 1})
     stage.create("items", where="n = 9")
-    topic = stage.engine.context.topics.get("items")
+    topic = stage.engine.topics.get("items")
     shape = stage.engine.find_or_create(define("items"))
 
     def lose(self: ShapeTopic, shapes: object) -> None:
@@ -159,9 +159,9 @@ def test_who_has_not_joined_a_topic_that_is_lost_waits_for_it_to_be_opened_again
         raise Closed("the feed is not open")
 
     monkeypatch.setattr(ShapeTopic, "join", lose)
-    assert stage.engine.context.snapshotter.run(topic) == 0
+    assert stage.engine.snapshotter.run(topic) == 0
     assert not shape.is_dropped
-    assert stage.engine.context.snapshotter.run(topic) == 0, "the topic is not open"
+    assert stage.engine.snapshotter.run(topic) == 0, "the topic is not open"
     stage.engine.run_turn("items")
     assert shape.is_snapshot_complete
     assert sorted(Follower(stage, "items").catch_up()) == ["a"]

@@ -8,7 +8,6 @@ import pytest
 from tests.support.shape_engine import Follower, Stage
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Unavailable
-from varve.shapes.context import EngineContext
 from varve.shapes.definition import define
 from varve.shapes.feed.topic_feed import TopicFeed
 from varve.shapes.shape import DropReason, Shape
@@ -24,7 +23,7 @@ def test_a_feed_that_nobody_needs_is_closed_and_used_again(stage: Stage) -> None
     stage.engine.drop(shape, DropReason.DELETED)
     stage.engine.run_maintenance()
     stage.engine.run_maintenance()
-    assert stage.engine.health().topics == []
+    assert stage.engine.topics.all() == []
     stage.put("items", "b", {"n": 2})
     assert sorted(Follower(stage, "items").catch_up()) == ["a", "b"]
 
@@ -36,8 +35,8 @@ def test_a_shape_made_while_its_topic_goes_is_dropped_by_upkeep(
     stage.put("items", "a", {"n": 1})
     stage.create("items")
 
-    def lose_topic(context: EngineContext) -> None:
-        context.topics.handle_deleted(context.topics.get("items"))
+    def lose_topic() -> None:
+        engine.topics.handle_deleted(engine.topics.get("items"))
 
     monkeypatch.setattr(engine, "_evict_if_full", lose_topic)
     late = engine.find_or_create(define("items", where="n = 1"))
@@ -56,7 +55,7 @@ def test_a_topic_that_is_found_and_cannot_be_opened_is_not_looked_for_again_and_
     stage.store.create_topic("t")
     engine = stage.engine
     engine.find_or_create(define("t"))
-    engine.context.topics.handle_deleted(engine.context.topics.get("t"))
+    engine.topics.handle_deleted(engine.topics.get("t"))
     with pytest.raises(Unavailable, match="topic t was deleted"):
         engine.find_or_create(define("t"))
     clock.advance(LOOKUP_INTERVAL_MS)
@@ -77,7 +76,7 @@ def test_who_waits_for_a_broker_holds_up_nobody_who_asks_for_another_topic(
             answer.wait(3 * PATIENCE_SECONDS)
         return make_feed(topic)
 
-    monkeypatch.setattr(engine.context, "open_feed", make_slowly)
+    monkeypatch.setattr(engine, "open_feed", make_slowly)
     made: dict[str, Shape] = {}
 
     def ask(topic: str) -> None:
@@ -119,10 +118,10 @@ def test_a_topic_that_two_ask_for_at_once_is_connected_once(
         closed.append(feed)
         close(feed)
 
-    monkeypatch.setattr(engine.context, "open_feed", make_feed)
+    monkeypatch.setattr(engine, "open_feed", make_feed)
     monkeypatch.setattr(TopicFeed, "close", note_close)
     made.append(engine.find_or_create(define("items")))
     assert closed == feeds[:1]
-    assert engine.context.topics.get("items").feed is feeds[1]
+    assert engine.topics.get("items").feed is feeds[1]
     stage.settle("items")
     assert [one.is_snapshot_complete for one in made] == [True, True]

@@ -5,8 +5,8 @@ import pyarrow as pa  # type: ignore[import-untyped]  # ships no types
 import pytest
 
 from varve.dedup.rules import DedupRules, Verdict, Verdicts, make_routes, parse_id_source
-from varve.spark.dedup import deduplicate as dedup_rows
-from varve.spark.dedup.deduplicate import (
+from varve.spark.deduplication import deduplicate as dedup_rows
+from varve.spark.deduplication.deduplicate import (
     BUCKET,
     ID,
     ROWS,

@@ -1,4 +1,4 @@
-"""What docs/jobs/dedup.md says of duplicates, edges, late records and checkpoints, one by one."""
+"""The rules of docs/how-to/deduplicate-with-spark.md, one by one."""
 
 from dataclasses import replace
 
@@ -19,8 +19,8 @@ from varve.dedup.rules import (
     route,
 )
 from varve.foundation.errors import Corrupt, InvalidRequest
-from varve.spark.dedup.deduplicate import IdSetCache
-from varve.spark.dedup.settings import (
+from varve.spark.deduplication.deduplicate import IdSetCache
+from varve.spark.deduplication.settings import (
     FILE,
     SPARK_METADATA_FILE,
     CheckpointSpec,

@@ -5,7 +5,7 @@ import pytest
 
 from tests.support.dedup_bench import MemoryChunks
 from varve.foundation.errors import Corrupt
-from varve.spark.dedup.state import (
+from varve.spark.deduplication.state import (
     CHUNK_BYTES,
     ENTRY_BYTES,
     DedupWindow,

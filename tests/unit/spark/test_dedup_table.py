@@ -14,7 +14,7 @@ from varve.jobs.derived_outputs import DerivedOutput, ErasedRows, OutputKind
 from varve.jobs.table.erase import count_in_table, erase_from_table
 from varve.jobs.table.rewrite import expire_snapshots
 from varve.jobs.table.table_state import CommitConflict
-from varve.spark.dedup.outputs import TableBatch, TableOutput, TableWriter
+from varve.spark.deduplication.outputs import TableBatch, TableOutput, TableWriter
 
 KEYS = [b"k0", b"k1", b"k2", b"k3", b"k4", b"k5"]
 KEY = ErasedRows(frozenset({b"k3"}), {})

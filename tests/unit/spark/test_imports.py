@@ -26,3 +26,21 @@ import sys, pyspark_varve
 print(pyspark_varve.DefaultSource.name(), "varve" in sys.modules, "numba" in sys.modules)
 """
     assert run(program) == "varve False False"
+
+
+def test_the_public_module_loads_nothing_before_a_function_is_used() -> None:
+    program = """
+import sys, varve.spark as vs
+before = "pyspark" in sys.modules, "numpy" in sys.modules
+print(*before, callable(vs.compact), "pyspark" in sys.modules, callable(vs.get_session))
+"""
+    assert run(program) == "False False True False True"
+
+
+def test_functions_are_not_hidden_by_modules() -> None:
+    program = """
+import varve.spark.topic_query, varve.spark.deduplication.functions, varve.spark.runner
+import varve.spark as vs
+print(all(callable(getattr(vs, name)) for name in vs.__all__))
+"""
+    assert run(program) == "True"

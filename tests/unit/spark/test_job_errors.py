@@ -5,6 +5,7 @@ from pyspark.errors import AnalysisException, ParseException, PythonException
 
 from varve.foundation.errors import (
     Corrupt,
+    DiskFull,
     InvalidRequest,
     NotFound,
     StoreError,
@@ -105,3 +106,31 @@ def test_executors_of_another_python_are_told_apart() -> None:
     )
     assert type(found) is VersionMismatch
     assert "executors run Python 3.12, the driver 3.11" in str(found)
+
+
+def test_a_full_disk_of_sparks_names_the_setting() -> None:
+    found = explain_failure(
+        RuntimeError(
+            "An error occurred while calling o1.collect.\n: org.apache.spark.SparkException: Job "
+            "aborted\nCaused by: java.io.IOException: No space left on device\n\tat java.base"
+        )
+    )
+    assert type(found) is DiskFull
+    assert "spark.local.dir=DIR" in str(found)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "ExecutorLostFailure (executor 1 exited caused by one of the running tasks)",
+        "Caused by: java.lang.OutOfMemoryError: Java heap space",
+        "Command exited with code 137: exit code 137",
+        "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)",
+        "MemoryError",
+    ],
+)
+def test_a_killed_executor_names_the_settings_of_memory(line: str) -> None:
+    found = explain_failure(RuntimeError(f"An error occurred.\n: Job aborted\n{line}\n\tat a.b"))
+    assert isinstance(found, JobFailed)
+    assert "spark.executor.memory" in str(found)
+    assert "\n" not in str(found)

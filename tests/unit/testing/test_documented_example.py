@@ -1,11 +1,11 @@
-"""The examples of docs/testing.md run as they stand, with the plugin and in a folder of its own."""
+"""The examples of docs/how-to/test-your-program.md run in a folder of their own."""
 
 import re
 import subprocess
 import sys
 from pathlib import Path
 
-PAGE = Path(__file__).parents[3] / "docs" / "testing.md"
+PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "test-your-program.md"
 
 
 def _files() -> dict[str, str]:

@@ -180,7 +180,7 @@ def test_compacted_local_segments_leave_though_their_bytes_differ() -> None:
     )
     for _ in range(3):
         for number in range(3):
-            topic.topic.append(key=f"key-{number}", value=b"v", timestamp=topic.kit.now_ms)
+            topic.topic.append(key=f"key-{number}", value=b"v", timestamp_ms=topic.kit.now_ms)
         topic.log.roll()
     topic.copy()
     topic.kit.clean_now("orders")

@@ -137,7 +137,7 @@ def test_a_store_that_is_down_is_named_and_local_segments_are_still_explained() 
         objects.come_up()
     assert found[0].base_offset == local_start
     assert found[0].local is not None
-    assert "object storage does not answer" in found[0].local.blocks[0].text
+    assert "object storage does not respond" in found[0].local.blocks[0].text
     assert (record.state, record.segment) == (RecordState.REMOTE, None)
 
 

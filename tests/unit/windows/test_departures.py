@@ -1,6 +1,6 @@
 """Where the store departs from Kafka Streams.
 
-The numbers are those of docs/windows.md.
+The numbers are those of docs/explanation/windows.md.
 """
 
 import logging

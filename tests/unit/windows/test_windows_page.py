@@ -1,11 +1,11 @@
-"""The example of docs/windows.md runs and prints what it says."""
+"""The example of docs/explanation/windows.md runs and prints what it says."""
 
 import re
 from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).parents[3] / "docs" / "windows.md"
+PAGE = Path(__file__).parents[3] / "docs" / "explanation" / "windows.md"
 
 
 def test_the_example_prints_what_its_comments_say(

@@ -35,6 +35,42 @@ def test_tags_that_nobody_knows_are_passed_over() -> None:
     assert decode(ApiVersionsRequest, 3, data) == message
 
 
+def encode_with_tags(*tags: tuple[int, bytes]) -> bytearray:
+    """A FetchRequest of version 15 whose tagged fields are replaced by these."""
+    data = encode(FetchRequest(), 15)
+    assert data[-1] == 0, "no tags"
+    data[-1:] = bytes([len(tags)])
+    for tag, value in tags:
+        data += bytes([tag, len(value)]) + value
+    return data
+
+
+REPLICA_STATE = (1, b"\x00\x00\x00\x07" + bytes(8) + b"\x00")
+
+
+def test_a_tagged_field_is_read_from_its_own_bytes() -> None:
+    decoded = decode(FetchRequest, 15, encode_with_tags((0, b"\x03ab"), REPLICA_STATE))
+    assert (decoded.cluster_id, decoded.replica_state.replica_id) == ("ab", 7)
+
+
+@pytest.mark.parametrize("value", [b"\x04ab", b"\xff\x7f"], ids=["text", "length"])
+def test_a_tagged_field_that_is_longer_than_its_size_is_refused(value: bytes) -> None:
+    """A field that was read to the end of the request could take all of it, for each tag again."""
+    with pytest.raises(MalformedMessage, match="FetchRequest version 15"):
+        decode(FetchRequest, 15, encode_with_tags((0, value), REPLICA_STATE))
+
+
+def test_a_tagged_field_that_is_shorter_than_its_size_is_refused() -> None:
+    with pytest.raises(MalformedMessage, match="cluster_id ends 1 bytes before"):
+        decode(FetchRequest, 15, encode_with_tags((0, b"\x02ab")))
+
+
+@pytest.mark.parametrize("tags", [(0, 0), (9, 9), (9, 2)], ids=str)
+def test_tags_that_do_not_ascend_are_refused(tags: tuple[int, int]) -> None:
+    with pytest.raises(MalformedMessage, match="tags must ascend"):
+        decode(FetchRequest, 15, encode_with_tags(*((tag, b"\x01") for tag in tags)))
+
+
 def test_a_field_that_a_version_lacks_has_its_default() -> None:
     given = MetadataRequest(
         topics=[MetadataRequestTopic(topic_id=UUID(int=5), name="t")],

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from varve.wire.apis import APIS
 
-PAGE = Path(__file__).parents[3] / "docs" / "compatibility.md"
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "compatibility.md"
 
 
 def test_the_page_has_a_row_for_every_request_and_no_other() -> None:
@@ -14,4 +14,4 @@ def test_the_page_has_a_row_for_every_request_and_no_other() -> None:
         f"| {api.first_advertised}-{api.versions.last} |"
         for api in APIS.values()
     ]
-    assert table.splitlines() == wanted
+    assert table.partition("\n\n")[0].splitlines() == wanted

@@ -15,13 +15,13 @@ KINDS = [
 
 @pytest.mark.parametrize("code", [code for code in ErrorCode if code is not ErrorCode.NONE])
 def test_every_code_is_raised_as_an_error_that_names_it(code: ErrorCode) -> None:
-    with pytest.raises(StoreError, match=f"here: the server says {code.name}: why"):
+    with pytest.raises(StoreError, match=f"here: the server returned {code.name}: why"):
         raise_for_code(code, "here", "why")
 
 
 def test_no_error_and_unknown_codes() -> None:
     raise_for_code(ErrorCode.NONE, "here")
-    with pytest.raises(StoreError, match="here: the server says error 9999"):
+    with pytest.raises(StoreError, match="here: the server returned error 9999"):
         raise_for_code(9999, "here")
 
 

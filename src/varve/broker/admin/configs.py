@@ -27,6 +27,7 @@ from varve.foundation.settings import (
     parse_settings,
 )
 from varve.wire.messages import topics as messages
+from varve.wire.messages.state_records import INTERNAL_TOPICS
 
 _SECRET_PARTS: Final = frozenset({"password", "secret", "jaas", "credentials"})
 _SECRET_NAMES: Final = frozenset({"ssl.keystore.key"})
@@ -183,8 +184,14 @@ class TopicConfigs:
     def check_changes(self, topic: str, changes: Changes) -> None:
         """Raises InvalidSetting unless a topic may have the configs that result."""
         check_names(topic, changes)
-        own = {**self._store.given_settings(topic), **changes}
-        self.check(topic, {name: value for name, value in own.items() if value is not None})
+        changed = {**self._store.given_settings(topic), **changes}
+        own = {name: value for name, value in changed.items() if value is not None}
+        self.check(topic, own)
+        if topic in INTERNAL_TOPICS and own.get("cleanup.policy") != "compact":
+            raise InvalidSetting(
+                f"topic {topic} holds the state of groups or transactions and would lose it: "
+                "leave cleanup.policy at compact"
+            )
 
     def plan_replacement(self, topic: str, configs: Mapping[str, str | None]) -> Changes:
         """The changes after which a topic has these configs of its own and no others."""

@@ -93,7 +93,8 @@ def _check_name(broker: Broker, name: str, created: Iterable[str]) -> None:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, str(error)) from error
     if name == CLUSTER_METADATA_TOPIC:
         raise KafkaError(
-            ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic {name} is Kafka's own: choose another name"
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"topic {name} is internal to Kafka: choose another name",
         )
     if broker.topics.find(name) is not None:
         raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name} exists already")
@@ -135,10 +136,10 @@ def _partition_count(broker: Broker, topic: messages.CreatableTopic) -> int:
     if topic.replication_factor not in (_DEFAULT, 1):
         raise KafkaError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"replication factor {topic.replication_factor} is more than there are brokers: this "
-            "one is alone; ask for 1, or -1 for the default"
+            f"replication factor {topic.replication_factor} is larger than the number of brokers, "
+            "1: use 1, or -1 for the default"
             if topic.replication_factor > 1
-            else f"replication factor {topic.replication_factor}: ask for 1, or -1 for the default",
+            else f"replication factor {topic.replication_factor}: use 1, or -1 for the default",
         )
     count = topic.num_partitions
     if count == _DEFAULT:

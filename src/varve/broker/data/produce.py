@@ -44,8 +44,6 @@ from varve.wire.messages.data import (
 
 _FIRST_WITH_IDS: Final = 13
 _FIRST_WITH_ZSTD: Final = 7
-_ADMIN_CLIENT: Final = "__admin_client"
-"""The one client that may write to internal topics."""
 _RETRY_MS: Final = 100
 """After its timeout a request still waits for appends in progress, and checks them so often."""
 
@@ -56,6 +54,11 @@ _ATTRIBUTES_AT: Final = CRC_START + 1
 """The low byte of the attributes, in which all flags are."""
 
 _Outcome = KafkaError | AppendEntry
+
+_NAMED_TWICE: Final = KafkaError(
+    ErrorCode.INVALID_REQUEST,
+    "the request names the partition twice; send one batch for a partition in a request",
+)
 
 
 class _Produce:
@@ -83,6 +86,7 @@ class _Produce:
 
     def plan(self) -> None:
         request_error = self._find_request_error()
+        named: set[tuple[str, int]] = set()
         for topic_data in self._request.topic_data:
             outcomes: list[_Outcome] = []
             self._outcomes.append(outcomes)
@@ -91,6 +95,10 @@ class _Produce:
                 if isinstance(topic, KafkaError):
                     outcomes.append(topic)
                     continue
+                if (topic.name, data.index) in named:
+                    outcomes.append(_NAMED_TWICE)
+                    continue
+                named.add((topic.name, data.index))
                 outcome = self._plan_partition(topic, data)
                 if isinstance(outcome, AppendEntry):
                     self.entries.append(outcome)
@@ -117,7 +125,8 @@ class _Produce:
                 topic = self._context.get_topic(Operation.WRITE, name=data.name)
         except KafkaError as error:
             return error
-        if topic.is_internal and self._context.client_id != _ADMIN_CLIENT:
+        # Kafka lets a client named __admin_client write to them, and anyone may take that name.
+        if topic.is_internal:
             return KafkaError(
                 ErrorCode.INVALID_TOPIC_EXCEPTION,
                 f"topic {topic.name} is internal: only the broker writes to it",

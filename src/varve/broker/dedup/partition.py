@@ -30,7 +30,7 @@ from varve.broker.dedup.state import (
     remove_state,
     write_state_file,
 )
-from varve.commit_log import AppendResult, Isolation, Log
+from varve.commit_log import Isolation, Log, LogAppendResult
 from varve.commit_log.batch_validator import ValidatedBatch
 from varve.dedup.id_store import IdStore
 from varve.dedup.ids import Arrivals, Numbers, fold_chunk
@@ -196,7 +196,7 @@ class PartitionDedup:
 
     # Append
 
-    def append(self, batch: Buffer) -> AppendResult:
+    def append(self, batch: Buffer) -> LogAppendResult:
         """Appends all but duplicates; a batch of duplicates gets the first original's offset."""
         with self._lock:
             if self._store is None:
@@ -221,7 +221,7 @@ class PartitionDedup:
             self.counts += counts
             return result
 
-    def _append_repeated(self, checked: ValidatedBatch, store: IdStore) -> AppendResult:
+    def _append_repeated(self, checked: ValidatedBatch, store: IdStore) -> LogAppendResult:
         """A batch that was sent before: one of duplicates alone gets the original's offset again.
 
         Where the original is no longer remembered, it gets the offset of the batch.
@@ -286,7 +286,7 @@ class PartitionDedup:
 
     def _append_judged(
         self, arrived: _ArrivedBatch, judged: Judgement, counts: Counts
-    ) -> AppendResult:
+    ) -> LogAppendResult:
         log, checked = self._log, arrived.checked
         if not counts.duplicates:
             return log.append_checked(checked, waits=self._waits)
@@ -302,14 +302,14 @@ class PartitionDedup:
             return log.append_checked(empty, waits=self._waits)._replace(base_offset=original)
         is_stamped = log.settings.message_timestamp_type == _LOG_APPEND_TIME
         time_ms = checked.max_timestamp if is_stamped else -1
-        return AppendResult(original, original, time_ms, log.log_start_offset, True)
+        return LogAppendResult(original, original, time_ms, log.log_start_offset, True)
 
     def _remember(
         self,
         arrived: _ArrivedBatch,
         judged: Judgement,
         counts: Counts,
-        result: AppendResult,
+        result: LogAppendResult,
         now_ms: int,
     ) -> None:
         if result.is_duplicate:

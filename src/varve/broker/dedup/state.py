@@ -3,7 +3,7 @@
 Layout     `<log directory>.dedup/<topic id>-<partition>/` with the ids, and beside it a state file
            of the same name with `.json`: `format`, `rules` in words, `secret` as 32 hexadecimal
            digits, and `boot`, the boot id of the machine while the ids are open, empty once they
-           are closed. docs/formats/dedup-ids.md
+           are closed. docs/reference/formats/dedup-ids.md
 Invariant  ids are used only under the rules they were written with, and only if the log cannot have
            lost a record that they remember: they were closed, or the machine has not been restarted
            since. Only directories with a state file are removed: others may belong to the
@@ -17,7 +17,7 @@ import logging
 import posixpath
 import random
 import threading
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -54,13 +54,11 @@ class DedupEnvironment:
         clock: Clock,
         random: random.Random,
         boot_id: str,
-        make_databases: "Callable[[], Databases] | None" = None,
     ) -> None:
         self.file_system = file_system
         self.clock = clock
         self.random = random
         self.boot_id = boot_id
-        self._make_databases = make_databases or self._make_default_databases
         self._lock = threading.Lock()
         self._databases: Databases | None = None  # guarded by _lock
 
@@ -71,7 +69,7 @@ class DedupEnvironment:
                 self._databases = self._make_databases()
             return self._databases
 
-    def _make_default_databases(self) -> "Databases":
+    def _make_databases(self) -> "Databases":
         """On disk; in memory if the logs are."""
         # A server without deduplicated topics loads neither engine.
         if isinstance(self.file_system, RealFileSystem):

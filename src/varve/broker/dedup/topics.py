@@ -28,7 +28,7 @@ from varve.broker.dedup.state import (
     state_root,
 )
 from varve.broker.topics import ServedTopic, Topics
-from varve.commit_log import AppendResult, Log, LogSettings, TopicPartition
+from varve.commit_log import Log, LogAppendResult, LogSettings, TopicPartition
 from varve.dedup.rules import DedupRules, parse_id_source
 from varve.foundation.errors import Closed, StoreError
 
@@ -73,7 +73,7 @@ class DedupAppend(AppendEntry):
 
     dedup: "PartitionDedup | None" = None
 
-    def append(self) -> AppendResult:
+    def append(self) -> LogAppendResult:
         assert self.dedup is not None
         return self.dedup.append(self.batch)
 

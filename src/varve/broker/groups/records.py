@@ -9,7 +9,7 @@ Threads    the loop's; decoding is pure.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -26,7 +26,7 @@ from varve.broker.state_topic import (
 from varve.broker.topics import by_topic
 from varve.commit_log import TopicPartition
 from varve.foundation.clock import Clock
-from varve.foundation.errors import Corrupt, InvalidRequest, MalformedMessage
+from varve.foundation.errors import Corrupt, InvalidRequest
 from varve.records import Record
 from varve.wire import Message
 from varve.wire.messages.groups import ConsumerProtocolSubscription, TopicPartitions
@@ -85,21 +85,20 @@ class GroupRecord:
     producer_id: int
 
 
-def decode_records(records: Iterable[StateRecord]) -> Iterator[GroupRecord]:
-    """Leaves out records of unknown types and versions."""
-    for record in records:
-        kinds = GROUP_RECORDS.get(read_number(record.key, OFFSETS_TOPIC))
-        if kinds is None:
-            continue
-        key_kind, value_kind = kinds
-        value = None
-        if record.value is not None:
-            version = read_number(record.value, OFFSETS_TOPIC)
-            if version not in value_kind.VERSIONS:
-                continue
-            value = decode_numbered(value_kind, record.value, version)
-        key = decode_numbered(key_kind, record.key, 0)
-        yield GroupRecord(key, value, record.offset, record.producer_id)
+def decode_record(record: StateRecord, where: str) -> GroupRecord | None:
+    """None for a record of an unknown type or version; raises Corrupt."""
+    kinds = GROUP_RECORDS.get(read_number(record.key, where))
+    if kinds is None:
+        return None
+    key_kind, value_kind = kinds
+    value = None
+    if record.value is not None:
+        version = read_number(record.value, where)
+        if version not in value_kind.VERSIONS:
+            return None
+        value = decode_numbered(value_kind, record.value, version)
+    key = decode_numbered(key_kind, record.key, 0)
+    return GroupRecord(key, value, record.offset, record.producer_id)
 
 
 class GroupLog:
@@ -108,6 +107,10 @@ class GroupLog:
     def __init__(self, topic: StateTopic, clock: Clock) -> None:
         self._topic = topic
         self._clock = clock
+
+    @property
+    def unreadable_count(self) -> int:
+        return self._topic.unreadable_count
 
     def partition_of(self, group: str) -> TopicPartition:
         """Where the records of a group are, or will be once the topic is created."""
@@ -139,10 +142,14 @@ class GroupLog:
     async def replay(self) -> AsyncIterator[GroupRecord]:
         """Live records, and those of transactions that have not ended."""
         async for replayed in self._topic.replay():
-            for record in decode_records(replayed.live):
-                yield record
-            for record in decode_records(replayed.pending):
-                yield record
+            for state_record in (*replayed.live, *replayed.pending):
+                try:
+                    record = decode_record(state_record, f"{replayed.where} {state_record.offset}")
+                except Corrupt as error:
+                    self._topic.report_unreadable(error)
+                    continue
+                if record is not None:
+                    yield record
 
 
 # Subscriptions of classic groups
@@ -171,17 +178,19 @@ def _find_topics(data: bytes) -> list[str] | None:
         # Later versions begin like earlier ones, so they are read as the last known one.
         readable = min(version, ConsumerProtocolSubscription.VERSIONS.last)
         return decode_numbered(ConsumerProtocolSubscription, data, readable).topics
-    except (Corrupt, MalformedMessage):
+    except Corrupt:
         return None
 
 
 def changes(group_id: str, before: ConsumerState, after: ConsumerState) -> Records:
     """Records of the difference between two states."""
-    records = _tombstones(
-        group_id,
-        [id for id in before.members if id not in after.members],
-        [id for id in before.targets if id not in after.targets],
-    )
+    removed = [id for id in before.members if id not in after.members]
+    untargeted = [id for id in before.targets if id not in after.targets]
+    records: Records = [
+        *((ConsumerGroupCurrentMemberAssignmentKey(group_id, id), None) for id in removed),
+        *((ConsumerGroupTargetAssignmentMemberKey(group_id, id), None) for id in untargeted),
+        *((ConsumerGroupMemberMetadataKey(group_id, id), None) for id in removed),
+    ]
     changed = [
         (before.members.get(id), member)
         for id, member in after.members.items()
@@ -217,14 +226,6 @@ def tombstones(group_id: str, state: ConsumerState) -> Records:
         (ConsumerGroupTargetAssignmentMetadataKey(group_id), None),
         *((ConsumerGroupMemberMetadataKey(group_id, id), None) for id in state.members),
         (ConsumerGroupMetadataKey(group_id), None),
-    ]
-
-
-def _tombstones(group_id: str, members: list[str], targets: list[str]) -> Records:
-    return [
-        *((ConsumerGroupCurrentMemberAssignmentKey(group_id, id), None) for id in members),
-        *((ConsumerGroupTargetAssignmentMemberKey(group_id, id), None) for id in targets),
-        *((ConsumerGroupMemberMetadataKey(group_id, id), None) for id in members),
     ]
 
 

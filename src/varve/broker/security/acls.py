@@ -1,6 +1,6 @@
 """ACLs: bindings, filters, the stored table and the authorizer that decides by it.
 
-Layout     `varve-acls.json`: an object for each binding. docs/formats/directory.md
+Layout     `varve-acls.json`: an object for each binding. docs/reference/formats/directory.md
 Invariant  a binding that exists is valid. A DENY binding covers its own operation alone; an ALLOW
            binding for READ, WRITE, DELETE or ALTER implies DESCRIBE, as in Kafka. DENY wins over
            ALLOW; without either nothing is allowed, unless the settings say so. Super users may do

@@ -1,7 +1,7 @@
 """SCRAM credentials of users (RFC 5802, RFC 7677), stored in every log directory.
 
 Layout     `varve-credentials.json`: by user and mechanism salt, iterations and keys in base64,
-           and a secret. docs/formats/directory.md
+           and a secret. docs/reference/formats/directory.md
 Invariant  neither passwords nor salted passwords are stored. The login of an unknown user gets a
            salt derived from the secret and the name, like that of a known user and the same at
            each attempt: clients cannot find out which users exist.

@@ -1,6 +1,6 @@
 """A small JSON document that is stored in every log directory.
 
-Layout     `format`, `version`, and the document's own names. docs/formats/directory.md
+Layout     `format`, `version`, and the document's own names. docs/reference/formats/directory.md
 Invariant  the version rises with every write; the highest one counts. A document that cannot be
            read is an error: lost ACLs would grant or revoke permissions.
 Crash      written aside and renamed. A write that fails uses up its version, because some
@@ -80,7 +80,7 @@ class DirectoryDocument:
             return 0, {}
         except OSError as error:
             raise Unavailable(
-                f"{path}: {error.strerror}; mend the disk or its permissions and open it again"
+                f"{path}: {error.strerror}; repair the disk or its permissions and open it again"
             ) from error
         return _decode(data, path)
 
@@ -102,7 +102,7 @@ class DirectoryDocument:
                     raise failure from error
         if not self._live:
             raise DirectoryOffline(
-                f"no log directory is online to keep {self.name}; mend one and reopen"
+                f"no log directory is online to keep {self.name}; repair one and reopen the store"
             )
 
 
@@ -128,5 +128,5 @@ def _corrupt(where: str, error: Exception) -> Corrupt:
     """For a document that cannot be decoded."""
     return Corrupt(
         f"{where}: not a table that varve wrote ({type(error).__name__}: {error!s:.80}); restore "
-        "it from another log directory or a backup, or remove it to begin without what it held"
+        "it from another log directory or a backup, or remove it to start without its contents"
     )

@@ -4,7 +4,7 @@ The rate is that of the last `quota.window.num` windows. A client above its quot
 rate over the measured time has come down to it, as in Kafka: the response says so, and the client's
 connection is not read meanwhile.
 
-Layout     `varve-quotas.json`: entities and their values. docs/formats/directory.md
+Layout     `varve-quotas.json`: entities and their values. docs/reference/formats/directory.md
 Invariant  an entity names a user, a client id, or both; None stands for those without a quota of
            their own. Clients without a quota are not measured. The number of measured clients is
            bounded: those not seen for longest are dropped.

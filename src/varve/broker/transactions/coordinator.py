@@ -40,7 +40,7 @@ from varve.broker.transactions.transaction import (
 )
 from varve.commit_log import TopicPartition
 from varve.foundation.clock import Clock
-from varve.foundation.errors import RecordTooLarge, StoreError
+from varve.foundation.errors import Corrupt, RecordTooLarge, StoreError
 from varve.wire import ErrorCode
 from varve.wire.errors import KafkaError
 
@@ -90,15 +90,24 @@ class TransactionCoordinator:
         """
         async for replayed in self._log.replay():
             for record in replayed.live:
-                transaction = decode_transaction(record.key, record.value or b"", replayed.where)
+                where = f"{replayed.where} {record.offset}"
+                try:
+                    transaction = decode_transaction(record.key, record.value or b"", where)
+                except Corrupt as error:
+                    self._log.report_unreadable(error)
+                    continue
                 if transaction is None:
                     continue
-                self._producer_ids.note_used(transaction.producer_id)
+                self._producer_ids.add_used(transaction.producer_id)
                 entry = self.table.add(transaction)
                 if transaction.is_decided:
                     self._tasks.start(self._complete(entry))
         self._tasks.start(self._abort_periodically())
         self._tasks.start(self._expire_periodically())
+
+    @property
+    def unreadable_count(self) -> int:
+        return self._log.unreadable_count
 
     async def stop(self) -> None:
         """Cancels what is in progress; the next start continues it."""

@@ -1,15 +1,18 @@
 """Producer ids, allocated from blocks that survive restarts.
 
 Layout     `varve-producer-ids.json` with `next_id`, the first id of the next block.
-           docs/formats/directory.md
-Invariant  an id is allocated once: a block is on disk before its first id is used. Ids that logs
-           know already, such as those of a directory that Kafka wrote, are skipped.
+           docs/reference/formats/directory.md
+Invariant  an id is allocated once: a block is on disk before its first id is used. A block is
+           skipped if logs or transactions know one of its ids, as in a directory that Kafka wrote.
+           Which block is next depends on the file alone: a client chooses the ids of its batches,
+           and one of 2^63 - 1 must not use up all ids before it.
 Crash      the remaining ids of a block are lost; there are 2^63.
 Threads    the loop's; blocks are written off the loop, one at a time.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from varve.broker.background import BlockingPool
@@ -21,6 +24,8 @@ from varve.disk import FileSystem
 PRODUCER_IDS_FILE: Final = "varve-producer-ids.json"
 _BLOCK_ID_COUNT: Final = 1_000
 """As in Kafka."""
+_NEXT_ID_MAX: Final = 1 << 62
+"""More ids than this were never allocated: a larger number in the file is damage."""
 
 
 class ProducerIds:
@@ -38,14 +43,12 @@ class ProducerIds:
         self._blocking = blocking
         self._next = 0
         self._end = 0
-        self._block_start: int | None = None
-        self._floor = 0
+        self._ids_of_transactions: set[int] = set()
         self._reserving: asyncio.Task[None] | None = None
 
-    def note_used(self, producer_id: int) -> None:
-        """Skips an id that was allocated elsewhere, and all before it."""
-        self._floor = max(self._floor, producer_id + 1)
-        self._next = max(self._next, self._floor)
+    def add_used(self, producer_id: int) -> None:
+        """Reports the id of a transaction that was loaded, before the first id is allocated."""
+        self._ids_of_transactions.add(producer_id)
 
     async def next_id(self) -> int:
         """A new id; raises a StoreError when a block cannot be written."""
@@ -61,24 +64,28 @@ class ProducerIds:
         await asyncio.shield(self._reserving)
 
     async def _reserve_block(self) -> None:
-        if self._block_start is None:
-            self._block_start = await self._blocking.run(self._find_start)
-        start = max(self._block_start, self._floor)
-        await self._blocking.run(self._file.write, {"next_id": start + _BLOCK_ID_COUNT})
-        self._block_start = start + _BLOCK_ID_COUNT
-        self._next, self._end = start, start + _BLOCK_ID_COUNT
+        self._next = await self._blocking.run(self._write_block)
+        self._end = self._next + _BLOCK_ID_COUNT
 
-    def _find_start(self) -> int:
-        next_id = self._file.read_as(_decode_next_id)
+    def _write_block(self) -> int:
+        """Reserves the next block without used ids on disk; returns its first id."""
+        start = self._file.read_as(_decode_next_id)
+        used = {(id - start) // _BLOCK_ID_COUNT for id in self._used_ids() if id >= start}
+        block = next(number for number in itertools.count() if number not in used)
+        start += block * _BLOCK_ID_COUNT
+        self._file.write({"next_id": start + _BLOCK_ID_COUNT})
+        return start
+
+    def _used_ids(self) -> Iterator[int]:
+        yield from self._ids_of_transactions
         for topic in self._topics:
             for log in topic.logs:
-                ids = () if log is None else log.active_producers()
-                next_id = max(next_id, 1 + max(ids, default=-1))
-        return next_id
+                if log is not None:
+                    yield from log.active_producers()
 
 
 def _decode_next_id(content: Mapping[str, Any]) -> int:
     next_id = content.get("next_id", 0)
-    if type(next_id) is not int or next_id < 0:
+    if type(next_id) is not int or not 0 <= next_id < _NEXT_ID_MAX:
         raise ValueError(f"next_id {next_id!r:.40}")
     return next_id

@@ -25,7 +25,7 @@ from varve.commit_log import Log, LogSettings, TopicPartition
 from varve.foundation.settings import LONG_MAX
 
 WAITS_FOR_COPY: Final = "waits for the copy to object storage"
-KEPT_FOR_REMOTE: Final = "kept for older records in the cold tier"
+KEPT_FOR_REMOTE: Final = "kept for older records in the remote tier"
 
 
 class CleaningBound(StrEnum):

@@ -143,7 +143,7 @@ class PartitionCleaner:
             except FileNotFoundError as error:
                 self.indexes.forget()
                 raise Unavailable(
-                    f"{doing}: {error.filename} left the log meanwhile; try again"
+                    f"{doing}: {error.filename} was removed from the log meanwhile; try again"
                 ) from error
             except OSError as error:
                 if not is_partition_failure(error):
@@ -339,7 +339,7 @@ class CompactionRun:
                 has_txn_index=written.has_txn_index,
             )
             if new is None:
-                self._stop("segments left the log meanwhile")
+                self._stop("segments were removed from the log meanwhile")
                 return False
             removal_log.mark_done(removal.id)
         self._indexes.add(new, written.header)
@@ -432,4 +432,4 @@ def _describe_bounds(cleanable: CleanableLog) -> str:
 def _describe_kept_from(rules: RunRules) -> str:
     if rules.keep_markers_from_offset == LONG_MAX:
         return ""
-    return f"below offset {rules.keep_markers_from_offset}, where the cold tier is clean, "
+    return f"below offset {rules.keep_markers_from_offset}, where the remote tier is clean, "

@@ -24,7 +24,7 @@ from varve.kernels.batch_layout import CONTROL_BIT, TRANSACTIONAL_BIT
 from varve.records.control import ControlType
 
 Table = npt.NDArray[Any]
-"""Rows of a key index: its batches or its marks. docs/formats/keys.md"""
+"""Rows of a key index: its batches or its marks. docs/reference/formats/keys.md"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,7 +79,7 @@ def explain_offset(
     """Why the record with an offset is still here; raises OffsetOutOfRange beyond the log end."""
     if not 0 <= offset < log.end_offset:
         start, end = log.log_start_offset, log.end_offset
-        remedy = f"the log holds {start} to {end - 1}; ask for one of these"
+        remedy = f"the log holds {start} to {end - 1}; use one of these"
         if start == end:
             remedy = f"the log is empty, and the next record gets {end}"
         raise OffsetOutOfRange(f"{log.topic_partition}: no record has offset {offset}: {remedy}")
@@ -113,7 +113,7 @@ def _retained_segments(
 ) -> list[_RetainedSegment]:
     """The segments of both tiers, oldest first, each with its forecast."""
     if context.is_remote_unavailable:
-        text = "object storage does not answer, `varve tier status` says why"
+        text = "object storage does not respond; `varve tier status` shows why"
         blocks = (Blocker(BlockingRule.REMOTE_TIER, text),)
         paths = (RemovalPath(by, None, blocks) for by in (RETENTION, LOCAL_RETENTION))
         retention, local = paths

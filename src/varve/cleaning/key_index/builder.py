@@ -1,4 +1,4 @@
-"""Builds the key index of a segment from its batches. docs/formats/keys.md
+"""Builds the key index of a segment from its batches. docs/reference/formats/keys.md
 
 Memory     `buffer_bytes`, and one decompressed batch. Entries beyond the buffer are sorted and
            spilled to `<path>.run` in runs, which are merged by ranges of the hash.

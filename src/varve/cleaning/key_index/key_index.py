@@ -1,7 +1,7 @@
 """The key index of a closed segment: the latest record of each key in it, by hash.
 
 Layout     a header of 128 bytes; entries of 32 sorted by hash; batches of 32 and marks of 16 in the
-           order of the data file; little-endian. docs/formats/keys.md
+           order of the data file; little-endian. docs/reference/formats/keys.md
 Invariant  belongs to one generation of its data file, identified by size and last batch. The header
            is checked when it is opened, the rest by `verify`. Hashes are uniformly distributed, so
            a search guesses the position of a hash from its value; after some wrong guesses it

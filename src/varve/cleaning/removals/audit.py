@@ -130,7 +130,7 @@ def audit_partition(
             continue
         if report.is_clean or _is_unchanged(before, _take_snapshot(fs, directory)):
             return report
-    audit.warn("in-use", f"changed in each of {ATTEMPTS} attempts: findings may be of the moment")
+    audit.warn("in-use", f"changed in each of {ATTEMPTS} attempts: findings may be temporary")
     return audit.report()
 
 

@@ -1,6 +1,6 @@
 """The removal log of a partition: a line for each removal, written before it happens.
 
-Layout     JSON lines, each chained to the one before by SHA-256. docs/formats/evidence.md
+Layout     JSON lines, each chained to the one before by SHA-256. docs/reference/formats/evidence.md
 Invariant  a line that was changed, moved or deleted no longer fits its chain, however many follow.
            From `max_bytes` on the oldest lines are dropped: the first line then carries their chain
            and the removals that are still needed, so the file is bounded by the segments on disk.

@@ -2,7 +2,7 @@
 
 One rule serves every list: a local log by `retention.*`, both tiers of a tiered log by
 `retention.*`, and its local disk by `local.retention.*`. Retention removes what is due now, the
-forecast shows when each segment is due, and explain shows why. docs/retention.md
+forecast shows when each segment is due, and explain shows why. docs/explanation/retention.md
 
 Invariant  whole segments only, from the oldest on: a segment is due when it exceeds a limit itself
            and all before it are due. A local segment that reaches above the high watermark is not
@@ -50,7 +50,7 @@ class BlockingRule(StrEnum):
     DELETE_HORIZON = "delete.retention.ms"
     MARKER = "transaction marker"
     COPY = "copy to object storage"
-    REMOTE_TIER = "cold tier"
+    REMOTE_TIER = "remote tier"
     LOCAL_TIME = "local.retention.ms"
     LOCAL_SIZE = "local.retention.bytes"
     GRACE = "varve.tier.grace.ms"
@@ -299,7 +299,7 @@ def _kept_by_state(segment: S, scope: RetentionScope) -> Due[S] | None:
         rule = f"it waits for the copy to object storage, which has reached offset {copied}"
         return Due(segment, None, None, rule, BlockingRule.COPY)
     if scope.high_watermark < segment.next_offset:
-        rule = f"the high watermark {scope.high_watermark} lies before its end"
+        rule = f"the high watermark {scope.high_watermark} is below its end"
         return Due(segment, None, None, rule, BlockingRule.HIGH_WATERMARK)
     return None
 

@@ -1,6 +1,6 @@
 """`varve dump`: the files of a partition or log directory as text or JSON.
 
-Layout     docs/formats/producer-snapshot.md, checkpoints.md, directory.md
+Layout     docs/reference/formats/producer-snapshot.md, checkpoints.md, directory.md
 Invariant  reads only; a broken file is reported and the next one follows.
 """
 
@@ -100,7 +100,8 @@ def dump(
     """Print the contents of the files of a partition or log directory.
 
     The lines are those of Kafka's DumpLogSegments, whose option names are accepted too. A directory
-    stands for all files in it and in its partitions. docs/dump-json.md lists the objects of --json.
+    stands for all files in it and in its partitions. docs/reference/dump-json.md lists the
+    objects of --json.
 
     Damage is reported on standard error, the next file follows, and the exit status is 1. Gaps in
     offsets and index entries of appends of several batches are listed at the end: they may be

@@ -1,6 +1,6 @@
 """The dump of a segment's indexes, with a comparison of offset and time index with the data.
 
-Layout     docs/formats/segment-and-indexes.md, docs/formats/keys.md
+Layout     docs/reference/formats/segment-and-indexes.md, docs/reference/formats/keys.md
 Invariant  entries are listed up to the first, but for the very first, that has the base offset:
            the rest are the zeros of a preallocated file, as Kafka's tool takes it.
 """

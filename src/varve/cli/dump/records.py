@@ -1,6 +1,6 @@
 """What a dump consists of, and the dump of a data file: its batches and their records.
 
-Layout     types and fields: docs/dump-json.md
+Layout     types and fields: docs/reference/dump-json.md
 Invariant  a chunk of the file and one batch are in memory, however large the file is.
 """
 

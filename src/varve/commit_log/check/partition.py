@@ -165,7 +165,7 @@ class PartitionCheck:
         try:
             data = self._fs.read(path)
         except FileNotFoundError:
-            self._findings.note(path, "vanished", "gone while it was checked")
+            self._findings.note(path, "vanished", "removed while it was checked")
             return
         count, trailing_size = divmod(len(data), ENTRY_BYTES)
         invalid = count - sum(1 for _ in decode_append_times(data))
@@ -235,7 +235,7 @@ class PartitionCheck:
                     path, data, decode_producer_snapshot(data, path)
                 )
             except FileNotFoundError:
-                self._findings.note(path, "vanished", "gone while it was checked")
+                self._findings.note(path, "vanished", "removed while it was checked")
             except Corrupt as error:
                 self._findings.add_corrupt(path, "snapshot-corrupt", error, repair=REMOVE_SNAPSHOT)
         return snapshots
@@ -258,7 +258,7 @@ class PartitionCheck:
                 with self._fs.open(checked.path(LOG)) as file:
                     segment = check.check(checked, file, file.size(), indexes)
             except FileNotFoundError:
-                self._findings.note(checked.path(LOG), "vanished", "gone while it was checked")
+                self._findings.note(checked.path(LOG), "vanished", "removed while it was checked")
                 continue
             if facts and facts[-1].next_offset > base:
                 message = f"begins at offset {base}, the segment before ends at "

@@ -3,7 +3,7 @@
 Layout     a cell stands for an id within before + after + 1 milliseconds: the two words of the id,
            its kind, and the number of the time range. A span is the stored state of a cell: the
            least time and its offset, the largest time and its offset; ABSENT as the least time
-           if nothing is stored. Both are rows of four int64. docs/formats/dedup-ids.md
+           if nothing is stored. Both are rows of four int64. docs/reference/formats/dedup-ids.md
 Invariant  between the least and the largest time every time is a duplicate, because the two are
            closer than the window is wide: the window of each such time includes one of them. The
            window around a time overlaps two cells at most.

@@ -139,7 +139,7 @@ class ShapeApi(HttpApi):
     # About the server
 
     async def get_health(self, exchange: HttpExchange) -> Response:
-        status = self.engine.health().status
+        status = self.engine.health()
         return Response.of_json(
             200 if status == "active" else 202, {"status": status}, *headers.NO_STORE
         )

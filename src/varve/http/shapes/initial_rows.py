@@ -33,16 +33,9 @@ class SnapshotRows:
     def __init__(self, snapshot: Snapshot, reader: TopicReader) -> None:
         """Raises InvalidRequest for a snapshot that does not fit the topic."""
         self.how = f"snapshot {snapshot.url}"
+        self.taken_ms: int | None = snapshot.document.taken_ms
+        self.resume_offsets: Mapping[int, int] = _resume_offsets(snapshot, reader)
         self._snapshot = snapshot
-        self._resume_offsets = _resume_offsets(snapshot, reader)
-
-    @property
-    def resume_offsets(self) -> Mapping[int, int]:
-        return self._resume_offsets
-
-    @property
-    def taken_ms(self) -> int | None:
-        return self._snapshot.document.taken_ms
 
     def read(self) -> Iterator[Sequence[Record]]:
         with _waiting_for(self._snapshot.url):
@@ -71,13 +64,9 @@ class BrokerFileRows:
         self._topic = reader.topic
         self._directories = tuple(directories)
         self._address = address
-        self._resume_offsets = {
+        self.resume_offsets: Mapping[int, int] = {
             number: offsets.end for number, offsets in find_offsets(reader).items()
         }
-
-    @property
-    def resume_offsets(self) -> Mapping[int, int]:
-        return self._resume_offsets
 
     def read(self) -> Iterator[Sequence[Record]]:
         options = SourceOptions(
@@ -85,7 +74,7 @@ class BrokerFileRows:
             directories=self._directories,
             address=self._address,
             mode=Mode.LATEST,
-            ending=self._resume_offsets,
+            ending=self.resume_offsets,
         )
         names = [name for name in STANDARD_COLUMNS if name in _COLUMNS]
         filters, columns = SourceFilters(), ArrowColumns(names)

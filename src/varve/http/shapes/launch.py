@@ -139,7 +139,7 @@ def check_data_directory(data: Path, log_directories: Sequence[Path]) -> None:
     for path in log_directories:
         if data.resolve().is_relative_to(path.resolve()):
             raise InvalidSetting(
-                f"--data {data} lies in log directory {path}, which may hold only partitions: "
+                f"--data {data} is inside log directory {path}, which may hold only partitions: "
                 "name a directory outside of it"
             )
 
@@ -281,6 +281,6 @@ def _warn_if_open_to_all(config: ShapeServerConfig) -> None:
     if not is_local and config.access.token is None:
         logger.warning(
             "every client that reaches this address may read every topic: give --token or "
-            "--shapes-file",
+            "--definitions",
             extra={"listen": config.host},
         )

@@ -1,7 +1,7 @@
 """The OpenAPI document of the shape API: every request and every response.
 
 Invariant  parameters are those that the server reads, from their declarations. The page
-           docs/shapes-openapi.json and the response of the server are this document.
+           docs/reference/openapi.json and the response of the server are this document.
 """
 
 from collections.abc import Sequence
@@ -45,7 +45,7 @@ def make_document() -> Document:
             "title": "varve shapes",
             "version": "1",
             "description": "Filtered views of keyed topics over HTTP: a snapshot, then changes. "
-            "docs/shapes-http.md describes how to follow one.",
+            "docs/reference/shape-protocol.md describes how to follow one.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "paths": _paths(),

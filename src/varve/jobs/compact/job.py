@@ -2,7 +2,7 @@
 
 Invariant  partitions are independent: a partition that fails does not stop the others. The tasks of
            a stage run together for all partitions.
-Crash      a job may be killed at any point and run again. docs/tiering.md
+Crash      a job may be killed at any point and run again. docs/how-to/tier-to-a-bucket.md
 """
 
 import random
@@ -108,16 +108,33 @@ def choose_topics(
     return {name: known[name] for name in chosen}
 
 
-def group_topics(topics: Mapping[str, LogSettings]) -> list[tuple[LogSettings, list[str]]]:
-    """Topics with equal settings together, so that their tasks run at once."""
-    groups: list[tuple[LogSettings, list[str]]] = []
-    for name, log in topics.items():
-        names = next((names for known, names in groups if known == log), None)
-        if names is None:
-            groups.append((log, [name]))
-        else:
-            names.append(name)
-    return groups
+def compact_topics(
+    address: Bucket,
+    topics: Mapping[str, LogSettings],
+    *,
+    force: bool = False,
+    dry_run: bool = False,
+    take_over: bool = False,
+    runner: TaskRunner,
+    directories: Sequence[str] = (),
+    clock: Clock | None = None,
+) -> CompactionResult:
+    """Compacts topics, each with its own settings; see `compact`."""
+    settings = {
+        name: CompactSettings(log=log, is_forced=force, is_dry_run=dry_run, takes_over=take_over)
+        for name, log in topics.items()
+    }
+    found = {name: find_topic(address, name).partitions for name in topics}
+    return _compact(
+        address,
+        [(partition, settings[name]) for name in found for partition in found[name]],
+        runner=runner,
+        clock=clock or SystemClock(),
+        random=random.Random(),
+        histories=_read_histories(
+            directories, [path for paths in found.values() for path in paths]
+        ),
+    )
 
 
 def compact_partitions(
@@ -131,20 +148,38 @@ def compact_partitions(
     histories: Mapping[RemotePath, Epochs] = NO_HISTORIES,
 ) -> CompactionResult:
     """Compacts the partitions that are due; `histories` are the leader epochs of their logs."""
+    return _compact(
+        bucket,
+        [(partition, settings) for partition in partitions],
+        runner=runner,
+        clock=clock,
+        random=random,
+        histories=histories,
+    )
+
+
+def _compact(
+    bucket: BucketAccess,
+    partitions: Sequence[tuple[RemotePath, CompactSettings]],
+    *,
+    runner: TaskRunner,
+    clock: Clock,
+    random: random.Random,
+    histories: Mapping[RemotePath, Epochs],
+) -> CompactionResult:
     began_ms = clock.now_ms()
     job_id = f"compact-{new_id(random)}"
-    shared = replace(settings, inline_bytes=settings.inline_bytes // max(len(partitions), 1))
     runs = [
         PartitionCompaction(
             partition,
             bucket,
-            shared,
+            replace(settings, inline_bytes=settings.inline_bytes // len(partitions)),
             clock=clock,
             random=random,
             job_id=job_id,
             history=histories.get(partition),
         ).stages()
-        for partition in partitions
+        for partition, settings in partitions
     ]
     results = run_together(runs, runner)
     return CompactionResult(job_id, tuple(results), clock.now_ms() - began_ms)

@@ -6,7 +6,7 @@ request is stored; the receipt replaces it.
 Layout     `receipt/<id>.json` and `erasure/<id>.json` below `<cluster>/<topic>.<topic id>/` for a
            tiered topic, `varve-receipt-<id>.json` and `varve-erasure-<id>.json` in the log
            directory for one that is not. The signature is Ed25519 over the document without it as
-           canonical JSON: keys sorted, no spaces, UTF-8. docs/formats/receipt.md
+           canonical JSON: keys sorted, no spaces, UTF-8. docs/reference/formats/receipt.md
 Invariant  contains no key and no value, only salted digests of them. The changes are read back from
            the evidence, that of earlier runs under the same id included. An id identifies one
            request: a different request under it is rejected before the first change. A JSON object
@@ -315,7 +315,7 @@ def _read_request(data: bytes, where: str) -> dict[str, Any]:
             raise ValueError("topics are missing")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise Corrupt(
-            f"{where}: cannot be read as a document of an erasure ({error}): put it back from a "
+            f"{where}: cannot be read as a document of an erasure ({error}): restore it from a "
             "copy, or take another --id"
         ) from None
     return request

@@ -10,7 +10,7 @@ of a group named after the sink and, for a stream, of one named after the query.
 earlier writers of the same sink, which ends their transactions; then the notes show whether the
 epoch is done.
 
-Layout     docs/formats/sinks.md
+Layout     docs/reference/formats/sinks.md
 Invariant  a done epoch is never appended again, and a refused epoch changes nothing. The note of
            an epoch exists if, and only if, its batches are committed.
 Crash      see above; a server also aborts an open transaction after its timeout.

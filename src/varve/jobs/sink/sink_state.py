@@ -1,7 +1,7 @@
 """The state of sinks: which epochs are committed, and whether another epoch may follow.
 
 Layout     `varve-sinks.json` in the log directory: by sink id its topic, query, producer, last done
-           epoch and running epoch. docs/formats/sinks.md
+           epoch and running epoch. docs/reference/formats/sinks.md
 Invariant  a producer epoch is on disk here before the first batch that carries it; the phase
            `committing` is on disk only after all batches of its epoch. A committed epoch is
            recognised by its number and a summary of its rows; an epoch of another query, of
@@ -146,7 +146,7 @@ def _decode(data: bytes, where: str) -> dict[str, SinkState]:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Corrupt(
             f"{where}: cannot be decoded as sink state ({type(error).__name__}: "
-            f"{error!s:.120}): put it back from a copy; without it an epoch may be written twice"
+            f"{error!s:.120}): restore it from a copy; without it an epoch may be written twice"
         ) from error
 
 

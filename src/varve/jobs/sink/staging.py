@@ -1,7 +1,8 @@
 """Staged batches: objects that tasks write and the commit appends to the log.
 
 Layout     `<sink id>/<part>`: consecutive batches, in runs of one partition each. The commit
-           message of the task has the runs and the checksum of the part. docs/formats/sinks.md
+           message of the task has the runs and the checksum of the part.
+           docs/reference/formats/sinks.md
 Invariant  a part is used only if its size and checksum are those that were written.
 Crash      parts of a killed task or commit are removed by the next commit of that sink, those of a
            single write by a later single write, after a week.

@@ -1,6 +1,6 @@
 """The document of a snapshot: its files, and the offsets from which a consumer continues.
 
-Layout     JSON. docs/formats/snapshot.md
+Layout     JSON. docs/reference/formats/snapshot.md
 Invariant  a document names every file of its snapshot, ordered by partition and bucket; the files
            exist as long as the document does.
 """
@@ -118,7 +118,7 @@ class SnapshotDocument:
         except (Corrupt, ValueError, TypeError) as error:
             raise Corrupt(
                 f"{where}: cannot be read as a snapshot ({type(error).__name__}: {error!s:.400}): "
-                "put it back from a copy, or remove it and take another"
+                "restore it from a copy, or remove it and take another"
             ) from error
         return document
 

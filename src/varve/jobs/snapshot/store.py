@@ -6,7 +6,7 @@
     consume_from(snapshot.resume_offsets)
 
 Layout     `snapshot/<number>.json`, `data/*.parquet`, and `work/<run>/*` while a run is under way.
-           docs/formats/snapshot.md
+           docs/reference/formats/snapshot.md
 Invariant  a snapshot exists if its document does. Files that no document names belong to a running
            or a killed run; they are deleted when older than a grace time. Rows are ordered by
            partition, bucket and key; a file is checked against its digest before it is read.
@@ -136,7 +136,7 @@ class SnapshotStore:
         where = f"{self.objects.name}: {key!r}"
         document = SnapshotDocument.decode(data, where)
         if document.key != key:
-            raise Corrupt(f"{where}: it is snapshot {document.snapshot}: put it back from a copy")
+            raise Corrupt(f"{where}: it is snapshot {document.snapshot}: restore it from a copy")
         return document
 
     def get(self, snapshot: int | None = None) -> SnapshotDocument:

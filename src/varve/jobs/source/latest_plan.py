@@ -4,7 +4,8 @@ The key indexes of remote segments list their keys and are merged by hash range,
 Loose pieces (the log after the end of the remote tier, a segment that an offset bound cuts, a
 segment without a key index) are scanned for their keys; the scan builds a key index in memory.
 
-Layout     the index of a loose piece is a key index without batches and marks. docs/formats/keys.md
+Layout     the index of a loose piece is a key index without batches and marks.
+           docs/reference/formats/keys.md
 Invariant  a planned record is the last one of its key in the pieces of its request. Records below
            the start offset of the read may be planned; the read skips them. Records without a key,
            of control batches and of aborted transactions are not planned.

@@ -298,11 +298,11 @@ def _sql_error(where: str, error: SQLAlchemyError) -> errors.StoreError:
     line = _line(getattr(error, "orig", None) or error)
     if "not a database" in line or "malformed" in line:
         return errors.Corrupt(
-            f"{where}: the catalog's database is damaged ({line}): put it back from a copy"
+            f"{where}: the catalog's database is damaged ({line}): restore it from a copy"
         )
     if "no such table" in line or _NOT_FOUND_WORDS.search(line):
         return errors.NotFound(
-            f"{where}: the catalog's database contains no catalog ({line}): put it back from a "
+            f"{where}: the catalog's database contains no catalog ({line}): restore it from a "
             "copy; varve does not create an empty one instead"
         )
     if _DENIED_WORDS.search(line):

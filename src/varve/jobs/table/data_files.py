@@ -1,7 +1,8 @@
 """Writes, lists and deletes the files of a table.
 
 Layout     `<location>/data/<run id>/...parquet` data files of a run, and its staged files
-           `<location>/varve/<run id>.json`      marker of a run under way. docs/formats/table.md
+           `<location>/varve/<run id>.json`      marker of a run under way.
+           docs/reference/formats/table.md
 Invariant  a file is complete before anything names it; no name is used twice. A data file of an
            appended table holds offsets of one partition, in order.
 """

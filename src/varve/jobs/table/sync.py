@@ -3,7 +3,7 @@
 Invariant  the offsets of the table are in the commit that adds the rows, so that a repeated, killed
            or concurrent run neither loses nor duplicates rows. The side table is committed first;
            its rows beyond the offsets of the table are removed before new ones are added.
-Crash      a run may be killed at any point and started again. docs/jobs/table.md
+Crash      a run may be killed at any point and started again. docs/how-to/keep-an-iceberg-table.md
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -2,7 +2,7 @@
 
 Layout     `varve.offsets`, `varve.marks`, `varve.starts`, `varve.sink` and `varve.run` in the
            summary of each snapshot that varve commits, and as properties of the table in the same
-           commit. docs/formats/table.md
+           commit. docs/reference/formats/table.md
 Invariant  the state is that of the newest ancestor of the current snapshot that has one: a table
            that was rolled back has its earlier state. The properties are read only if every such
            snapshot has expired. A commit asserts the snapshot it was planned on; pyiceberg must not

@@ -1,7 +1,7 @@
 """The columns of a table and their types: record columns, and columns decoded from values.
 
 A schema is a JSON file: `{"name": "type"}`, or Iceberg's own `{"type": "struct", "fields"}`.
-docs/formats/table.md
+docs/reference/formats/table.md
 
 Invariant  value columns may be null in the table, since a tombstone has no value; whether a field
            is required is checked when a value is decoded.

@@ -209,8 +209,8 @@ class RemoteInput:
         crc = checksum(data)
         if crc != part.crc32c:
             raise Corrupt(
-                f"{self.path(name)}: CRC-32C {crc:08x}, the manifest says {part.crc32c:08x}: put "
-                "it back from a mirror or a copy"
+                f"{self.path(name)}: CRC-32C {crc:08x}, the manifest says {part.crc32c:08x}: "
+                "restore it from a mirror or a copy"
             )
         return data
 

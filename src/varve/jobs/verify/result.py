@@ -10,7 +10,7 @@ from varve.commit_log.check.findings import RULES, Severity
 from varve.jobs.results import JSON_NAME, JobResult, JsonFields, encode_fields
 from varve.tiering.manifest.paths import RemotePath
 
-PUT_BACK: Final = "put it back from a mirror or a copy (`varve tier mirror --repair`)"
+PUT_BACK: Final = "restore it from a mirror or a copy (`varve tier mirror --repair`)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ VERIFY_RULES: Final[dict[str, VerifyRule]] = {
     "object-checksum": VerifyRule("An object has the CRC-32C in the manifest."),
     "manifest-unreadable": VerifyRule(
         "The newest manifest, the older ones and their pages can be read.",
-        remedy="put the missing objects back from a mirror or a copy",
+        remedy="restore the missing objects from a mirror or a copy",
     ),
     "segment-figures": VerifyRule(
         "The figures of a segment in the manifest are those of its objects.",

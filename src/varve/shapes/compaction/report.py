@@ -1,7 +1,7 @@
 """Reports of compactions: counts of entries, stored beside the log.
 
 Layout     metadata/compactions.json: {"version": 1, "reports": [...]}, oldest first, a limited
-           number. docs/formats/shape-compaction.md
+           number. docs/reference/formats/shape-compaction.md
 Invariant  a balance that passes `check` loses no entry without a reason, and no key and no control
            message at all.
 Crash      a report is durable before its log replaces the old one; one whose log the manifest never

@@ -3,7 +3,7 @@
 Layout     entries of 32 bytes, big-endian, with a CRC32C of the 28 bytes before it. A span:
            partition u32, start offset u64, end offset u64, first transaction u64. A mark: partition
            with its highest bit set, base offset u64, last offset u64, leader epoch i32, CRC of the
-           batch u32. docs/shapes-feed.md
+           batch u32. docs/how-to/feed-shapes.md
 Invariant  transactions continue from span to span without a gap, one for each offset of a span.
            A span is on disk before a shape sees any of its records; a mark is written before, and
            on disk before any shape is synced.

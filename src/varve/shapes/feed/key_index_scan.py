@@ -9,7 +9,7 @@ Invariant  records come in the order of their offsets. For each record that is l
 Threads    one; the cleaner may replace segments meanwhile, which are then read completely.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -27,7 +27,8 @@ from varve.embedded import Store
 from varve.foundation.errors import Corrupt
 from varve.records import Batch, RecordColumns
 from varve.shapes.feed.decoders import Record
-from varve.shapes.feed.order import find_offsets, read_records, split_records
+from varve.shapes.feed.initial_load import FullScan
+from varve.shapes.feed.order import read_records, split_records
 from varve.topics import TopicReader
 
 _BUFFER_BYTES: Final = 32 << 20
@@ -49,23 +50,17 @@ class _Part:
     keep: Flags | None = None
 
 
-class KeyIndexScan:
+class KeyIndexScan(FullScan):
     """Reads the latest records of a topic whose store is open."""
 
     how = "key indexes"
-    taken_ms: int | None = None
 
     def __init__(self, store: Store, reader: TopicReader) -> None:
+        super().__init__(reader)
         self._store = store
-        self._reader = reader
-        self._bounds = find_offsets(reader)
         self._parts = {
             number: self._plan(number, *bounds) for number, bounds in self._bounds.items()
         }
-
-    @property
-    def resume_offsets(self) -> Mapping[int, int]:
-        return {number: end for number, (_, end) in self._bounds.items()}
 
     def read(self) -> Iterator[Sequence[Record]]:
         for number, parts in self._parts.items():

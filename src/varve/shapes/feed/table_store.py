@@ -1,7 +1,7 @@
 """TableStore: the latest row of each key on disk, and the positions the topic was read up to.
 
 Layout     RocksDB's own files. The key of a row has the row as a JSON object; `\\0state` has the
-           state as JSON. docs/shapes-feed.md
+           state as JSON. docs/how-to/feed-shapes.md
 Invariant  rows and state are written together: the rows are those of the positions.
 Crash      batches are synced; a killed process keeps a prefix of whole batches. A table whose first
            load was interrupted has no state, and is loaded again. After a failed write RocksDB
@@ -42,7 +42,7 @@ _SCAN_ROWS: Final = 1_000
 
 
 class ResetKind(StrEnum):
-    """What happened to the topic."""
+    """What happened to the topic, by the names of the reasons to drop its shapes."""
 
     SOURCE_LOST = "source_lost"
     """It was created again, or lost records, or its table is new."""

@@ -1,7 +1,7 @@
 """Plans the compaction of a shape's log: what happens to each entry, by its key.
 
 For every key the last delete, the last insert after it and the updates after both stay, the updates
-as one; all entries before them are superseded. docs/formats/shape-compaction.md
+as one; all entries before them are superseded. docs/reference/formats/shape-compaction.md
 
 Invariant  keys are compared byte by byte, so equal hashes do no harm. `index_entries` reads nothing
            outside its buffer, whatever the bytes are; the other kernels take the starts that it

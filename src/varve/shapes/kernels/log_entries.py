@@ -1,7 +1,7 @@
 """Encodes entries of a shape's log, extracts their JSON, and scans them for recovery.
 
 Layout     tx (8), op (8), key size (4), key, operation (1), flag (1), json size (8), json, CRC-32C
-           of all before it (4); big-endian. docs/formats/shape-log.md
+           of all before it (4); big-endian. docs/reference/formats/shape-log.md
 Invariant  nothing outside the given buffers is read or written, whatever the bytes are.
 Threads    `encode_entries` reads Python objects and keeps the GIL; no Python code runs
            meanwhile, so the list cannot change under it.

@@ -1,7 +1,7 @@
 """The chunk index of a shape's log: the first and last entry of each chunk, and their positions.
 
 Layout     edges of 36 bytes: tx (8), op (8), log position (8), zero (8), CRC-32C (4) of those;
-           the even edge opens a chunk, the next closes it. docs/formats/shape-log.md
+           the even edge opens a chunk, the next closes it. docs/reference/formats/shape-log.md
 Invariant  the index is written before the log bytes that it covers, so it never lags behind them.
            A torn edge at the end is ignored. A `ChunkCache` has the chunks of every offset from
            `lower` on; it is immutable.

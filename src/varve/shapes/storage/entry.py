@@ -1,7 +1,7 @@
 """One entry of a shape's log, as the kernels that encode it take it.
 
 Layout     a tuple of four fields, in the order that `kernels.log_entries` expects.
-           docs/formats/shape-log.md
+           docs/reference/formats/shape-log.md
 """
 
 from typing import Final, NamedTuple

@@ -8,7 +8,7 @@ Layout     <root>/<h1h2>/<h3h4>/<handle>/log/ with log.<suffix>.jsonfile.bin and
            "compacted": suffix or null}. pointer.bin: two slots in sectors of their own, each
            sequence (8), tx (8), op (8), CRC-32C (4); the valid slot of the higher sequence counts.
            Before the first transaction it is the end of the snapshot, op all ones.
-           docs/formats/shape-log.md
+           docs/reference/formats/shape-log.md
 Invariant  entries up to the manifest's boundary are in the compacted log, all others in the latest
            one; log files that the manifest does not name are not part of the shape.
 Crash      the manifest is written last when a shape is created: a directory without it is not a

@@ -10,7 +10,7 @@ Crash      until the first write after opening, readers get the durable entries;
            before that write. The manifest is written last when a directory is created: a directory
            without it is wiped before use. A failed write or sync ends all writing: the files may
            hold a part of it, and the shape must be dropped. Recovery removes files that no manifest
-           names. docs/formats/shape-log.md
+           names. docs/reference/formats/shape-log.md
 Threads    any. Lock order: _flush_lock, then _lock; no sync is made under _lock except that of a
            replacement, so appends do not wait for the disk.
 """

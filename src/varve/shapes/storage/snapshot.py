@@ -1,7 +1,7 @@
 """The snapshot of one shape: written once, by one writer, in chunks that readers follow meanwhile.
 
 Layout     `<n>.jsonsnapshot`: rows as `<json>,\\n`, then the byte 0x04. `snapshot.json` has the
-           bytes, rows and CRC-32C of each chunk. docs/formats/shape-snapshot.md
+           bytes, rows and CRC-32C of each chunk. docs/reference/formats/shape-snapshot.md
 Invariant  a reader gets whole rows only, each once and in order, in pieces joined by commas; the
            last piece of a chunk only after the checksum of the whole chunk was verified. A row that
            reaches the size of a chunk is that chunk's last; no chunk is empty.

@@ -1,7 +1,7 @@
 """Copies one closed segment to the object store: announce, upload, verify, finish.
 
 Layout     `log index timeindex [txnindex] snapshot epochs [keys]`, each as the file of that kind,
-           byte for byte. docs/formats/manifest.md
+           byte for byte. docs/reference/formats/manifest.md
 Invariant  the data file was walked and every batch passed its checksum before anything is sent;
            each entry of the indexes was confirmed by its batch, or they were rebuilt.
 Invariant  an object is written only under an id that the manifest announces, with the sizes and

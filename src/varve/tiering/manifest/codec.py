@@ -1,7 +1,7 @@
 """Manifests and their pages as JSON documents.
 
 Layout     one object; `format` first, `crc32c` last: eight hex digits, the CRC-32C of all bytes
-           before `,"crc32c":`. docs/formats/manifest.md
+           before `,"crc32c":`. docs/reference/formats/manifest.md
 Invariant  decoding reverses encoding. An undeclared field and a value out of its range are refused.
 """
 

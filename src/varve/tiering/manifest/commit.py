@@ -360,7 +360,7 @@ class Committer:
         if was_refused:
             raise Unavailable(
                 f"{manifest.path}: the store has no manifest version {manifest.version} and does "
-                f"not let {commit.writer} create it as it exists: another write may be under way"
+                f"not let {commit.writer} create it as it exists: another write may be in progress"
             )
         return self._create(commit)
 

@@ -2,7 +2,7 @@
 
 Older entries spill into pages: immutable lists of segments, or of references to pages.
 
-Layout     docs/formats/manifest.md
+Layout     docs/reference/formats/manifest.md
 Invariant  a manifest never changes, it is only replaced. Every edit is idempotent: applied to a
            manifest that it has already shaped, it changes nothing. `segments` and `pages` are in
            order of offsets; readable segments do not overlap; log start and cleaned-up-to offsets

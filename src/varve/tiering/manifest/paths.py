@@ -1,7 +1,7 @@
 """The keys of a partition's objects in the remote tier, and the partitions that a bucket holds.
 
 Layout     `<cluster>/<topic>.<topic id>/<partition>/` and below it `manifest/`, `page/`,
-           `segment/`, `evidence/`, `work/` and `lease.json`. docs/formats/manifest.md
+           `segment/`, `evidence/`, `work/` and `lease.json`. docs/reference/formats/manifest.md
 Invariant  within a folder the order of keys is the order of versions or offsets. Listing reads only
            and trusts no key: keys that are not of this layout are recognised as foreign.
 """

@@ -1,7 +1,7 @@
 """The chain of a partition's manifest versions in an object store, the newest one, and expiry.
 
 Layout     `manifest/<20-digit version>.json`, and `manifest/hint` with the number of a version that
-           was the newest some time ago. docs/formats/manifest.md
+           was the newest some time ago. docs/reference/formats/manifest.md
 Invariant  a version is created once and never changed. Versions are counted from 1 without holes;
            versions below a hole are leftovers and never read. The newest version never expires, nor
            does a page that a remaining version refers to.
@@ -166,7 +166,7 @@ class NewestManifest:
         if version < cached.version and self._versions.find(cached.version) is None:
             raise Corrupt(
                 f"{self._versions.path}: manifest version {cached.version} was there and now "
-                f"{version} is the newest: somebody removed it; restore the object"
+                f"{version} is the newest: another program removed it; restore the object"
             )
 
 

@@ -1,7 +1,7 @@
 """The custom metadata of varve's events: fields of segments and commits beyond Kafka's.
 
 Layout     `v`, format 1, flags, the commit (event number, leader epoch, time, log start offset,
-           cleaned-up-to offset), then the segment. docs/formats/remote-log-metadata.md
+           cleaned-up-to offset), then the segment. docs/reference/formats/remote-log-metadata.md
 Invariant  decoding restores the encoded RemoteSegment, given the event and, for an update, the
            first event of the segment.
 """

@@ -1,7 +1,7 @@
 """The events of Kafka's topic __remote_log_metadata, and their bytes.
 
 Layout     unsigned varints for the frame version (1), the type and its version (0), then the
-           message in Kafka's flexible encoding. docs/formats/remote-log-metadata.md
+           message in Kafka's flexible encoding. docs/reference/formats/remote-log-metadata.md
 Invariant  the bytes are those that Kafka's RemoteLogMetadataSerde writes for the same values.
 """
 

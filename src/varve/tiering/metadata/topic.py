@@ -1,7 +1,8 @@
 """The topic __remote_log_metadata: its creation, its partitions, and the state read from them.
 
 Layout     each record is one event; its key is null. A batch holds the events of one commit, and
-           its first record a header with the writer's name. docs/formats/remote-log-metadata.md
+           its first record a header with the writer's name.
+           docs/reference/formats/remote-log-metadata.md
 Invariant  the state of a partition is its events up to the high watermark, in order; a batch is
            applied as a whole. The events of a user partition are all in one partition of the topic.
 Invariant  each event has a number; a missing one raises Corrupt, a repeated one is skipped. As in

@@ -103,7 +103,7 @@ class RemoteLog:
     def read(self, request: RemoteReadRequest) -> RemoteRead | None:
         if request.max_bytes < 0:
             raise InvalidRequest(
-                f"{self._path}: max_bytes is {request.max_bytes}; ask for 0 or more"
+                f"{self._path}: max_bytes is {request.max_bytes}; it must be 0 or more"
             )
         return self._read_consistently(request.start_offset, lambda: self._read(request))
 

@@ -317,3 +317,15 @@ def test_a_resource_named_often_is_described_once_with_all_its_keys(kit: BrokerK
 
     assert describe(["retention.ms"], ["segment.ms"]) == ["retention.ms", "segment.ms"]
     assert describe(["retention.ms"], None, ["segment.ms"]) == describe(None)
+
+
+def test_an_internal_topic_stays_compacted(kit: BrokerKit) -> None:
+    name = "__consumer_offsets"
+    kit.make_topic(name, settings={"cleanup.policy": "compact"})
+    for policy in ("delete", "compact,delete"):
+        change = ("cleanup.policy", SET, policy)
+        answer = _incremental(kit, TOPIC, name, change)
+        assert answer.error_code == ErrorCode.INVALID_CONFIG
+        assert "leave cleanup.policy at compact" in answer.error_message
+    assert _whole(kit, TOPIC, name, segment_bytes="1000000").error_code == ErrorCode.INVALID_CONFIG
+    assert _incremental(kit, TOPIC, name, ("segment.bytes", SET, "1000000")).error_code == 0

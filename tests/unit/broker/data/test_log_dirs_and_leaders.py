@@ -62,7 +62,7 @@ def test_a_real_disk_tells_its_room(tmp_path: Path) -> None:
 
 
 def test_a_directory_that_is_offline_says_so(kit: BrokerKit) -> None:
-    failure = DirectoryOffline("data: Input/output error; mend the disk and reopen")
+    failure = DirectoryOffline("data: Input/output error; repair the disk and reopen the store")
     kit.store.directories[0].health.fail(failure)
     [found] = kit.ask(DescribeLogDirsRequest(topics=None)).results
     assert (found.error_code, found.topics) == (ErrorCode.KAFKA_STORAGE_ERROR, [])

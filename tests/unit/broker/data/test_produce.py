@@ -8,6 +8,7 @@ from tests.support.broker_kit import BrokerKit
 from tests.support.data_requests import append, fetch, list_offsets, produce, produce_request
 from tests.support.log_bench import NOW_MS, make_batch
 from tests.support.rights import AllBut
+from varve.broker.append_scheduler import AppendEntry
 from varve.broker.request import CloseConnection, Operation, ResourceType
 from varve.commit_log import TopicPartition
 from varve.records import Codec, Record, build_batch, crc32c_of
@@ -84,6 +85,31 @@ def test_partitions_fail_by_themselves(kit: BrokerKit) -> None:
     ]
 
 
+@pytest.mark.parametrize("version", [9, 13])
+def test_a_partition_that_is_named_twice_gets_its_first_batch(kit: BrokerKit, version: int) -> None:
+    request = produce_request(kit, {("events", 0): make_batch(2)})
+    request.topic_data[0].partition_data *= 2
+    request.topic_data *= 2
+    answer = kit.ask(request, version=version)
+    again = (0, ErrorCode.INVALID_REQUEST, -1)
+    assert told(answer) == [(0, ErrorCode.NONE, 0), again, again, again]
+    assert kit.log("events").end_offset == 2
+
+
+def test_an_error_of_an_append_holds_no_frames(kit: BrokerKit) -> None:
+    """Its frames would hold the batch and what was unpacked from it."""
+    batch = bytearray(make_batch(codec=Codec.GZIP))
+    batch[-12] ^= 0xFF
+    batch[17:21] = crc32c_of(batch[21:]).to_bytes(4, "big")
+    entry = AppendEntry(kit.log("events"), memoryview(batch))
+    kit.run(kit.broker.appends.submit([entry]))
+    error: BaseException | None = entry.error
+    assert error is not None
+    while error is not None:
+        assert error.__traceback__ is None
+        error = error.__cause__ or error.__context__
+
+
 def test_an_unknown_id_is_told_apart_from_an_unknown_name(kit: BrokerKit) -> None:
     request = produce_request(kit, {("missing", 0): make_batch()})
     assert told(kit.ask(request, version=13)) == [(0, ErrorCode.UNKNOWN_TOPIC_ID, -1)]
@@ -154,11 +180,12 @@ def test_rights_are_asked_for(kit: BrokerKit) -> None:
     assert produce(kit, version=13).error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
-def test_internal_topics_are_the_brokers(kit: BrokerKit) -> None:
+@pytest.mark.parametrize("client_id", ["", "__admin_client"])
+def test_only_the_broker_writes_to_internal_topics(kit: BrokerKit, client_id: str) -> None:
     kit.make_topic(OFFSETS_TOPIC)
-    assert produce(kit, OFFSETS_TOPIC).error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
     request = produce_request(kit, {(OFFSETS_TOPIC, 0): make_batch()})
-    assert told(kit.ask(request, client_id="__admin_client")) == [(0, 0, 0)]
+    [(_, code, _)] = told(kit.ask(request, client_id=client_id))
+    assert code == ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
 def test_a_refused_record_is_told_with_its_reason(kit: BrokerKit) -> None:

@@ -63,11 +63,20 @@ def test_many_who_ask_at_once_share_a_block(kit: BrokerKit) -> None:
     assert sorted(given) == list(range(1_500))
 
 
-def test_ids_that_logs_know_are_passed(kit: BrokerKit) -> None:
+def test_blocks_with_ids_that_logs_or_transactions_use_are_skipped(kit: BrokerKit) -> None:
     append(kit, make_batch(producer_id=41, producer_epoch=0, base_sequence=0), partition=1)
-    assert next_id(kit) == 42
-    kit.broker.producer_ids.note_used(5_000)
-    assert next_id(kit) == 5_001
+    kit.broker.producer_ids.add_used(1_999)
+    ids = next_ids(kit, 1_001)
+    assert (ids[0], ids[-1]) == (2_000, 3_000)
+
+
+@pytest.mark.parametrize("producer_id", [(1 << 63) - 1, (1 << 63) - 1_000, 1 << 62])
+def test_a_batch_cannot_use_up_the_ids_before_its_own(kit: BrokerKit, producer_id: int) -> None:
+    append(kit, make_batch(producer_id=producer_id, producer_epoch=0, base_sequence=0))
+    assert next_ids(kit, 1_001) == list(range(1_001))
+    kit.restart()
+    answer = kit.ask(IDEMPOTENT)
+    assert (answer.error_code, answer.producer_id) == (0, 2_000)
 
 
 def test_a_block_is_on_disk_before_its_first_id_is_told(kit: BrokerKit) -> None:
@@ -80,9 +89,11 @@ def test_a_block_is_on_disk_before_its_first_id_is_told(kit: BrokerKit) -> None:
     assert b"1000" in kit.fs.read(f"data/{PRODUCER_IDS_FILE}")
 
 
-def test_a_damaged_counter_is_told_and_not_passed_over(kit: BrokerKit) -> None:
+@pytest.mark.parametrize("next_id_text", ['"many"', "-1", str(1 << 63)])
+def test_a_damaged_counter_is_an_error(kit: BrokerKit, next_id_text: str) -> None:
+    content = f'{{"format": 1, "version": 1, "next_id": {next_id_text}}}'
     with kit.fs.open_writable(f"data/{PRODUCER_IDS_FILE}") as file:
-        file.write_at(0, b'{"format": 1, "version": 1, "next_id": "many"}')
+        file.write_at(0, content.encode())
     with pytest.raises(Corrupt, match="next_id"):
         next_id(kit)
     assert kit.ask(IDEMPOTENT).error_code == ErrorCode.CORRUPT_MESSAGE

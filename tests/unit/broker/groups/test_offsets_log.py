@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from tests.support.broker_kit import BrokerKit
-from varve.broker.groups.records import GroupRecord, decode_records, encode_record
+from varve.broker.groups.records import GroupRecord, decode_record, encode_record
 from varve.broker.state_topic import ProducerStamp, StateRecord, partition_for, replay_log
 from varve.foundation.errors import Corrupt, DirectoryOffline, InvalidProducerEpoch, InvalidRequest
 from varve.records import Codec, Record, build_batch
@@ -40,7 +40,12 @@ class Replayed:
 def _replayed(kit: BrokerKit) -> Replayed:
     number = kit.broker.groups.log.partition_of("g").partition
     replayed = replay_log(kit.log(OFFSETS_TOPIC, number))
-    return Replayed(list(decode_records(replayed.live)), list(decode_records(replayed.pending)))
+    return Replayed(_decode(replayed.live), _decode(replayed.pending))
+
+
+def _decode(records: list[StateRecord]) -> list[GroupRecord]:
+    decoded = (decode_record(record, "log") for record in records)
+    return [record for record in decoded if record is not None]
 
 
 def _offsets(kit: BrokerKit) -> dict[int, int]:
@@ -77,12 +82,12 @@ def test_records_of_unknown_types_and_versions_are_left_alone() -> None:
         StateRecord(2, key, b"\0\x63"),
         StateRecord(3, key, None),
     ]
-    assert list(decode_records(records)) == [GroupRecord(GroupMetadataKey("g"), None, 3, -1)]
+    assert _decode(records) == [GroupRecord(GroupMetadataKey("g"), None, 3, -1)]
 
 
 def test_a_key_without_a_type_is_corrupt() -> None:
     with pytest.raises(Corrupt, match="1 bytes"):
-        list(decode_records([StateRecord(1, b"\0", b"")]))
+        decode_record(StateRecord(1, b"\0", b""), "log")
 
 
 def test_a_message_that_is_no_record_is_refused() -> None:

@@ -41,7 +41,7 @@ def test_a_clock_set_back_holds_no_checkpoint_up(tmp_path: Path) -> None:
     clock.advance(-3_600_000)
     stage.put("t", "a", {"n": 1})
     stage.engine.run_turn("t")
-    feed = stage.engine.context.topics.get("t").feed
+    feed = stage.engine.topics.get("t").feed
     assert feed.unflushed_rows == 1
     stage.engine.checkpoint()
     assert feed.unflushed_rows == 0

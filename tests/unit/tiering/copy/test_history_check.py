@@ -27,7 +27,7 @@ def manifests(objects: MemoryObjectStore, remote: CopiedLog) -> ObjectManifestSt
 
 @pytest.fixture
 def local(remote: CopiedLog) -> LocalPart:
-    """All that is copied has left the local disk."""
+    """All that is copied is in object storage alone."""
     end = remote.segments[-1].end_offset + 1
     return LocalPart(
         log_start_offset=remote.segments[0].base_offset,

@@ -24,7 +24,7 @@ from varve.tiering.manifest.manifest import (
 )
 from varve.tiering.manifest.segment import SegmentState
 
-FORMATS = Path(__file__).parents[4] / "docs" / "formats"
+FORMATS = Path(__file__).parents[4] / "docs" / "reference" / "formats"
 
 SEGMENTS = (
     make_segment(0, SegmentState.COPY_FINISHED),

@@ -368,7 +368,7 @@ def test_a_manifest_that_vanished_is_not_taken_for_empty(objects: MemoryObjectSt
     store = open_manifest(objects, 1)
     copy(store, 0)
     objects.delete(keys(objects, HOME.manifest_folder))
-    with pytest.raises(Corrupt, match="somebody removed it"):
+    with pytest.raises(Corrupt, match="another program removed it"):
         store.load()
 
 

@@ -66,7 +66,7 @@ def test_a_backend_of_an_installed_package_is_found(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(EntryPoint, "load", lambda self: open_mine)
     monkeypatch.setattr(plugins, "entry_points", points.select)
     assert type(open_stores("mine").open(HOME)) is ObjectManifestStore
-    with pytest.raises(InvalidSetting, match="'etcd' is unknown, known are object, topic, mine"):
+    with pytest.raises(InvalidSetting, match="'etcd' is unknown; use one of object, topic, mine"):
         open_stores("etcd")
 
 

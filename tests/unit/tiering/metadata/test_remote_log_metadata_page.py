@@ -1,4 +1,4 @@
-"""The examples of docs/formats/remote-log-metadata.md are what a commit writes."""
+"""The examples of docs/reference/formats/remote-log-metadata.md are what a commit writes."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +11,7 @@ from varve.tiering.manifest.segment import ObjectPart, RemoteSegment, SegmentSta
 from varve.tiering.metadata.events import TopicIdPartition, encode_event
 from varve.tiering.metadata.topic_manifest_store import plan_events
 
-PAGE = Path(__file__).parents[4] / "docs" / "formats" / "remote-log-metadata.md"
+PAGE = Path(__file__).parents[4] / "docs" / "reference" / "formats" / "remote-log-metadata.md"
 USER = TopicIdPartition(HOME.topic, decode_topic_id(HOME.topic_id), HOME.partition)
 ANNOUNCED = RemoteSegment(
     id="1a5d8c3f-e0b4-4297-9f68-c7b2a1d4e3f5",

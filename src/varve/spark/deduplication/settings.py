@@ -1,7 +1,7 @@
 """The settings of a deduplication, the file that binds its checkpoint, and its results.
 
 Layout     `varve-dedup.json` in the checkpoint directory, beside Spark's own files, written when
-           the first run begins. docs/formats/dedup-state.md
+           the first run begins. docs/reference/formats/dedup-state.md
 Invariant  a checkpoint is bound to one definition of a duplicate, one topic, one output and one
            number of state partitions. A run with others is refused before it changes anything.
 Crash      the file is written under another name and renamed, before Spark writes its first file.

@@ -1,13 +1,14 @@
 """The ids that one bucket of a deduplication remembers, and the verdicts on records by these ids.
 
-Layout     docs/formats/dedup-state.md. A head lists chunks; a chunk holds ids and times in the
+Layout     docs/reference/formats/dedup-state.md
+           A head lists chunks; a chunk holds ids and times in the
            order in which they were kept. A batch appends: it fills the last chunk up to
            CHUNK_BYTES and begins another. A chunk whose times have all expired is removed whole.
 Invariant  the state store is authoritative. Memory holds the same entries as a hash table; the
            digests of chunks show whether it is a prefix of the store. If not, it is dropped and
            read again. Records are judged in the order of partition and offset. No lookup reaches
            further back than the state remembers: a record that would need it is late, and is not
-           looked up (docs/jobs/dedup.md).
+           looked up (docs/how-to/deduplicate-with-spark.md).
 Crash      a failed batch leaves the last version of the store; an id set in memory that is ahead of
            it has other digests and is not used.
 """

@@ -48,7 +48,7 @@ from varve.jobs.table.table_state import (
 )
 from varve.jobs.table.tasks import split_rows
 from varve.spark.columns import make_schema
-from varve.spark.dedup.deduplicate import split_by_partition, unpack_rows
+from varve.spark.deduplication.deduplicate import split_by_partition, unpack_rows
 
 _LATE: str = "late"
 

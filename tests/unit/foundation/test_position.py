@@ -2,9 +2,9 @@
 
 import pytest
 
-from varve.brokers.position import BEGINNING, END, PositionKind, ReadPosition, parse_position
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import InvalidRequest
+from varve.foundation.position import BEGINNING, END, PositionKind, ReadPosition, parse_position
 
 NOW_MS = 1_000_000
 

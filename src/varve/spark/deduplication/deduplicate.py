@@ -31,7 +31,7 @@ from pyspark.sql.types import StructType
 from varve.dedup.kernels.id_table import deal_ids
 from varve.dedup.kernels.id_words import NO_ID, fold_ids
 from varve.dedup.rules import Counts, IdKind, IdSource, Route, Verdicts
-from varve.spark.dedup.state import (
+from varve.spark.deduplication.state import (
     BatchTime,
     DedupWindow,
     FoldedIds,

@@ -1,4 +1,6 @@
-"""The deduplication job: a topic to a topic or a table, without duplicates. docs/jobs/dedup.md
+"""The deduplication job: a topic to a topic or a table, without duplicates.
+
+docs/how-to/deduplicate-with-spark.md
 
 Invariant  state, input offsets and output of a batch belong together: Spark repeats an unfinished
            batch with the same offsets, the same state before it and the same number, by which the
@@ -31,15 +33,15 @@ from varve.jobs.source.options import SourceOptions, parse_options
 from varve.jobs.source.topic_source import open_partitions
 from varve.jobs.tier.bucket import Bucket
 from varve.spark.data_source import FORMAT
-from varve.spark.dedup.deduplicate import (
+from varve.spark.deduplication.deduplicate import (
     METRICS,
     STATE_CONF,
     find_bucket_keys,
     judge_stream,
     make_id,
 )
-from varve.spark.dedup.outputs import TableOutput, TableWriter, TopicOutput, TopicWriter
-from varve.spark.dedup.settings import (
+from varve.spark.deduplication.outputs import TableOutput, TableWriter, TopicOutput, TopicWriter
+from varve.spark.deduplication.settings import (
     STATE_PARTITIONS_MAX,
     CheckpointSpec,
     DedupBatch,
@@ -50,7 +52,7 @@ from varve.spark.dedup.settings import (
     bind_checkpoint,
     read_counts,
 )
-from varve.spark.dedup.state import DedupWindow, Judge
+from varve.spark.deduplication.state import DedupWindow, Judge
 from varve.spark.session import is_connect
 
 _POLL_SECONDS: Final = 1

@@ -1,0 +1,172 @@
+"""Records of the public API: the forms that appends accept, and what appends and reads return.
+
+`varve.open` and `varve.connect` share these types. The module imports no numeric libraries, so
+that a client of a broker starts fast.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from varve.foundation.errors import InvalidRecord, InvalidRequest, NotFound
+
+RecordHeaders = tuple[tuple[str, bytes | None], ...]
+
+GivenBytes = bytes | bytearray | memoryview | str | None
+"""A key or value: bytes, text that is stored as UTF-8, or nothing."""
+
+GivenHeaders = Mapping[str, GivenBytes] | Iterable[tuple[str, GivenBytes]]
+
+NO_TIMESTAMP = -1
+
+
+class RecordLike(Protocol):
+    """An object with key, value, headers and timestamp, such as a record read from a topic."""
+
+    @property
+    def key(self) -> bytes | None: ...
+    @property
+    def value(self) -> bytes | None: ...
+    @property
+    def headers(self) -> RecordHeaders: ...
+    @property
+    def timestamp(self) -> int: ...
+
+
+GivenRecord = (
+    RecordLike
+    | tuple[GivenBytes, GivenBytes]
+    | tuple[GivenBytes, GivenBytes, GivenHeaders | None]
+    | tuple[GivenBytes, GivenBytes, GivenHeaders | None, int | None]
+)
+"""A record to append: a `RecordLike`, or (key, value[, headers[, timestamp]])."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRecord:
+    """A record read from a topic; the timestamp is in milliseconds since 1970, -1 for none."""
+
+    partition: int
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: RecordHeaders = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AppendResult:
+    """The partition, offset and stored timestamp of an appended record."""
+
+    partition: int
+    offset: int
+    timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class BulkAppendResult:
+    """The result of `append_many`; `end_offsets` has the offset after the last, by partition."""
+
+    record_count: int
+    end_offsets: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionOffsets:
+    """The offsets of a partition: `log_start` is inclusive, the others are exclusive.
+
+    Records before `local_start` are in the remote tier only.
+    """
+
+    log_start: int
+    local_start: int
+    last_stable: int
+    high_watermark: int
+    end: int
+
+
+def check_partition(topic: str, number: int | None, count: int) -> int:
+    """The number of a partition; None is the only partition of a topic that has one."""
+    if number is None:
+        if count > 1:
+            raise InvalidRequest(
+                f"topic {topic} has {count} partitions, each with its own offsets; name one from "
+                f"0 to {count - 1}"
+            )
+        return 0
+    if not 0 <= number < count:
+        raise NotFound(f"topic {topic} has no partition {number}; it has 0 to {count - 1}")
+    return number
+
+
+def check_limit(limit: int | None) -> None:
+    if limit is not None and limit < 0:
+        raise InvalidRequest(f"limit {limit} is below 0")
+
+
+def check_isolation(isolation: str) -> None:
+    if isolation not in ("read_uncommitted", "read_committed"):
+        raise InvalidRequest(
+            f"isolation {isolation!r} is unknown; use read_uncommitted or read_committed"
+        )
+
+
+def split_record(
+    record: GivenRecord,
+) -> tuple[GivenBytes, GivenBytes, GivenHeaders | None, int | None]:
+    """Key, value, headers and timestamp of any form that `append_many` accepts."""
+    if isinstance(record, tuple):
+        if not 2 <= len(record) <= 4:
+            raise InvalidRecord(
+                f"a record of {len(record)} parts; give (key, value), (key, value, headers) or "
+                "(key, value, headers, timestamp)"
+            )
+        headers = record[2] if len(record) > 2 else None
+        timestamp = record[3] if len(record) > 3 else None
+        return record[0], record[1], headers, timestamp
+    try:
+        return record.key, record.value, record.headers, record.timestamp
+    except AttributeError:
+        raise InvalidRecord(
+            f"a record cannot be made of a {type(record).__name__}; "
+            "give a NewRecord or a tuple (key, value[, headers[, timestamp]])"
+        ) from None
+
+
+def to_timestamp(timestamp: int | None, default: int) -> int:
+    """The given time; the default for None and -1."""
+    if timestamp is None or timestamp == NO_TIMESTAMP:
+        return default
+    if not isinstance(timestamp, int) or isinstance(timestamp, bool):
+        raise InvalidRecord(
+            f"timestamp {timestamp!r} is a {type(timestamp).__name__}; "
+            "give milliseconds since 1970 as an int"
+        )
+    return timestamp
+
+
+def to_bytes(data: GivenBytes, what: str) -> bytes | None:
+    """Text as UTF-8, bytes as they are."""
+    if data is None or isinstance(data, bytes):
+        return data
+    if isinstance(data, str):
+        try:
+            return data.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidRecord(f"{what} {data[:40]!r} cannot be stored as UTF-8") from error
+    if isinstance(data, bytearray | memoryview):
+        return bytes(data)
+    raise InvalidRecord(
+        f"{what} of type {type(data).__name__} cannot be stored; give bytes, str or None"
+    )
+
+
+def to_headers(headers: GivenHeaders) -> RecordHeaders:
+    """Pairs of name and bytes, in order."""
+    pairs = headers.items() if isinstance(headers, Mapping) else headers
+    try:
+        return tuple((name, to_bytes(value, f"header {name!r}")) for name, value in pairs)
+    except (TypeError, ValueError) as error:
+        raise InvalidRecord(
+            f"headers {headers!r:.80} are not pairs of name and value: {error}"
+        ) from error

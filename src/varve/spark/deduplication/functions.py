@@ -1,0 +1,160 @@
+"""`vs.dedup`: a topic without its duplicates, as another topic or as a table."""
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from varve.dedup.rules import RuleOptions, build_rules
+from varve.foundation.errors import InvalidRequest
+from varve.foundation.units import parse_duration
+from varve.jobs.source.options import parse_options
+from varve.jobs.source.topic_source import open_partitions
+from varve.jobs.table.catalog import CatalogAddress, split_name
+from varve.jobs.table.definition import TableSettings, ValueFormat
+from varve.jobs.tier.location import TopicLocation
+from varve.spark.deduplication.settings import BATCH_BYTES, DedupResult, DedupSettings
+from varve.spark.functions import find_catalog
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from varve.spark.deduplication.job import DedupOutput, OnBatch
+
+_TABLE: Final = "table:"
+
+Duration = str | int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DedupPlan:
+    """A deduplication whose arguments are checked; Spark is needed to run it."""
+
+    location: TopicLocation
+    topic: str
+    output: "DedupOutput"
+    settings: DedupSettings
+    checkpoint: str
+    interval_ms: int | None = None
+
+    def run(self, spark: "SparkSession", *, on_batch: "OnBatch | None" = None) -> DedupResult:
+        from varve.spark.deduplication.job import DedupSource, dedup
+
+        location = self.location
+        return dedup(
+            DedupSource(self.topic, location.find_bucket(), location.directories),
+            self.output,
+            self.settings,
+            spark=spark,
+            checkpoint=self.checkpoint,
+            interval_ms=self.interval_ms,
+            on_batch=on_batch,
+        )
+
+
+def dedup(
+    spark: "SparkSession",
+    location: TopicLocation,
+    topic: str,
+    *,
+    to: str,
+    by: str,
+    window: Duration | None = None,
+    before: Duration | None = None,
+    after: Duration | None = None,
+    lateness: Duration | None = None,
+    late: str = "forward",
+    no_id: str = "forward",
+    refresh: bool = False,
+    max_future: Duration = "1h",
+    checkpoint: str,
+    interval: Duration | None = None,
+    batch_bytes: int | None = None,
+    state_partitions: int | None = None,
+    catalog: CatalogAddress | None = None,
+    format: str = "raw",
+    on_batch: "OnBatch | None" = None,
+) -> DedupResult:
+    """Copies a topic without its duplicates to the topic `to`, or to the table `table:NS.NAME`.
+
+    `by` is `key`, `header:NAME` or `field:PATH`. Returns at the end of the topic; with `interval` a
+    batch follows every interval until the query is stopped.
+    """
+    rules = build_rules(
+        by,
+        window=_to_ms(window, "window"),
+        before=_to_ms(before, "before"),
+        after=_to_ms(after, "after"),
+        lateness=_to_ms(lateness, "lateness"),
+        late=late,
+        no_id=no_id,
+        refresh=refresh,
+        max_future=_to_ms(max_future, "max_future") or 0,
+    )
+    plan = plan_dedup(
+        location,
+        topic,
+        to=to,
+        rules=rules,
+        checkpoint=checkpoint,
+        interval=interval,
+        batch_bytes=batch_bytes,
+        state_partitions=state_partitions,
+        catalog=catalog,
+        format=format,
+    )
+    return plan.run(spark, on_batch=on_batch)
+
+
+def plan_dedup(
+    location: TopicLocation,
+    topic: str,
+    *,
+    to: str,
+    rules: RuleOptions,
+    checkpoint: str,
+    interval: Duration | None = None,
+    batch_bytes: int | None = None,
+    state_partitions: int | None = None,
+    catalog: CatalogAddress | None = None,
+    format: str = "raw",
+) -> DedupPlan:
+    """Raises InvalidRequest for wrong arguments, and NotFound for a topic that is not there."""
+    settings = DedupSettings.of_rules(
+        rules.rules,
+        side_topic=rules.side_topic,
+        batch_bytes=batch_bytes or BATCH_BYTES,
+        state_partitions=state_partitions,
+    )
+    output = _make_output(location, to, catalog, format)
+    open_partitions(parse_options({"topic": topic, **location.options()}))
+    return DedupPlan(
+        location=location,
+        topic=topic,
+        output=output,
+        settings=settings,
+        # A path without a scheme is on this machine, wherever Spark runs.
+        checkpoint=checkpoint if "://" in checkpoint else os.path.abspath(checkpoint),
+        interval_ms=_to_ms(interval, "interval"),
+    )
+
+
+def _make_output(
+    location: TopicLocation, to: str, catalog: CatalogAddress | None, format: str
+) -> "DedupOutput":
+    from varve.spark.deduplication.outputs import TableOutput, TopicOutput
+
+    if not to.startswith(_TABLE):
+        if not location.directories:
+            raise InvalidRequest("--dir (dir=) is missing: the log directory of the output topic")
+        return TopicOutput(directories=location.directories, topic=to)
+    name = to.removeprefix(_TABLE)
+    split_name(name)
+    return TableOutput(
+        catalog=find_catalog(location, catalog),
+        name=name,
+        settings=TableSettings(format=ValueFormat(format)),
+    )
+
+
+def _to_ms(duration: Duration | None, name: str) -> int | None:
+    return parse_duration(duration, name=name) if isinstance(duration, str) else duration
