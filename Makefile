@@ -50,7 +50,7 @@ check: ready-dev ## format, lint, types, import contracts, generated pages, spel
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m varve.cli.generate_docs --check
+	$(BIN)/python -m tools.generate_docs --check
 	$(BIN)/codespell
 
 format: ready-dev ## let ruff format and mend what it can
@@ -79,7 +79,7 @@ soak: ready-dev ## clients of several kinds against a server that is killed and 
 	$(BIN)/python -m tests.soak --minutes $(SOAK_MINUTES)
 
 docs: ready-dev ## write the generated pages of docs/reference
-	$(BIN)/python -m varve.cli.generate_docs
+	$(BIN)/python -m tools.generate_docs
 
 lock: ready-dev ## choose the newest versions and write both locks, for varve alone and with developers' tools
 	$(BIN)/uv pip compile pyproject.toml --group dev --upgrade $(LOCK_OPTIONS) --output-file requirements-dev.lock

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from varve.cli.generate_docs import find_stale, page_order
+from tools.generate_docs import find_stale, page_order
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "varve"

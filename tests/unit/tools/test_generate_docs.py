@@ -5,8 +5,8 @@ from pathlib import Path
 import click
 import pytest
 
+from tools.generate_docs import commands_page, configuration_page, main
 from varve.cli.command import CommandGroup, command
-from varve.cli.generate_docs import commands_page, configuration_page, main
 
 
 @command(examples=("varve log read orders -n 3",))

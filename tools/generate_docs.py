@@ -4,7 +4,7 @@ configuration.md, cli.md, metrics.md, spark-options.md and the OpenAPI document 
 last line of every page, with the links to the pages before and after it, is derived from the order
 in docs/README.md.
 
-`python -m varve.cli.generate_docs` writes them, with `--check` it fails when a page is stale.
+`python -m tools.generate_docs` writes them, with `--check` it fails when a page is stale.
 """
 
 import inspect
@@ -272,7 +272,7 @@ def _read(path: Path) -> str:
 
 def main(arguments: Sequence[str], root: Path) -> int:
     if arguments not in ([], ["--check"]):
-        print("usage: python -m varve.cli.generate_docs [--check]", file=sys.stderr)
+        print("usage: python -m tools.generate_docs [--check]", file=sys.stderr)
         return 2
     stale = find_stale(root)
     for path, text in stale.items():
