@@ -12,10 +12,10 @@ SETUP := @$(PYTHON) tools/setup_environment.py
 
 .DEFAULT_GOAL := help
 .PHONY: help setup ready-run ready-dev ready-test
-.PHONY: run test check bench conformance crash soak docs lock format clean
+.PHONY: run test check check-tools bench conformance crash soak docs lock format clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: ready-test ## install all that `make test` needs
 
@@ -61,7 +61,7 @@ bench: ready-dev ## all benchmarks; one: .venv/bin/python -m benchmarks NAME [--
 	$(BIN)/python -m benchmarks all
 
 conformance: ready-test ## exchange bytes with Apache Kafka's own code, Debezium, MinIO and nginx; needs a JDK, Maven, Go, nginx, PostgreSQL
-	$(BIN)/python -m conformance.minio
+	$(BIN)/python -m tests.conformance.tools.minio
 	@if command -v java >/dev/null && command -v mvn >/dev/null; then \
 	  set -x; $(BIN)/python -m pytest -rs tests/conformance && \
 	  $(BIN)/python -m pytest -rs -m "spark and java" tests/spark; \
@@ -71,12 +71,15 @@ conformance: ready-test ## exchange bytes with Apache Kafka's own code, Debezium
 	  set -x; $(BIN)/python -m pytest -rs -m "not java" tests/conformance; \
 	fi
 
+check-tools: ready-test ## the tests of the benchmarks and of the soak
+	$(BIN)/python -m pytest -p tests.conftest -n $(WORKERS) benchmarks/tests tools/soak/tests
+
 crash: ready-dev ## the crash, property and hostile tests with many more rounds, a million mutants; takes hours
 	VARVE_ROUNDS=long VARVE_FUZZ_COUNT=1000000 $(BIN)/python -m pytest -n $(WORKERS) --timeout 14400 \
 	  -o faulthandler_timeout=14000 tests/crash tests/property tests/hostile
 
 soak: ready-dev ## clients of several kinds against a server that is killed and restarted; SOAK_MINUTES=30
-	$(BIN)/python -m tests.soak --minutes $(SOAK_MINUTES)
+	$(BIN)/python -m tools.soak --minutes $(SOAK_MINUTES)
 
 docs: ready-dev ## write the generated pages of docs/reference
 	$(BIN)/python -m tools.generate_docs
@@ -89,4 +92,4 @@ lock: ready-dev ## choose the newest versions and write both locks, for varve al
 clean: ## remove .venv and everything that was made
 	rm -rf $(VENV) build dist demo-data .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	rm -rf .import_linter_cache src/*.egg-info tests/shape_clients/node_modules examples/shapes/node_modules
-	find src tests benchmarks conformance -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src tests benchmarks tools -name __pycache__ -type d -prune -exec rm -rf {} +

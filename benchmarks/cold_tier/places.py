@@ -12,7 +12,14 @@ from importlib import import_module
 from typing import Any, cast
 
 from benchmarks.workspace import Workspace
-from conformance.minio import PASSWORD, REGION, USER, MinioMissing, find_minio, running_minio
+from tests.conformance.tools.minio import (
+    PASSWORD,
+    REGION,
+    USER,
+    MinioMissing,
+    find_minio,
+    running_minio,
+)
 from varve.foundation.settings import GivenValue
 from varve.object_store import ObjectStore, open_object_store
 
@@ -56,7 +63,7 @@ class Place:
 
 @contextmanager
 def open_places(workspace: Workspace) -> Iterator[list[Place]]:
-    """The directory, and MinIO where `python -m conformance.minio` has built it."""
+    """The directory, and MinIO where `python -m tests.conformance.tools.minio` has built it."""
     with ExitStack() as stack:
         root = stack.enter_context(workspace.directory("bucket"))
         places = [Place("directory", f"file:{root}", {})]

@@ -18,10 +18,10 @@ from benchmarks.compaction.keyed_log import (
 from benchmarks.measure import Aim, Contest, MeasureSkipped, Scale, at_least
 from benchmarks.sizes import SizeUnit
 from benchmarks.workspace import Workspace
-from conformance.cleaner import CleanerOptions, clean_with_kafka
-from conformance.recovery import LOG_SHELL
-from conformance.shell import JavaShell
-from conformance.toolchain import ToolchainMissing, prepare_toolchain
+from tests.conformance.tools.cleaner import CleanerOptions, clean_with_kafka
+from tests.conformance.tools.recovery import LOG_SHELL
+from tests.conformance.tools.shell import JavaShell
+from tests.conformance.tools.toolchain import ToolchainMissing, prepare_toolchain
 from varve.records import Codec
 
 _WARM_UP_COUNT = 5

@@ -23,8 +23,8 @@ from confluent_kafka.cimpl import NewTopic
 
 from benchmarks.measure import MeasureSkipped, Scale
 from benchmarks.workspace import Workspace
-from conformance.broker import Broker
-from conformance.toolchain import (
+from tests.conformance.tools.broker import Broker
+from tests.conformance.tools.toolchain import (
     BROKER_JVM_OPTIONS,
     Toolchain,
     ToolchainMissing,

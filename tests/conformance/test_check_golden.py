@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from conformance.golden_reader import GOLDENS, NAMES, latest_timestamp
+from tests.conformance.tools.golden_reader import GOLDENS, NAMES, latest_timestamp
 from tests.support.directory_check import check_log_directory
 from varve.cli.main import app
 from varve.commit_log.check import Severity

@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from conformance.golden_reader import GOLDENS, GoldenPartition, partitions
+from tests.conformance.tools.golden_reader import GOLDENS, GoldenPartition, partitions
 from varve.cli.dump.files import dump_paths
 from varve.cli.dump.records import DumpOptions
 from varve.cli.dump.text import TextFormat

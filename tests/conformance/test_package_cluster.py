@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 import varve
-from tests.support import packaged_cluster
+from tests.conformance.tools import packaged_cluster
 from varve.cli.main import app
 from varve.foundation.settings import GivenValue
 

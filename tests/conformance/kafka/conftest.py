@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from conformance.recovery import LOG_SHELL
-from conformance.shell import JavaShell
-from conformance.toolchain import Toolchain, ToolchainMissing, prepare_toolchain
+from tests.conformance.tools.recovery import LOG_SHELL
+from tests.conformance.tools.shell import JavaShell
+from tests.conformance.tools.toolchain import Toolchain, ToolchainMissing, prepare_toolchain
 
 pytest.register_assert_rewrite("tests.contract.topics.test_topics_contract")
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from conformance.broker import Broker
-from conformance.cleaner import opened_with_kafka
-from conformance.cleaning_cases import CASES, Case, draw_turns
-from conformance.cleaning_pair import (
+from tests.conformance.tools.broker import Broker
+from tests.conformance.tools.cleaner import opened_with_kafka
+from tests.conformance.tools.cleaning_cases import CASES, Case, draw_turns
+from tests.conformance.tools.cleaning_pair import (
     PARTITION,
     TOPIC_ID,
     CleaningPair,
@@ -24,14 +24,14 @@ from conformance.cleaning_pair import (
     open_store,
     take_round,
 )
-from conformance.cleaning_script import Round
-from conformance.dump import dump_partition
-from conformance.log_script import Append
-from conformance.our_consumer import consume
-from conformance.scenario import record
-from conformance.shell import JavaShell, from_text
-from conformance.stored_batches import read_partition
-from conformance.toolchain import Toolchain
+from tests.conformance.tools.cleaning_script import Round
+from tests.conformance.tools.dump import dump_partition
+from tests.conformance.tools.log_script import Append
+from tests.conformance.tools.our_consumer import consume
+from tests.conformance.tools.scenario import record
+from tests.conformance.tools.shell import JavaShell, from_text
+from tests.conformance.tools.stored_batches import read_partition
+from tests.conformance.tools.toolchain import Toolchain
 from varve.cleaning.key_index.key_index import open_key_index
 from varve.cleaning.removals.removal_log import REMOVAL_LOG_FILE
 from varve.commit_log import Isolation, Log

@@ -10,18 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from conformance.cleaner import NothingToClean
-from conformance.cleaning_cases import CASES, Case, draw_turns, sightings
-from conformance.cleaning_pair import (
+from tests.conformance.tools.cleaner import NothingToClean
+from tests.conformance.tools.cleaning_cases import CASES, Case, draw_turns, sightings
+from tests.conformance.tools.cleaning_pair import (
     PARTITION,
     CleaningPair,
     PairSettings,
     check_directory,
     open_store,
 )
-from conformance.our_consumer import consume
-from conformance.shell import JavaShell
-from conformance.stored_batches import read_partition
+from tests.conformance.tools.our_consumer import consume
+from tests.conformance.tools.shell import JavaShell
+from tests.conformance.tools.stored_batches import read_partition
 from varve.commit_log import Isolation
 from varve.records import Record
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from conformance.cleaner import KafkaCleaning, NothingToClean
-from conformance.cleaning_cases import CASES, draw_turns, sightings
-from conformance.cleaning_pair import PARTITION, CleaningPair, open_store
-from conformance.shell import JavaShell
-from conformance.stored_batches import StoredPartition, read_partition
+from tests.conformance.tools.cleaner import KafkaCleaning, NothingToClean
+from tests.conformance.tools.cleaning_cases import CASES, draw_turns, sightings
+from tests.conformance.tools.cleaning_pair import PARTITION, CleaningPair, open_store
+from tests.conformance.tools.shell import JavaShell
+from tests.conformance.tools.stored_batches import StoredPartition, read_partition
 from tests.support.cleaning_model import ModelBatch, Run, Shell, check_batches, clean
 from varve.commit_log.producer_state import LastRecord
 

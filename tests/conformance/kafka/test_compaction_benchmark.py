@@ -7,7 +7,7 @@ import pytest
 from benchmarks.compaction import kafka
 from benchmarks.measure import Scale
 from benchmarks.workspace import open_workspace
-from conformance.toolchain import Toolchain
+from tests.conformance.tools.toolchain import Toolchain
 
 pytestmark = pytest.mark.java
 

@@ -18,8 +18,8 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from conformance.broker import Broker, pause
-from conformance.toolchain import Toolchain
+from tests.conformance.tools.broker import Broker, pause
+from tests.conformance.tools.toolchain import Toolchain
 from tests.support.dedup_stage import (
     NOW_MS,
     OUTPUT,

@@ -5,8 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from conformance.fingerprint import fingerprint
-from conformance.golden_reader import GOLDENS, NAMES, GoldenPartition, fields, partitions
+from tests.conformance.tools.fingerprint import fingerprint
+from tests.conformance.tools.golden_reader import (
+    GOLDENS,
+    NAMES,
+    GoldenPartition,
+    fields,
+    partitions,
+)
 from varve.commit_log.directory_files import (
     decode_clean_shutdown,
     decode_meta_properties,

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from conformance.fingerprint import fingerprint
-from conformance.golden_reader import (
+from tests.conformance.tools.fingerprint import fingerprint
+from tests.conformance.tools.golden_reader import (
     GOLDENS,
     NAMES,
     GoldenPartition,
     latest_timestamp,
     manifest_of,
 )
-from conformance.our_consumer import consume
+from tests.conformance.tools.our_consumer import consume
 from varve.commit_log import Isolation, LogManager, TopicPartition
 from varve.commit_log.directory_files import encode_topic_id
 from varve.disk import RealFileSystem

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from conformance.damage import decode_damage
-from conformance.golden_reader import GOLDENS, latest_timestamp, recovery_cases
-from conformance.our_log import (
+from tests.conformance.tools.damage import decode_damage
+from tests.conformance.tools.golden_reader import GOLDENS, latest_timestamp, recovery_cases
+from tests.conformance.tools.our_log import (
     comparable,
     live_files,
     open_ours,
@@ -18,7 +18,7 @@ from conformance.our_log import (
     shorten,
     stray_snapshots,
 )
-from conformance.recovery import SAME, log_configs
+from tests.conformance.tools.recovery import SAME, log_configs
 from varve.commit_log.producer_snapshots import SnapshotEntry
 
 Case = dict[str, Any]

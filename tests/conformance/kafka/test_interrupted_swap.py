@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from conformance.cleaner import opened_with_kafka
-from conformance.cleaning_cases import CASES, draw_turns
-from conformance.cleaning_pair import (
+from tests.conformance.tools.cleaner import opened_with_kafka
+from tests.conformance.tools.cleaning_cases import CASES, draw_turns
+from tests.conformance.tools.cleaning_pair import (
     PARTITION,
     TOPIC_ID,
     CleaningPair,
     check_directory,
     open_store,
 )
-from conformance.shell import JavaShell
-from conformance.stored_batches import read_partition
+from tests.conformance.tools.shell import JavaShell
+from tests.conformance.tools.stored_batches import read_partition
 from varve.cleaning.key_index.key_index import open_key_index
 from varve.commit_log.names import (
     CLEAN_SHUTDOWN_FILE,

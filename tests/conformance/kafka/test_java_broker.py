@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from conformance.broker import Broker
-from conformance.dump import dump_partition
-from conformance.fingerprint import fingerprint
-from conformance.our_consumer import consume
-from conformance.scenario import record
-from conformance.shell import JavaShell, from_text
-from conformance.toolchain import Toolchain
+from tests.conformance.tools.broker import Broker
+from tests.conformance.tools.dump import dump_partition
+from tests.conformance.tools.fingerprint import fingerprint
+from tests.conformance.tools.our_consumer import consume
+from tests.conformance.tools.scenario import record
+from tests.conformance.tools.shell import JavaShell, from_text
+from tests.conformance.tools.toolchain import Toolchain
 from varve.commit_log import AppendOrigin, Isolation, Log, LogManager, LogSettings, TopicPartition
 from varve.commit_log.directory_files import decode_topic_id
 from varve.disk import RealFileSystem

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from conformance.dump import dump_partition
-from conformance.log_pair import LogPair
-from conformance.log_script import LogScript
-from conformance.shell import JavaShell
-from conformance.toolchain import Toolchain
+from tests.conformance.tools.dump import dump_partition
+from tests.conformance.tools.log_pair import LogPair
+from tests.conformance.tools.log_script import LogScript
+from tests.conformance.tools.shell import JavaShell
+from tests.conformance.tools.toolchain import Toolchain
 from varve.foundation.clock import SystemClock
 
 pytestmark = pytest.mark.java

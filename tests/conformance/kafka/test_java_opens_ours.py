@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from conformance.dump import dump_partition
-from conformance.our_consumer import consume
-from conformance.our_log import open_ours
-from conformance.recovery import open_log
-from conformance.shell import JavaShell, from_text
-from conformance.toolchain import Toolchain
+from tests.conformance.tools.dump import dump_partition
+from tests.conformance.tools.our_consumer import consume
+from tests.conformance.tools.our_log import open_ours
+from tests.conformance.tools.recovery import open_log
+from tests.conformance.tools.shell import JavaShell, from_text
+from tests.conformance.tools.toolchain import Toolchain
 from varve.commit_log import Isolation, Log
 from varve.foundation.clock import SystemClock
 from varve.records import Codec, Record, TimestampType, build_batch

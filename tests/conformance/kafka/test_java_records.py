@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from conformance.shell import Answer, JavaShell, from_text, to_text
+from tests.conformance.tools.shell import Answer, JavaShell, from_text, to_text
 from varve.foundation.errors import StoreError
 from varve.kernels.crc import crc32c
 from varve.records import (

@@ -7,8 +7,8 @@ from uuid import UUID
 
 import pytest
 
-from conformance.shell import Answer, JavaShell, from_text, to_text
-from conformance.toolchain import Toolchain
+from tests.conformance.tools.shell import Answer, JavaShell, from_text, to_text
+from tests.conformance.tools.toolchain import Toolchain
 from tests.support.metadata_bench import MetadataBench
 from tests.support.remote_builder import HOME
 from tests.support.tier_history import TierHistory

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from conformance.cleaning_cases import DAY_MS, Case, draw_turns
-from conformance.cleaning_pair import CleaningPair
-from conformance.cleaning_script import Shape
-from conformance.shell import JavaShell
+from tests.conformance.tools.cleaning_cases import DAY_MS, Case, draw_turns
+from tests.conformance.tools.cleaning_pair import CleaningPair
+from tests.conformance.tools.cleaning_script import Shape
+from tests.conformance.tools.shell import JavaShell
 
 pytestmark = pytest.mark.java
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from conformance.cleaner import KafkaSelection, NothingToClean, select_with_kafka
-from conformance.cleaning_cases import DAY_MS, Case, draw_turns
-from conformance.cleaning_pair import PARTITION, CleaningPair, PairSettings, open_store
-from conformance.cleaning_script import Shape
-from conformance.shell import JavaShell
+from tests.conformance.tools.cleaner import KafkaSelection, NothingToClean, select_with_kafka
+from tests.conformance.tools.cleaning_cases import DAY_MS, Case, draw_turns
+from tests.conformance.tools.cleaning_pair import PARTITION, CleaningPair, PairSettings, open_store
+from tests.conformance.tools.cleaning_script import Shape
+from tests.conformance.tools.shell import JavaShell
 from varve.cleaning.compaction.cleanable_log import CleanableLog, find_cleanable
 
 pytestmark = pytest.mark.java

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from conformance.broker import Broker
-from conformance.toolchain import Toolchain
+from tests.conformance.tools.broker import Broker
+from tests.conformance.tools.toolchain import Toolchain
 
 # All of the suite, also what is added to it later.
 from tests.contract.topics.test_topics_contract import *  # noqa: F403

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from conformance.minio import PASSWORD, USER, MinioMissing, find_minio, running_minio
+from tests.conformance.tools.minio import PASSWORD, USER, MinioMissing, find_minio, running_minio
 from tests.support.memory_directory import memory_directory
 from tests.support.s3_server import BUCKET, S3Server
 

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from conformance.shell import JavaShell
-from conformance.toolchain import Toolchain, ToolchainMissing, prepare_toolchain
-from conformance.tools import KafkaTools
+from tests.conformance.tools.kafka_tools import KafkaTools
+from tests.conformance.tools.shell import JavaShell
+from tests.conformance.tools.toolchain import Toolchain, ToolchainMissing, prepare_toolchain
 from tests.support.kafka_server import ServerMaker, ServerProcess
 
 CLIENT_SHELL = "varve.conformance.ClientShell"

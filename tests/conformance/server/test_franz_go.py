@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from conformance.franz import SCENARIOS, FranzMissing, build_franz, run_scenario
+from tests.conformance.tools.franz import SCENARIOS, FranzMissing, build_franz, run_scenario
 from tests.support.kafka_server import ServerProcess
 
 pytestmark = [pytest.mark.go, pytest.mark.timeout(1000)]

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from conformance.shell import JavaShell, to_text
-from conformance.toolchain import Toolchain
-from conformance.tools import KafkaTools
+from tests.conformance.tools.kafka_tools import KafkaTools
+from tests.conformance.tools.shell import JavaShell, to_text
+from tests.conformance.tools.toolchain import Toolchain
 from tests.support.kafka_server import ServerMaker, ServerProcess
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(240)]

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from conformance.shell import JavaShell, to_text
-from conformance.toolchain import Toolchain
+from tests.conformance.tools.shell import JavaShell, to_text
+from tests.conformance.tools.toolchain import Toolchain
 from tests.support.kafka_server import ServerProcess
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(240)]

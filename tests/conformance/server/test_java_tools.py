@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from conformance.tools import KafkaTools, ToolFailed, rows
+from tests.conformance.tools.kafka_tools import KafkaTools, ToolFailed, rows
 from tests.support.kafka_server import ServerProcess
 from varve.wire.apis import APIS
 

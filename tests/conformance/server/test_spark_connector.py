@@ -2,8 +2,8 @@
 
 import pytest
 
-from conformance.shell import JavaShell, to_text
-from conformance.spark_connector import ConnectorMissing, fetch_connector, run_connector
+from tests.conformance.tools.shell import JavaShell, to_text
+from tests.conformance.tools.spark_connector import ConnectorMissing, fetch_connector, run_connector
 from tests.support.kafka_server import ServerProcess
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(600)]

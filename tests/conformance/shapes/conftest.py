@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from conformance.broker import Broker
-from conformance.toolchain import Toolchain, ToolchainMissing, prepare_toolchain
+from tests.conformance.tools.broker import Broker
+from tests.conformance.tools.toolchain import Toolchain, ToolchainMissing, prepare_toolchain
 from tests.support.kafka_server import ServerMaker, ServerProcess
 from tests.support.npm_clients import NpmClients
 from tests.support.shape_server import ShapeServer

@@ -8,10 +8,10 @@ import httpx
 import pytest
 from confluent_kafka.admin._acl import AclOperation
 
-from conformance.broker import Broker, pause
-from conformance.toolchain import Toolchain
+from tests.conformance.tools.broker import Broker, pause
+from tests.conformance.tools.guarded_broker import GuardedBroker, options_of
+from tests.conformance.tools.toolchain import Toolchain
 from tests.support.certificates import Authority
-from tests.support.guarded_broker import GuardedBroker, options_of
 from tests.support.kafka_login import Login
 from tests.support.secure_server import ADMIN, PASSWORD, SecureServer
 from tests.support.shape_audience import Audience

@@ -7,9 +7,9 @@ from typing import Final
 import httpx
 import pytest
 
-from conformance.broker import pause
+from tests.conformance.tools.broker import pause
+from tests.conformance.tools.nginx_cache import NginxCache, Served, count_outcomes, find_nginx
 from tests.support.kafka_server import ServerProcess
-from tests.support.nginx_cache import NginxCache, Served, count_outcomes, find_nginx
 from tests.support.npm_clients import NpmClients
 from tests.support.shape_audience import Audience
 from tests.support.shape_server import ShapeServer

@@ -7,11 +7,11 @@ from typing import Any, Final
 
 import pytest
 
-from conformance.broker import Broker
-from tests.support.debezium_table import DebeziumTable
+from tests.conformance.tools.broker import Broker
+from tests.conformance.tools.debezium_table import DebeziumTable
+from tests.conformance.tools.shape_auditor import Auditor
 from tests.support.npm_clients import NpmClients
 from tests.support.shape_audience import Audience
-from tests.support.shape_auditor import Auditor
 from tests.support.shape_server import ShapeServer
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(280)]

@@ -13,16 +13,16 @@ from typing import Final
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from conformance.broker import Broker, pause
-from conformance.connect import Connect, capture
-from conformance.postgres import Postgres, find_postgres
-from conformance.toolchain import Toolchain, ToolchainMissing, prepare_connect
+from tests.conformance.tools.broker import Broker, pause
+from tests.conformance.tools.connect import Connect, capture
+from tests.conformance.tools.postgres import Postgres, find_postgres
+from tests.conformance.tools.postgres_accounts import TOTAL, Accounts
+from tests.conformance.tools.postgres_parcels import Parcels
+from tests.conformance.tools.shape_auditor import Auditor
+from tests.conformance.tools.toolchain import Toolchain, ToolchainMissing, prepare_connect
 from tests.support.kafka_server import ServerProcess
 from tests.support.npm_clients import NpmClients
-from tests.support.postgres_accounts import TOTAL, Accounts
-from tests.support.postgres_parcels import Parcels
 from tests.support.shape_audience import Audience
-from tests.support.shape_auditor import Auditor
 from tests.support.shape_server import ShapeServer
 from tests.support.steady_writer import SteadyWriter
 

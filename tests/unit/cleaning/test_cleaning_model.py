@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from conformance.golden_reader import GOLDENS
+from tests.conformance.tools.golden_reader import GOLDENS
 from tests.support.cleaning_model import ModelBatch, Outcome, Run, Shell, clean
 from tests.support.log_model import split_batches
 from varve.cleaning.removals.removal import Reason
