@@ -126,9 +126,11 @@ class CleaningBench:
 
     def copy(self) -> "CleaningBench":
         """The same files opened by another process, after this one was killed."""
-        disk = self.faulty.after_crash(CrashMode.KEEP_ALL)
-        history = self.history.copy()
-        return replace(self, clock=ManualClock(self.now_ms), disk=disk, history=history)
+        return self.on(self.faulty.after_crash(CrashMode.KEEP_ALL))
+
+    def on(self, disk: FaultyFileSystem) -> "CleaningBench":
+        """The same partition as a new process finds it on this disk; nothing is shared."""
+        return replace(self, clock=ManualClock(self.now_ms), disk=disk, history=self.history.copy())
 
     def advance(self, milliseconds: int) -> None:
         self.clock.advance(milliseconds)

@@ -1,6 +1,7 @@
 """A shape with a small log, changes to its rows, and a check of every reader."""
 
 import random
+from copy import copy
 from random import Random
 from typing import Any
 
@@ -80,6 +81,14 @@ class CompactionBench:
             message = {"key": key, "value": value, "headers": {"operation": _NAMES[operation]}}
             apply_message(self.state, message)
         self.states[entry.offset] = {name: dict(row) for name, row in self.state.items()}
+
+    def copy(self) -> "CompactionBench":
+        """The same shape, to be opened from another disk; nothing that changes is shared."""
+        bench = copy(self)
+        bench.state = {key: dict(row) for key, row in self.state.items()}
+        bench.states, bench.entries = dict(self.states), list(self.entries)
+        bench.random = random.Random(self.tx)
+        return bench
 
     @property
     def latest(self) -> ShapeOffset:

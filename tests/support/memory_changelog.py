@@ -1,6 +1,6 @@
 """A changelog in memory."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from varve.windows.changelog import ChangelogBatch, LoggedWrite, check_offset
 
@@ -8,11 +8,15 @@ from varve.windows.changelog import ChangelogBatch, LoggedWrite, check_offset
 class MemoryChangelog:
     """Writes in a list; an offset is an index."""
 
-    def __init__(self, *, batch_count_max: int = 1_000) -> None:
-        self._writes: list[LoggedWrite] = []
+    def __init__(self, writes: Iterable[LoggedWrite] = (), *, batch_count_max: int = 1_000) -> None:
+        self._writes = list(writes)
         self._batch_count_max = batch_count_max
         self.start_offset = 0
         self.write_bytes_max = 1 << 30
+
+    @property
+    def writes(self) -> tuple[LoggedWrite, ...]:
+        return tuple(self._writes)
 
     @property
     def end_offset(self) -> int:

@@ -1,6 +1,7 @@
 """One tiered partition on a disk and an object store that can both break, and what was copied."""
 
 import random
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +18,7 @@ from varve.foundation.worker import StopSignal
 from varve.kernels.crc import crc32c
 from varve.object_store import MemoryObjectStore, ObjectStore
 from varve.testing import FaultyObjectStore, ObjectFaultPlan
-from varve.testing.faulty_disk import CrashMode
+from varve.testing.faulty_disk import CrashMode, FaultyFileSystem
 from varve.tiering.copy.copier import CopyReport, TierCopier
 from varve.tiering.manifest.paths import RemotePath
 from varve.tiering.manifest.segment import RemoteSegment
@@ -94,6 +95,18 @@ class TierBench:
     def crash(self, mode: CrashMode = CrashMode.KEEP_ALL, seed: int = 0) -> None:
         self.hot.crash(mode, seed)
         self.connect()
+
+    def on(self, bucket: MemoryObjectStore, disk: FaultyFileSystem | None = None) -> "TierBench":
+        """The same partition as a new process finds it in this bucket and on this disk.
+
+        Without a disk the two share the local log.
+        """
+        bench = copy(self)
+        bench.bucket, bench.files = bucket, dict(self.files)
+        if disk is not None:
+            bench.hot = self.hot.on(disk)
+        bench.connect()
+        return bench
 
     def fill(self, *segments: int) -> None:
         """So many records to each segment; every one is closed."""

@@ -1,10 +1,10 @@
 """A crash while rights, credentials or quotas change leaves them as some answer said (G3)."""
 
 from collections.abc import Callable
-from contextlib import suppress
 
 import pytest
 
+from tests.support.crash_images import crash_images, named, record
 from varve.broker.request import Operation, ResourceType
 from varve.broker.security.acls import (
     ACLS_FILE,
@@ -17,11 +17,10 @@ from varve.broker.security.acls import (
 from varve.broker.security.credentials import CREDENTIALS_FILE, ScramCredentials, make_credential
 from varve.broker.security.quotas import QUOTAS_FILE, EntityType, QuotaEntity, QuotaKind, QuotaTable
 from varve.commit_log.health import DirectoryHealth
-from varve.disk import PowerLoss
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Corrupt, DirectoryOffline, DiskFull, Unavailable
 from varve.foundation.scram import ScramMechanism
-from varve.testing.faulty_disk import CrashMode, FaultyFileSystem
+from varve.testing.faulty_disk import FaultyFileSystem
 
 PATHS = ["/a", "/b"]
 CREDENTIAL = make_credential("secret", ScramMechanism.SCRAM_SHA_256, iterations=4_096)
@@ -32,8 +31,8 @@ def _directories() -> list[DirectoryHealth]:
     return [DirectoryHealth(path) for path in PATHS]
 
 
-def _disk(clock: ManualClock, seed: int = 0) -> FaultyFileSystem:
-    fs = FaultyFileSystem(clock, seed=seed)
+def _disk(clock: ManualClock) -> FaultyFileSystem:
+    fs = FaultyFileSystem(clock)
     for path in PATHS:
         fs.make_directory(path)
         fs.sync_directory(path)
@@ -97,28 +96,23 @@ MAKERS: list[tuple[Callable[..., Table], str]] = [
 
 
 @pytest.mark.parametrize(("make", "file"), MAKERS)
-@pytest.mark.parametrize("mode", list(CrashMode))
 def test_a_table_is_what_some_answer_said_after_a_crash_at_any_step(
-    make: Callable[..., Table], file: str, mode: CrashMode
+    make: Callable[..., Table], file: str
 ) -> None:
-    clock = ManualClock()
-    trial = _disk(clock)
-    begin = trial.steps
-    table = make(trial, _directories())
-    for step in range(4):
-        _change(table, step)
-    for crash in range(begin + 1, trial.steps + 1):
-        fs = _disk(clock, seed=crash)
-        fs.crash_at(crash)
-        answered = 0
-        with suppress(PowerLoss):
-            table = make(fs, _directories())
-            for step in range(4):
-                _change(table, step)
-                answered += 1
-        found = make(fs.after_crash(mode, seed=crash), _directories())
-        found.load()
-        assert _names(found) in STATES[answered : answered + 2], f"at {fs.describe_trace(3)}"
+    fs = _disk(ManualClock())
+    answered: list[int] = []
+
+    def change_all() -> None:
+        table = make(fs, _directories())
+        for step in range(4):
+            _change(table, step)
+            answered.append(step)
+
+    for image in crash_images(record(change_all, lambda: len(answered), disk=fs)):
+        with named(image):
+            found = make(image.disk, _directories())
+            found.load()
+            assert _names(found) in STATES[image.state : image.state + 2]
 
 
 @pytest.mark.parametrize(("make", "file"), MAKERS)

@@ -2,25 +2,26 @@
 
 import random
 from contextlib import suppress
+from dataclasses import dataclass, field
 
 import pytest
 
 import varve
-from varve.disk import PowerLoss
+from tests.support.crash_images import crash_images, named, record
 from varve.foundation.clock import ManualClock
-from varve.foundation.errors import DirectoryOffline, DiskFull, StoreError, TopicExists
+from varve.foundation.errors import DirectoryOffline, DiskFull, TopicExists
 from varve.records import build_batch
 from varve.testing.faulty_disk import CrashMode, FaultyFileSystem
 
 PATHS = ["/a", "/b"]
 
 
+@dataclass
 class _Acknowledged:
     """What a script's calls returned from: topics that must be there, and that must not."""
 
-    def __init__(self) -> None:
-        self.there: set[str] = set()
-        self.gone: set[str] = set()
+    there: set[str] = field(default_factory=set)
+    gone: set[str] = field(default_factory=set)
 
 
 def _open(fs: FaultyFileSystem, clock: ManualClock) -> varve.Store:
@@ -53,19 +54,16 @@ def _check(fs: FaultyFileSystem, clock: ManualClock, acknowledged: _Acknowledged
 
 def test_topics_are_whole_after_a_crash_at_any_step() -> None:
     clock = ManualClock()
-    trial = FaultyFileSystem(clock)
-    _script(trial, clock, _Acknowledged())
-    assert trial.steps > 50
-    for step in range(1, trial.steps + 1):
-        fs, acknowledged = FaultyFileSystem(clock, seed=step), _Acknowledged()
-        fs.crash_at(step)
-        with suppress(PowerLoss):
-            _script(fs, clock, acknowledged)
-        for mode in CrashMode:
-            try:
-                _check(fs.after_crash(mode, seed=step), clock, acknowledged)
-            except (AssertionError, StoreError) as error:
-                raise AssertionError(f"{mode} after a crash at\n{fs.describe_trace(3)}") from error
+    fs, acknowledged = FaultyFileSystem(clock), _Acknowledged()
+    points = record(
+        lambda: _script(fs, clock, acknowledged),
+        lambda: _Acknowledged(set(acknowledged.there), set(acknowledged.gone)),
+        disk=fs,
+    )
+    assert len(points) > 50
+    for image in crash_images(points):
+        with named(image):
+            _check(image.disk, clock, image.state)
 
 
 def test_a_full_disk_refuses_a_topic_which_can_be_made_later() -> None:
@@ -79,9 +77,7 @@ def test_a_full_disk_refuses_a_topic_which_can_be_made_later() -> None:
         assert [topic.name for topic in store.topics()] == ["first"]
         fs.full_at(None)
         store.create_topic("second", partitions=2, settings={"flush": "ack"})
-    acknowledged = _Acknowledged()
-    acknowledged.there = {"first", "second"}
-    _check(fs, clock, acknowledged)
+    _check(fs, clock, _Acknowledged({"first", "second"}))
 
 
 def test_a_directory_that_fails_leaves_the_others_at_work() -> None:
@@ -106,27 +102,24 @@ def test_a_directory_that_fails_leaves_the_others_at_work() -> None:
 
 def test_what_is_acknowledged_after_a_crash_in_creating_survives_the_next() -> None:
     """A partition that a crash left half made is whole before it takes a record (G1)."""
-    clock, mode = ManualClock(), CrashMode.LOSE_UNSYNCED
-    trial = FaultyFileSystem(clock)
-    _create_one(trial, clock)
-    for step in range(1, trial.steps + 1):
-        fs = FaultyFileSystem(clock, seed=step)
-        fs.crash_at(step)
-        with suppress(PowerLoss):
-            _create_one(fs, clock)
-        second = fs.after_crash(mode, seed=step)
+    clock = ManualClock()
+    fs = FaultyFileSystem(clock)
+    points = record(lambda: _create_one(fs, clock), lambda: None, disk=fs)
+    for image in crash_images(points, crashes_again=True):
         names = []
-        store = _open(second, clock)
-        for topic in store.topics():
-            names.append(topic.name)
-            for number in range(topic.partition_count):
-                topic.append(value=b"kept", partition=number)
-        store.abandon()
-        with _open(second.after_crash(mode, seed=step), clock) as store:
-            for name in names:
-                topic = store.topic(name)
-                ends = [topic.partition(one).log.end_offset for one in range(2)]
-                assert ends == [1, 1], fs.describe_trace(3)
+        with named(image):
+            store = _open(image.disk, clock)
+            for topic in store.topics():
+                names.append(topic.name)
+                for number in range(topic.partition_count):
+                    topic.append(value=b"kept", partition=number)
+            store.abandon()
+            after = image.disk.after_crash(CrashMode.LOSE_UNSYNCED)
+            with _open(after, clock) as store:
+                for name in names:
+                    topic = store.topic(name)
+                    ends = [topic.partition(one).log.end_offset for one in range(2)]
+                    assert ends == [1, 1]
 
 
 def _create_one(fs: FaultyFileSystem, clock: ManualClock) -> None:

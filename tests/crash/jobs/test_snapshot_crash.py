@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -10,9 +10,10 @@ from typing import TypeVar
 import numpy as np
 import pytest
 
+from tests.support.crash_images import distinct_buckets, named, record
 from tests.support.snapshot_topic import SMALL, Rows, SnapshotTopic, StoreOpener, rows_of
 from tests.support.source_topic import SourceTopic
-from varve.foundation.errors import PowerLoss, StoreError, Unavailable
+from varve.foundation.errors import StoreError, Unavailable
 from varve.jobs.derived_outputs import ErasedRows
 from varve.jobs.snapshot.erase import count_in_store, erase_from_store
 from varve.jobs.snapshot.store import Snapshot, SnapshotStore, named_files
@@ -21,8 +22,8 @@ from varve.jobs.tier.bucket import find_cluster, find_topic
 from varve.object_store import MemoryObjectStore, ObjectStore
 from varve.testing import FaultKind, FaultyObjectStore
 
-STRIDE = 1 if os.environ.get("VARVE_ROUNDS") == "long" else 3
-"""Between the requests at which a run is cut; a long run takes every one."""
+STRIDE = 1 if os.environ.get("VARVE_ROUNDS") == "long" else 9
+"""Between the requests that fail in a run of their own; a long run takes every one."""
 SETTINGS = replace(SMALL, grace_ms=-(1 << 60), buckets=2, keep=2)
 """All leftovers are swept, however young."""
 
@@ -71,24 +72,19 @@ def check(kit: SnapshotTopic, store: ObjectStore) -> None:
     assert not list(store.list("work/"))
 
 
-@pytest.mark.parametrize("is_after", [False, True], ids=["before", "after"])
-def test_a_kill_at_any_request_leaves_whole_snapshots(kit: SnapshotTopic, is_after: bool) -> None:
-    counted = FaultyObjectStore(prepare(kit))
-    assert kit.take(store=counted).is_new
-    for step in range(1, counted.steps + 1, STRIDE):
-        store = prepare(kit)
-        faulty = FaultyObjectStore(store)
-        faulty.crash_at(step, after=is_after)
-        with pytest.raises(PowerLoss):
-            kit.take(store=faulty)
-        check(kit, store)
+def test_a_kill_at_any_request_leaves_whole_snapshots(kit: SnapshotTopic) -> None:
+    objects = FaultyObjectStore(prepare(kit))
+    points = record(lambda: kit.take(store=objects), lambda: None, objects=objects)
+    for point in distinct_buckets(points):
+        with named(point):
+            check(kit, point.objects())
 
 
 @pytest.mark.parametrize("kind", [FaultKind.ERROR_BEFORE, FaultKind.ERROR_AFTER])
 def test_a_failed_request_fails_the_run_or_nothing(kit: SnapshotTopic, kind: FaultKind) -> None:
     counted = FaultyObjectStore(prepare(kit))
     kit.take(store=counted)
-    for step in range(1, counted.steps + 1, 3 * STRIDE):
+    for step in range(1, counted.steps + 1, STRIDE):
         store = prepare(kit)
         faulty = FaultyObjectStore(store)
         faulty.fail_at(step, kind)
@@ -145,28 +141,24 @@ def test_of_two_at_once_the_later_changes_nothing_and_says_so(
     assert len(states(store)) == COUNTS[event]
 
 
-@contextmanager
-def crashing(store: ObjectStore, step: int) -> Iterator[ObjectStore]:
-    faulty = FaultyObjectStore(store)
-    faulty.crash_at(step)
-    with pytest.raises(PowerLoss):
-        yield faulty
-
-
 def test_an_erasure_killed_at_any_request_is_done_by_the_next(kit: SnapshotTopic) -> None:
-    counted = FaultyObjectStore(prepare(kit))
-    erase_from_store(StoreOpener(counted), "id", WANTED)
-    for step in range(1, counted.steps + 1, STRIDE):
-        store = prepare(kit)
-        with crashing(store, step) as faulty:
-            erase_from_store(StoreOpener(faulty), "id", WANTED)
-        states(store)
-        erase_from_store(StoreOpener(store), "id", WANTED)
-        assert count_in_store(StoreOpener(store), WANTED) == 0
-        for one in SnapshotStore(store).documents():
-            expected = {
-                place: row
-                for place, row in kit.model(at=one.resume_offsets[0]).items()
-                if place[1] != b"k1" and row[0] not in (2, 11)
-            }
-            assert states(store)[one.snapshot] == expected
+    objects = FaultyObjectStore(prepare(kit))
+    points = record(
+        lambda: erase_from_store(StoreOpener(objects), "id", WANTED), lambda: None, objects=objects
+    )
+    for point in distinct_buckets(points):
+        with named(point):
+            _check_erasure_goes_on(kit, point.objects())
+
+
+def _check_erasure_goes_on(kit: SnapshotTopic, store: ObjectStore) -> None:
+    states(store)
+    erase_from_store(StoreOpener(store), "id", WANTED)
+    assert count_in_store(StoreOpener(store), WANTED) == 0
+    for one in SnapshotStore(store).documents():
+        expected = {
+            place: row
+            for place, row in kit.model(at=one.resume_offsets[0]).items()
+            if place[1] != b"k1" and row[0] not in (2, 11)
+        }
+        assert states(store)[one.snapshot] == expected

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.compaction_bench import HANDLE, ROOT, CompactionBench
-from varve.disk import PowerLoss
+from tests.support.crash_images import crash_images, named, record
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import StoreError
 from varve.shapes.compaction.report import CompactionOutcome, read_reports
@@ -75,21 +75,18 @@ def _check_found(bench: CompactionBench, disk: FaultyFileSystem) -> None:
     bench.check(sample=4)
 
 
+def _mode(step: int) -> list[tuple[CrashMode, int]]:
+    return [(list(CrashMode)[step % 3], step)]
+
+
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_crash_at_any_step_loses_no_row(name: str) -> None:
-    for step in _steps(name):
-        modes = (CrashMode.LOSE_UNSYNCED, CrashMode.KEEP_ALL, CrashMode.RANDOM)
-        bench = _prepared(name)
-        disk = _disk(bench)
-        disk.crash_at(step)
-        with pytest.raises(PowerLoss):
-            bench.compact()
-        mode = modes[step % 3]
-        try:
-            _check_found(bench, disk.after_crash(mode, step))
-        except BaseException as error:
-            error.add_note(f"crashed at {disk.trace[-1]}, then {mode}")
-            raise
+    bench = _prepared(name)
+    points = record(bench.compact, lambda: None, disk=_disk(bench))
+    assert len(points) > 10
+    for image in crash_images(points, _mode):
+        with named(image):
+            _check_found(bench.copy(), image.disk)
 
 
 @pytest.mark.parametrize("name", CHANGES)

@@ -4,9 +4,11 @@ Carries S2 and S4: at least what was flushed is there, and the source's replay f
 """
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import pytest
 
+from tests.support.crash_images import crash_images, named, record
 from tests.support.shape_log import (
     LogModel,
     compact_plainly,
@@ -17,7 +19,6 @@ from tests.support.shape_log import (
     open_storage,
     read_messages,
 )
-from varve.disk import PowerLoss
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import NotFound
 from varve.shapes.offset import LAST, ShapeOffset
@@ -27,12 +28,16 @@ from varve.shapes.storage.recovery import find_log_end
 from varve.shapes.storage.shape_storage import ShapeStorage
 from varve.testing.faulty_disk import CrashMode, FaultyFileSystem
 
-MODES = [
-    (CrashMode.KEEP_ALL, 0),
-    (CrashMode.LOSE_UNSYNCED, 0),
-    (CrashMode.RANDOM, 1),
-]
 TRANSACTIONS = [[make_entry(tx, op) for op in range(1 + tx % 4)] for tx in range(1, 40)]
+
+
+class Acknowledged(NamedTuple):
+    """What a run had acknowledged."""
+
+    committed: tuple[ShapeEntry, ...]
+    pending: tuple[ShapeEntry, ...]
+    durable_count: int
+    is_created: bool
 
 
 class Run:
@@ -48,6 +53,12 @@ class Run:
     def shape(self) -> ShapeStorage:
         assert self.storage is not None
         return self.storage
+
+    def acknowledged(self) -> Acknowledged:
+        model = self.model
+        return Acknowledged(
+            tuple(model.committed), tuple(model.pending), model.durable_count, self.is_created
+        )
 
     def create(self) -> None:
         self.storage = create_storage(self.disk)
@@ -106,30 +117,31 @@ def _compact(run: Run) -> None:
     run.flush()
 
 
-def _judge(run: Run, disk: FaultyFileSystem, what: str) -> None:
+def _judge(acknowledged: Acknowledged, disk: FaultyFileSystem) -> None:
     try:
         storage = open_storage(disk)
     except NotFound:
-        assert not run.is_created, what
+        assert not acknowledged.is_created
         return
-    possible = [*run.model.committed, *run.model.pending]
+    committed, pending = acknowledged.committed, acknowledged.pending
+    possible = [*committed, *pending]
     # A transaction in flight is durable as a whole or not at all.
-    ends = {e.offset for e in run.model.committed} | {e.offset for e in run.model.pending[-1:]}
+    ends = {e.offset for e in committed} | {e.offset for e in pending[-1:]}
     left = [entry for entry in possible if entry.offset <= storage.latest]
-    assert len(left) >= run.model.durable_count, what
-    assert not left or left[-1].offset in ends, what
-    assert read_messages(storage) == follow(storage) == messages_of(left), what
+    assert len(left) >= acknowledged.durable_count
+    assert not left or left[-1].offset in ends
+    assert read_messages(storage) == follow(storage) == messages_of(left)
     replayed = [entry for entry in [*possible, make_entry(900)] if entry.offset.tx > 0]
     storage.append(replayed)
-    assert read_messages(storage) == messages_of([*possible, make_entry(900)]), what
+    assert read_messages(storage) == messages_of([*possible, make_entry(900)])
     storage.flush()
     _check_files(storage)
     storage.close()
     storage = open_storage(disk)
     for start in (ShapeOffset(1, 0), ShapeOffset(7, 1), ShapeOffset(13, 3)):
         expected = messages_of([e for e in replayed if e.offset > start])
-        assert read_messages(storage, start, LAST) == expected, what
-    assert follow(storage) == messages_of(replayed), what
+        assert read_messages(storage, start, LAST) == expected
+    assert follow(storage) == messages_of(replayed)
 
 
 def _check_files(storage: ShapeStorage) -> None:
@@ -143,23 +155,13 @@ def _check_files(storage: ShapeStorage) -> None:
         assert (last, end) == (storage.latest, file.size())
 
 
-def _steps(work: Callable[[Run], None]) -> int:
-    disk = FaultyFileSystem(ManualClock())
-    work(Run(disk))
-    return disk.steps
-
-
 @pytest.mark.parametrize("work", [_write, _compact])
 def test_a_crash_at_any_step_leaves_a_prefix_that_goes_on(work: Callable[[Run], None]) -> None:
-    for step in range(1, _steps(work) + 1):
-        disk = FaultyFileSystem(ManualClock())
-        disk.crash_at(step)
-        run = Run(disk)
-        with pytest.raises(PowerLoss):
-            work(run)
-        for mode, seed in MODES:
-            what = f"{mode} {seed} at {disk.trace[-1]}"
-            _judge(run, disk.after_crash(mode, seed * 1009 + step), what)
+    run = Run(FaultyFileSystem(ManualClock()))
+    points = record(lambda: work(run), run.acknowledged, disk=run.disk)
+    for image in crash_images(points):
+        with named(image):
+            _judge(image.state, image.disk)
 
 
 def test_a_crash_within_recovery_changes_nothing() -> None:
@@ -167,18 +169,12 @@ def test_a_crash_within_recovery_changes_nothing() -> None:
     _write(run)
     run.append(15, 19)
     torn = run.disk.after_crash(CrashMode.RANDOM, 5)
-    storage = open_storage(torn.after_crash(CrashMode.KEEP_ALL))
-    before = storage.fs.steps  # type: ignore[attr-defined]  # the faulty one counts
-    storage.append([])
-    steps = storage.fs.steps - before  # type: ignore[attr-defined]
-    assert steps > 0, "there is a recovery to crash in"
-    for step in range(1, steps + 1):
-        disk = torn.after_crash(CrashMode.KEEP_ALL)
-        disk.crash_at(step)
-        with pytest.raises(PowerLoss):
-            open_storage(disk).append([])
-        for mode, seed in MODES:
-            _judge(run, disk.after_crash(mode, seed), f"{mode} {seed} at {step} of recovery")
+    storage = open_storage(torn)
+    points = record(lambda: storage.append([]), run.acknowledged, disk=torn)
+    assert len(points) > 1, "there is a recovery to crash in"
+    for image in crash_images(points):
+        with named(image):
+            _judge(image.state, image.disk)
 
 
 def test_recovery_counts_the_json_of_the_open_chunk_exactly() -> None:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.support.crash_images import crash_images, named, record
 from tests.support.tier_bench import TierBench
 from varve.foundation.errors import PowerLoss, StoreUnavailable
 from varve.testing import FaultKind
@@ -42,40 +43,19 @@ def go_on(bench: TierBench) -> None:
     assert len(keys) == sum(len(one.parts) for one in bench.segments())
 
 
-@pytest.mark.parametrize("is_after", [False, True], ids=["before", "after"])
-def test_a_crash_at_any_request_of_a_copy_is_made_good(is_after: bool) -> None:
-    whole = prepare()
-    start = whole.objects.steps
-    whole.copy()
-    for step in range(start + 1, whole.objects.steps + 1):
-        bench = prepare()
-        bench.objects.crash_at(step, after=is_after)
-        with pytest.raises(PowerLoss):
-            bench.copy()
-        bench.crash(CrashMode.LOSE_UNSYNCED)
-        go_on(bench)
-
-
-@pytest.mark.parametrize("mode", list(CrashMode))
-def test_a_crash_at_any_file_operation_of_a_copy_is_made_good(mode: CrashMode) -> None:
-    whole = prepare()
-    start = whole.hot.faulty.steps
-    whole.copy()
-    assert whole.hot.faulty.steps > start
-    for step in range(start + 1, whole.hot.faulty.steps + 1):
-        bench = prepare()
-        bench.hot.faulty.crash_at(step)
-        with pytest.raises(PowerLoss):
-            bench.copy()
-        bench.crash(mode, seed=step)
-        readable_end = bench.manifests().load().highest_offset + 1
-        assert bench.hot.log.end_offset >= readable_end
-        bench.note(bench.local_files())
-        bench.check()
-        bench.hot.roll()
-        assert bench.copy().error is None
-        bench.check()
-        assert bench.copied_offset() == (bench.hot.log.last_stable_offset)
+def test_a_crash_at_any_request_or_file_operation_of_a_copy_is_made_good() -> None:
+    """The disk and the bucket are recorded on one axis: each is judged beside the other."""
+    prepared = prepare()
+    disk = prepared.hot.faulty
+    first = disk.steps
+    points = record(prepared.copy, lambda: None, disk=disk, objects=prepared.objects)
+    assert disk.steps > first
+    for image in crash_images(points):
+        with named(image):
+            bench = prepared.on(image.point.objects(), image.disk)
+            readable_end = bench.manifests().load().highest_offset + 1
+            assert bench.hot.log.end_offset >= readable_end
+            go_on(bench)
 
 
 @Faults

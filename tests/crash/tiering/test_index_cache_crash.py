@@ -4,10 +4,9 @@ import errno
 
 import pytest
 
+from tests.support.crash_images import crash_images, named, record
 from tests.support.index_bench import DIRECTORY, KINDS, IndexBench, file_name
-from varve.disk import PowerLoss
 from varve.foundation.errors import StoreUnavailable
-from varve.testing import FaultKind
 from varve.testing.faulty_disk import CrashMode, FaultyFileSystem
 from varve.tiering.read.index_cache import IndexCache
 
@@ -53,17 +52,19 @@ def test_the_steps_worth_a_fault_are_many() -> None:
     assert count_steps() > 60
 
 
-@pytest.mark.parametrize("mode", CrashMode)
-def test_after_a_crash_at_any_step_every_index_is_right(mode: CrashMode) -> None:
-    for step in range(1, count_steps() + 1):
-        tier = IndexBench()
-        tier.disk.crash_at(step)
-        with pytest.raises(PowerLoss):
-            use(tier, open_cache(tier, tier.disk))
-        left = tier.disk.after_crash(mode, seed=step)
-        cache = open_cache(tier, left)
-        use(tier, cache)
-        check_whole(tier, left, cache)
+def test_after_a_crash_at_any_step_or_request_every_index_is_right() -> None:
+    tier = IndexBench()
+    points = record(
+        lambda: use(tier, open_cache(tier, tier.disk)),
+        lambda: None,
+        disk=tier.disk,
+        objects=tier.objects,
+    )
+    for image in crash_images(points):
+        with named(image):
+            cache = open_cache(tier, image.disk)
+            use(tier, cache)
+            check_whole(tier, image.disk, cache)
 
 
 def test_a_killed_process_leaves_what_it_held_to_the_next() -> None:
@@ -90,21 +91,6 @@ def test_a_disk_that_fails_at_any_step_fails_no_read(code: int, is_lasting: bool
         cache = open_cache(tier, tier.disk)
         use(tier, cache)
         check_whole(tier, tier.disk, cache)
-
-
-@pytest.mark.parametrize("kind", [FaultKind.CRASH_BEFORE, FaultKind.CRASH_AFTER])
-def test_a_crash_at_any_request_leaves_whole_files(kind: FaultKind) -> None:
-    counted = IndexBench()
-    use(counted, open_cache(counted, counted.disk))
-    for step in range(1, counted.objects.steps + 1):
-        tier = IndexBench()
-        tier.objects.fail_at(step, kind)
-        with pytest.raises(PowerLoss):
-            use(tier, open_cache(tier, tier.disk))
-        left = tier.disk.after_crash(CrashMode.KEEP_ALL)
-        cache = tier.open(disk=left, objects=tier.bucket, limit_bytes=LIMIT_BYTES)
-        use(tier, cache)
-        check_whole(tier, left, cache)
 
 
 def test_a_store_that_is_down_leaves_what_is_cached_readable() -> None:

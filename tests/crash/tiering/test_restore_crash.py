@@ -5,6 +5,7 @@ from functools import cache
 import pytest
 
 from tests.support.copied_log import HOME, CopiedLog, copy_log, make_log, open_manifests
+from tests.support.crash_images import crash_images, named, record
 from tests.support.directory_check import check_log_directory
 from tests.support.log_bench import NOW_MS
 from varve.commit_log.check import Severity
@@ -42,36 +43,32 @@ def make_disk() -> FaultyFileSystem:
 
 
 @cache
-def wanted(until: int | None) -> tuple[dict[str, bytes], int]:
-    """What an undisturbed restore makes, and in how many steps."""
+def wanted(until: int | None) -> dict[str, bytes]:
+    """What an undisturbed restore makes."""
     fs = make_disk()
     restore(tier()[0], fs, until)
-    return contents(fs), fs.steps
+    return contents(fs)
 
 
 def check_whole(fs: FileSystem, until: int | None) -> None:
-    assert contents(fs) == wanted(until)[0]
+    assert contents(fs) == wanted(until)
     assert f"{TARGET}/topic-0.restore-future" not in [f"{TARGET}/{n}" for n in fs.names(TARGET)]
     found = check_log_directory(fs, TARGET, now_ms=NOW_MS)
     assert [finding for finding in found if finding.severity is not Severity.NOTE] == []
 
 
-@pytest.mark.parametrize("mode", [CrashMode.LOSE_UNSYNCED, CrashMode.KEEP_ALL, CrashMode.RANDOM])
 @pytest.mark.parametrize("until", [None, 9], ids=["whole", "cut"])
-def test_a_restore_cut_at_every_step_of_the_disk_is_finished_by_the_next(
-    until: int | None, mode: CrashMode
-) -> None:
+def test_a_restore_cut_at_every_step_of_the_disk_is_finished_by_the_next(until: int | None) -> None:
     objects = tier()[0]
-    for step in range(1, wanted(until)[1] + 1):
-        fs = make_disk()
-        fs.crash_at(step)
-        with pytest.raises(PowerLoss):
-            restore(objects, fs, until)
-        left = fs.after_crash(mode)
-        if left.exists(f"{TARGET}/topic-0") and left.names(f"{TARGET}/topic-0"):
-            assert contents(left) == wanted(until)[0], fs.trace[-1]
-        restore(objects, left, until)
-        check_whole(left, until)
+    fs = make_disk()
+    points = record(lambda: restore(objects, fs, until), lambda: None, disk=fs)
+    for image in crash_images(points):
+        left = image.disk
+        with named(image):
+            if left.exists(f"{TARGET}/topic-0") and left.names(f"{TARGET}/topic-0"):
+                assert contents(left) == wanted(until)
+            restore(objects, left, until)
+            check_whole(left, until)
 
 
 @pytest.mark.parametrize("kind", [FaultKind.CRASH_BEFORE, FaultKind.ERROR_BEFORE])
@@ -93,5 +90,5 @@ def test_a_restore_cut_at_every_request_is_finished_by_the_next(kind: FaultKind)
 
 def test_what_is_restored_is_what_was_copied() -> None:
     _, remote = tier()
-    made = wanted(None)[0]
+    made = wanted(None)
     assert {name: made[name] for name in remote.files} == remote.files

@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.support.crash_images import crash_images, named, record
 from tests.support.memory_changelog import MemoryChangelog
 from tests.support.window_bench import WindowBench, memory_bench, put_all, visible
 from tests.support.window_model import WindowModel
-from varve.disk import PowerLoss
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import DiskFull, StoreError
 from varve.rocks.memory_database import LOG_NAME, MemoryDatabases
@@ -19,8 +19,6 @@ from varve.testing.faulty_disk import CrashMode, FaultyFileSystem
 from varve.windows.segmented_store import WindowEntry
 from varve.windows.window_key import decode_window_key
 from varve.windows.window_store import WindowStore
-
-MODES = [CrashMode.LOSE_UNSYNCED, CrashMode.KEEP_ALL, CrashMode.RANDOM]
 
 
 def _bench(file_system: FaultyFileSystem, changelog: MemoryChangelog) -> WindowBench:
@@ -62,16 +60,16 @@ def _replayed(changelog: MemoryChangelog) -> list[WindowEntry]:
     return model.visible()
 
 
-def _check(file_system: FaultyFileSystem, changelog: MemoryChangelog, what: str) -> None:
+def _check(file_system: FaultyFileSystem, changelog: MemoryChangelog) -> None:
     """What is there opens, shows the changelog's state, and goes on."""
     bench = _bench(file_system, changelog)
     store = _open(bench)
-    assert visible(store) == _replayed(changelog), what
+    assert visible(store) == _replayed(changelog)
     put_all(store, [92_000], key=b"e")
     store.close()
     with _open(bench) as store:
-        assert visible(store) == _replayed(changelog), what
-        assert not [name for name in bench.names() if name.endswith(".deleting")], what
+        assert visible(store) == _replayed(changelog)
+        assert not [name for name in bench.names() if name.endswith(".deleting")]
 
 
 def _step_count() -> int:
@@ -80,17 +78,24 @@ def _step_count() -> int:
     return file_system.steps
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_a_crash_at_every_step(mode: CrashMode, rounds_factor: int) -> None:
-    for step in range(1, _step_count() + 1):
-        for seed in range(rounds_factor if mode is CrashMode.RANDOM else 1):
-            file_system = FaultyFileSystem(ManualClock(), seed=seed)
-            changelog = MemoryChangelog()
-            file_system.crash_at(step)
-            with pytest.raises(PowerLoss):
-                _work(_bench(file_system, changelog))
-            what = f"step {step}, seed {seed}\n{file_system.describe_trace(5)}"
-            _check(file_system.after_crash(mode, seed=seed), changelog, what)
+def _crash_everywhere(
+    work: Callable[[WindowBench], object],
+    file_system: FaultyFileSystem,
+    changelog: MemoryChangelog,
+) -> None:
+    points = record(
+        lambda: work(_bench(file_system, changelog)),
+        lambda: changelog.writes,
+        disk=file_system,
+    )
+    for image in crash_images(points):
+        with named(image):
+            _check(image.disk, MemoryChangelog(image.state))
+
+
+def test_a_crash_at_every_step(rounds_factor: int) -> None:
+    for seed in range(rounds_factor):
+        _crash_everywhere(_work, FaultyFileSystem(ManualClock(), seed=seed), MemoryChangelog())
 
 
 def _failure_of(work: Callable[[WindowBench], None], bench: WindowBench) -> str:
@@ -113,8 +118,11 @@ def test_a_failed_call_at_every_step(number: int) -> None:
         file_system.fail_at(step, OSError(number, "planned"))
         assert "planned" in _failure_of(_work, bench)
         databases.crash()
-        what = f"step {step}\n{file_system.describe_trace(5)}"
-        _check(file_system.after_crash(CrashMode.KEEP_ALL), changelog, what)
+        try:
+            _check(file_system.after_crash(CrashMode.KEEP_ALL), changelog)
+        except BaseException as error:
+            error.add_note(f"failed at step {step}\n{file_system.describe_trace(5)}")
+            raise
 
 
 def _damaged() -> tuple[FaultyFileSystem, MemoryChangelog]:
@@ -145,19 +153,10 @@ def _left_to_restore() -> tuple[FaultyFileSystem, MemoryChangelog]:
 
 
 @pytest.mark.parametrize("make", [_damaged, _left_to_restore])
-@pytest.mark.parametrize("mode", MODES)
 def test_a_crash_at_every_step_of_an_opening(
-    make: Callable[[], tuple[FaultyFileSystem, MemoryChangelog]], mode: CrashMode
+    make: Callable[[], tuple[FaultyFileSystem, MemoryChangelog]],
 ) -> None:
-    file_system, changelog = make()
-    _open(_bench(file_system, changelog)).close()
-    for step in range(1, file_system.steps + 1):
-        file_system, changelog = make()
-        file_system.crash_at(step)
-        with pytest.raises(PowerLoss):
-            _open(_bench(file_system, changelog)).close()
-        what = f"step {step}\n{file_system.describe_trace(5)}"
-        _check(file_system.after_crash(mode, seed=step), changelog, what)
+    _crash_everywhere(lambda bench: _open(bench).close(), *make())
 
 
 def test_a_full_disk_refuses_the_flush_and_room_lets_it_through() -> None:
