@@ -218,7 +218,7 @@ def page_order(index: Path) -> list[Path]:
     """The pages that an index lists, in its order; those of an index below it follow that index."""
     order: list[Path] = []
     for target in re.findall(r"^(?:- |\| )\[[^\]]+\]\(([^)#]+\.md)\)", _read(index), re.MULTILINE):
-        page = index.parent / target
+        page = Path(os.path.normpath(index.parent / target))
         order += [page, *page_order(page)] if page.name == index.name else [page]
     return order
 

@@ -233,7 +233,7 @@ def test_every_page_is_in_the_index() -> None:
     index = ROOT / "docs" / "README.md"
     listed = page_order(index)
     assert len(listed) == len(set(listed))
-    assert {index, *listed} == set((ROOT / "docs").rglob("*.md"))
+    assert {index, *listed} == {ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")}
 
 
 def test_every_page_ends_with_links_to_the_pages_before_and_after_it() -> None:

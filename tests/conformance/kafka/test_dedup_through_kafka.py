@@ -193,7 +193,7 @@ def test_killed_runs_write_what_the_model_does(broker: Broker, tmp_path: Path) -
     with Stage(broker, tmp_path / "ids", seed=4) as stage:
         began = monotonic()
         assert stage.run(login=False) == 1
-        assert "may want TLS or a login: set security.protocol" in " ".join(stage.told.split())
+        assert "may require TLS or SASL: set security.protocol" in " ".join(stage.told.split())
         assert monotonic() - began < 20, "a door that wants a login is not waited for"
 
         stage.fill()

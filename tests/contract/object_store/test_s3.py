@@ -102,7 +102,9 @@ def test_a_missing_bucket_has_its_own_error(s3: S3Server) -> None:
 def test_a_server_that_ignores_the_condition_is_refused_at_open() -> None:
     with http_stub(lambda asked: Answer(200, {"etag": '"1"'})) as stub:
         store = S3ObjectStore("bucket", settings=_stub_settings(stub))
-        with pytest.raises(StoreUnsupported, match=r"If-None-Match.*docs/object-stores\.md"):
+        with pytest.raises(
+            StoreUnsupported, match=r"If-None-Match.*docs/reference/object-stores\.md"
+        ):
             store.checked()
         assert [asked.headers["if-none-match"] for asked in stub.asked] == ["*", "*"]
 
@@ -183,7 +185,7 @@ STATUSES: list[tuple[int, str, type[StoreError], str]] = [
     (503, "SlowDown", StoreThrottled, "fewer"),
     (503, "ServiceUnavailable", StoreUnavailable, "try again"),
     (500, "InternalError", StoreUnavailable, "try again"),
-    (501, "NotImplemented", StoreUnsupported, "choose another"),
+    (501, "NotImplemented", StoreUnsupported, "use another store"),
 ]
 
 

@@ -238,9 +238,7 @@ def test_a_tier_and_a_log_directory_lie_apart(tmp_path: Path, below: str) -> Non
         {"url": f"file:{tmp_path}/{below}"},
         {"url": "s3://b", "mirror": f"file:{tmp_path}/{below}"},
     ):
-        with pytest.raises(
-            InvalidSetting, match="must not be the other or be or contain the other"
-        ):
+        with pytest.raises(InvalidSetting, match="one must not be the other or lie inside it"):
             find(fs, logs, **given)
     assert find(fs, logs, f"file:{tmp_path}/data2").url == f"file:{tmp_path}/data2"
 

@@ -76,6 +76,6 @@ def test_a_client_without_tls_or_a_login_is_told_so_at_once(
     server: SecureServer, listener: str
 ) -> None:
     began = monotonic()
-    with pytest.raises(Unavailable, match=r"may want TLS or a login: set security\.protocol"):
+    with pytest.raises(Unavailable, match=r"may require TLS or SASL: set security\.protocol"):
         read(server, listener, request_timeout_ms="30000")
     assert monotonic() - began < 5
