@@ -1,69 +1,50 @@
-"""`varve demo`: write a keyed stream, kill the writer, recover, compact, and move it to a bucket.
+"""`varve demo`: kill a writer, recover, compact a topic, and move another to object storage.
 
-Nothing is staged but the torn tail: the writer is a process of its own that is killed in the
-middle, and what it had acknowledged is compared, record by record, with what is found.
+Invariant  nothing is staged but the torn batch: the writer is a process that is killed while it
+           writes, and every acknowledged record is looked up afterwards.
 """
 
-import itertools
+import contextlib
 import random
-import secrets
 import subprocess
 import sys
-import threading
+import tempfile
 import time
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
-from rich.console import Console
 
-import varve
-from varve.cli import demo_compaction, options
+from varve.cli import options
 from varve.cli.command import command
-from varve.cli.demo_compaction import show_compaction
-from varve.cli.demo_stage import demo_directory, writing_progress
-from varve.cli.demo_stream import PARTITION_COUNT, TOPIC, record_at
-from varve.cli.demo_tier import show_tiering
-from varve.cli.output import Output
-from varve.cli.segment_picture import draw_segments, topic_facts
-from varve.commit_log.names import LOG
-from varve.embedded.topic import partition_of
-from varve.foundation.errors import Corrupt, Unavailable
+from varve.cli.output import Output, draw_bar
+from varve.foundation.clock import SystemClock
+from varve.foundation.errors import Corrupt, InvalidRequest, Unavailable
+from varve.foundation.units import format_bytes
 
+if TYPE_CHECKING:
+    from varve.embedded import Store, Topic
+
+ORDERS: Final = "orders"
+BALANCES: Final = "balances"
+
+_START_MS: Final = 1_767_225_600_000  # 2026-01-01
+_BLOCK_RECORDS: Final = 100
 _TORN_BYTES: Final = 777
-_KILL_SHARES: Final = (0.45, 0.9)
-_KILL_DELAY_SECONDS: Final = 0.003
+_TIER_SETTINGS: Final = {
+    "remote.storage.enable": True,
+    "local.retention.bytes": 100_000,
+    "file.delete.delay.ms": 0,
+}
 
 
-@dataclass(slots=True)
-class _Outcome:
-    """What the demo did and found."""
-
-    directory: str
-    seed: int
-    acknowledged: int = 0
-    end_offsets: list[int] = field(default_factory=lambda: [0] * PARTITION_COUNT)
-    found: int = 0
-    lost: int = 0
-    torn_bytes: int = 0
-    recovered: dict[str, list[str]] = field(default_factory=dict)
-    write_seconds: float = 0.0
-    recovery_seconds: float = 0.0
-    segments: list[dict[str, object]] = field(default_factory=list)
-    compaction: dict[str, Any] = field(default_factory=dict)
-    tiering: dict[str, Any] = field(default_factory=dict)
-
-    def as_json(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__slots__}
-
-
-@command(examples=("varve demo", "varve demo -d demo-data --records 500000 --seed 7"))
+@command(examples=("varve demo", "varve demo -d demo-data --records 20000 --json"))
 @click.option(
     "-d",
     "--dir",
     "directory",
-    type=click.Path(path_type=Path),
+    type=options.DIRECTORY,
     metavar="DIR",
     help="A new directory to use and keep; default a temporary one.",
 )
@@ -75,160 +56,261 @@ class _Outcome:
     metavar="N",
     help="How many records to write.",
 )
-@click.option("--seed", type=int, metavar="N", help="Repeat the records of another run.")
 @options.output
-def demo(directory: Path | None, output: Output, records: int, seed: int | None) -> None:
-    """Write a keyed stream, crash it, recover, compact, and move it to object storage.
+def demo(directory: Path | None, output: Output, records: int) -> None:
+    """Write records, kill the writer, recover, compact, and move a topic to object storage.
 
-    A process appends orders keyed by customer and is killed in the middle. The store is opened
-    again: torn batches are cut, indexes are rebuilt, and every acknowledged record is looked up.
-    Then balances are written over and over and compacted by account. Last, the orders move to
-    object storage, here a directory, and are read from there.
+    A process appends orders and is killed in the middle. The directory is opened again, and every
+    acknowledged order is looked up. Then a topic of balances is compacted by account. Finally the
+    orders move to object storage, here a directory, and are read from there.
     """
-    console = Console(stderr=output.is_json, quiet=output.is_json)
-    chosen = secrets.randbelow(1 << 32) if seed is None else seed
+    from varve.embedded import open as open_store
+
+    steps = DemoSteps(output)
     with demo_directory(directory) as root:
-        outcome = _Outcome(str(root), chosen)
-        _write_and_kill(outcome, records, console)
-        _tear(outcome, console)
-        _recover(outcome, console)
-        _compact(outcome, records, console)
-    if output.is_json:
-        output.print_object("demo", outcome.as_json())
-    else:
-        _suggest(directory, outcome.compaction["key"], console)
+        acknowledged = _write_and_kill(root, records, steps)
+        _tear(root, steps)
+        started = time.monotonic()
+        with open_store(root, maintain=False) as store:
+            _show_recovery(store, time.monotonic() - started, acknowledged, steps)
+            key = _show_compaction(store, records, steps)
+            _show_tiering(store, steps)
+    kept = directory or Path("demo-data")
+    steps.suggest(
+        *([] if directory else [f"varve demo --dir {kept}"]),
+        f"varve consume {ORDERS} --dir {kept} --partition 0 --from 1000 --limit 3 --json",
+        f"varve topic describe {ORDERS} --dir {kept}",
+        f"varve explain {BALANCES} --key {key} --dir {kept}",
+        f"varve audit --dir {kept}",
+        f"varve tier status --dir {kept}",
+        f"varve serve --dir {kept}",
+    )
 
 
-def _write_and_kill(outcome: _Outcome, record_count: int, console: Console) -> None:
-    console.print(f"[bold]1. Write[/]    {record_count:,} orders, keyed by customer, seed", end=" ")
-    console.print(f"{outcome.seed}, in a process of its own")
-    chance = random.Random(outcome.seed)
-    kill_at = int(record_count * chance.uniform(*_KILL_SHARES))
-    delay = chance.uniform(0, _KILL_DELAY_SECONDS)
-    arguments = [outcome.directory, str(outcome.seed), str(record_count)]
-    started = time.monotonic()
-    writer = subprocess.Popen(
-        [sys.executable, "-m", "varve.cli.demo_writer", *arguments],
+# The steps, for this demo and for that of the jobs
+
+
+class DemoSteps:
+    """Numbers the steps, and prints each as a sentence or as an object."""
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+        self._count = 0
+
+    def show(self, name: str, text: str, **facts: object) -> None:
+        self._count += 1
+        title = click.style(f"{f'{self._count}. {name}':<14}", bold=True)
+        self._output.print_result(f"{title}{text}", "step", step=name.lower(), **facts)
+
+    def draw(self, sizes: Mapping[str, int]) -> None:
+        """Bars of bytes, for people."""
+        if self._output.is_json:
+            return
+        width = max(map(len, sizes))
+        for name, size in sizes.items():
+            bar = draw_bar(size, max([*sizes.values(), 1]), 28)
+            self.explain(f"{name:{width}}  {bar:28}  {format_bytes(size)}")
+
+    def explain(self, text: str) -> None:
+        """A line below a step, for people."""
+        if not self._output.is_json:
+            click.echo(f"{'':14}{text}")
+
+    def suggest(self, *commands: str) -> None:
+        if not self._output.is_json:
+            click.secho("\nTry next", bold=True)
+            click.echo("\n".join(f"  {command}" for command in commands))
+
+
+@contextlib.contextmanager
+def demo_directory(directory: Path | None) -> Iterator[Path]:
+    """A directory that is new or empty and stays, or a temporary one."""
+    if directory is None:
+        with tempfile.TemporaryDirectory(prefix="varve-demo-") as temporary:
+            yield Path(temporary) / "data"
+        return
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise InvalidRequest(f"{directory} exists already; name a new or an empty directory")
+    yield directory
+
+
+def move_to_tier(store: "Store", name: str) -> tuple[int, int, int]:
+    """Copies all closed segments and removes them here; returns local and remote bytes, segments.
+
+    The topic has a remote tier already.
+    """
+    for partition in store.partitions(name):
+        now_ms = SystemClock().now_ms()
+        store.topic(name).partition(partition.partition).log.roll()
+        report = store.tier.copy(partition, now_ms)
+        if report.error is not None:
+            raise Corrupt(f"the demo could not copy {partition}: {report.error}")
+        store.tier.expire(partition, now_ms)
+    statuses = [store.tier.status(partition) for partition in store.partitions(name)]
+    return (
+        sum(status.local_bytes for status in statuses),
+        sum(status.remote_bytes or 0 for status in statuses),
+        sum(status.remote_segments or 0 for status in statuses),
+    )
+
+
+# Orders
+
+
+def make_order(number: int) -> tuple[bytes, bytes]:
+    """Key and value of the order with this number."""
+    mixed = (number + 1) * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF
+    customer = (mixed >> 29) % 5_000
+    value = f'{{"order": {number}, "customer": {customer}, "cents": {100 + mixed % 90_000}}}'
+    return b"customer-%d" % customer, value.encode()
+
+
+def write_orders(directory: str, count: int) -> None:
+    """What the process does that is killed: prints how many orders are acknowledged."""
+    import varve
+
+    with varve.open(directory) as store:
+        topic = store.create_topic(ORDERS, partitions=2, settings={"segment.bytes": 200_000})
+        for start in range(0, count, _BLOCK_RECORDS):
+            end = min(start + _BLOCK_RECORDS, count)
+            orders = (
+                (*make_order(number), None, _START_MS + number * 250)
+                for number in range(start, end)
+            )
+            topic.append_many(orders, codec="none")
+            print(end, flush=True)
+
+
+def _write_and_kill(directory: Path, count: int, steps: DemoSteps) -> int:
+    """Returns how many orders were acknowledged."""
+    steps.show("Write", f"{count:,} orders, keyed by customer, in a process of its own")
+    kill_at = int(count * random.uniform(0.45, 0.9))
+    acknowledged = 0
+    with subprocess.Popen(
+        [sys.executable, "-m", "varve.cli.demo", str(directory), str(count)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-    )
-    with writer, writing_progress(console, record_count) as show:
+    ) as writer:
         assert writer.stdout is not None
+        assert writer.stderr is not None
         try:
             for line in writer.stdout:
-                outcome.acknowledged, *outcome.end_offsets = map(int, line.split())
-                show(outcome.acknowledged)
-                if kill_at and outcome.acknowledged >= kill_at:
-                    threading.Event().wait(delay)
+                acknowledged = int(line)
+                if acknowledged >= kill_at:
                     writer.kill()
-                    kill_at = 0
         finally:
             writer.kill()
-        complaint = writer.stderr.read() if writer.stderr is not None else ""
-    outcome.write_seconds = round(time.monotonic() - started, 3)
-    if kill_at:
-        raise Unavailable(f"the writer ended by itself: {complaint.strip()[-500:]}")
-    console.print(
-        f"[bold]2. Kill[/]     process {writer.pid} with SIGKILL after "
-        f"{outcome.acknowledged:,} acknowledged records"
+        errors = writer.stderr.read().strip()
+    if acknowledged < kill_at:
+        raise Unavailable(f"the writer ended by itself: {errors[-500:]}")
+    steps.show(
+        "Kill",
+        f"process {writer.pid} with SIGKILL after {acknowledged:,} acknowledged orders",
+        acknowledged=acknowledged,
     )
+    return acknowledged
 
 
-def _tear(outcome: _Outcome, console: Console) -> None:
-    """Puts half a batch behind the last one; a kill seldom does, a power cut often."""
-    folder = Path(outcome.directory) / f"{TOPIC}-0"
-    active = max(folder.glob(f"*{LOG}"))
-    data = active.read_bytes()
+def _tear(directory: Path, steps: DemoSteps) -> None:
+    """Appends half a batch; a kill seldom leaves one, a power loss often."""
+    active = max((directory / f"{ORDERS}-0").glob("*.log"))
+    half_batch = active.read_bytes()[:_TORN_BYTES]
     with active.open("ab") as file:
-        file.write(data[:_TORN_BYTES])
-    outcome.torn_bytes = _TORN_BYTES
-    console.print(
-        f"[bold]3. Tear[/]     {_TORN_BYTES} bytes of half a batch after the last one, as a power "
-        "cut leaves them"
-    )
+        file.write(half_batch)
+    steps.show("Tear", f"{len(half_batch)} bytes of half a batch appended, as a power loss leaves")
 
 
-def _recover(outcome: _Outcome, console: Console) -> None:
-    started = time.monotonic()
-    with varve.open(outcome.directory) as store:
-        outcome.recovery_seconds = round(time.monotonic() - started, 3)
-        outcome.recovered = store.recovered
-        topic = store.topic(TOPIC)
-        console.print(
-            f"[bold]4. Recover[/]  opened in {outcome.recovery_seconds:.2f} s; rebuilt the "
-            "indexes of the active segments"
-        )
-        for partition, messages in outcome.recovered.items():
-            for message in messages:
-                console.print(f"   [yellow]{partition}[/]: {_shortened(message, outcome)}")
-        _compare(outcome, topic)
-        style = "red" if outcome.lost else "green"
-        beyond = outcome.found - outcome.acknowledged
-        console.print(
-            f"[bold]5. Compare[/]  acknowledged {outcome.acknowledged:,}, found {outcome.found:,} "
-            f"({beyond:,} were written but not yet acknowledged): "
-            f"[bold {style}]{outcome.lost or 'none'} lost[/]\n"
-        )
-        facts = topic_facts(topic)
-        console.print(draw_segments(TOPIC, facts))
-        outcome.segments = [fact.as_json() for fact in facts]
-    if outcome.lost:
-        raise Corrupt(f"{outcome.lost} acknowledged records were lost; seed {outcome.seed}")
-
-
-def _compact(outcome: _Outcome, record_count: int, console: Console) -> None:
-    with varve.open(outcome.directory, maintain=False) as store:
-        compaction = show_compaction(store, outcome.seed, record_count, console)
-        outcome.compaction = compaction.as_json()
-        outcome.tiering = show_tiering(store, TOPIC, console).as_json()
-
-
-def _shortened(message: str, outcome: _Outcome) -> str:
-    return message.replace(f"{outcome.directory}/", "")
-
-
-def _compare(outcome: _Outcome, topic: varve.Topic) -> None:
-    """Every record found must be the next of its partition's stream; what is missing is lost."""
-    readers = [topic.read(partition=number) for number in range(PARTITION_COUNT)]
-    intact = [0] * PARTITION_COUNT
-    ended: set[int] = set()
-    for number in itertools.count():
-        wanted = record_at(outcome.seed, number)
-        assert wanted.key is not None
-        partition = partition_of(wanted.key, PARTITION_COUNT)
-        record = next(readers[partition], None)
-        if record is None:
-            ended.add(partition)
-            if len(ended) == PARTITION_COUNT:
-                break
-            continue
-        outcome.found += 1
-        if record == _stored(wanted, partition, intact[partition]):
-            intact[partition] += 1
-    missing = zip(outcome.end_offsets, intact, strict=True)
-    outcome.lost = sum(max(0, end - count) for end, count in missing)
-
-
-def _stored(record: varve.NewRecord, partition: int, offset: int) -> varve.Record:
-    return varve.Record(partition, offset, record.timestamp, record.key, record.value)
-
-
-def _suggest(directory: Path | None, found_key: str, console: Console) -> None:
-    place = directory or Path("demo-data")
-    first = [] if directory else [f"varve demo --dir {place}"]
-    commands = [
-        *first,
-        f"varve consume {TOPIC} --dir {place} --partition 0 --from 1000 --limit 3 --json",
-        f"varve topic describe {TOPIC} --dir {place}",
-        f"varve get {demo_compaction.TOPIC} {found_key} --dir {place}",
-        f"varve explain {demo_compaction.TOPIC} --key {found_key} --dir {place}",
-        f"varve forecast --dir {place}",
-        f"varve audit --dir {place}",
-        f"varve tier status --dir {place}",
-        f"varve dump {place}/{TOPIC}-0",
-        f"varve check --dir {place}",
+def _show_recovery(store: "Store", seconds: float, acknowledged: int, steps: DemoSteps) -> None:
+    messages = [
+        f"{partition}: {message}"
+        for partition, found in store.recovered.items()
+        for message in found
     ]
-    console.print("\n[bold]Try next[/]")
-    for line in commands:
-        console.print(f"  {line}", highlight=False, soft_wrap=True)
+    steps.show("Recover", f"opened in {seconds:.2f} s, indexes rebuilt", recovered=messages)
+    for message in messages:
+        steps.explain(message.replace(f"{store.directories[0].path}/", ""))
+    found, lost = find_lost(store.topic(ORDERS), acknowledged)
+    verdict = click.style(f"{lost or 'none'} lost", "red" if lost else "green", bold=True)
+    text = f"{acknowledged:,} orders acknowledged, {found:,} found: {verdict}"
+    steps.show("Compare", text, found=found, lost=lost)
+    if lost:
+        raise Corrupt(f"{lost} of {acknowledged} acknowledged orders were lost")
+
+
+def find_lost(topic: "Topic", acknowledged: int) -> tuple[int, int]:
+    """The number of records, and of acknowledged orders that are missing or changed."""
+    records = [(record.key, record.value) for record in topic.read()]
+    found = set(records)
+    return len(records), sum(make_order(number) not in found for number in range(acknowledged))
+
+
+# Balances
+
+
+def _make_balance(number: int) -> tuple[bytes, bytes | None]:
+    """Key and value of an update; one of forty closes its account."""
+    mixed = (number + 1) * 0xBF58476D1CE4E5B9 & 0xFFFFFFFFFFFFFFFF
+    key = b"account-%d" % ((mixed >> 31) % 2_000)
+    return key, None if mixed % 40 == 0 else b'{"cents": %d}' % ((mixed >> 20) % 1_000_000)
+
+
+def _show_compaction(store: "Store", count: int, steps: DemoSteps) -> str:
+    """Returns a key of the compacted topic."""
+    topic = store.create_topic(
+        BALANCES, settings={"cleanup.policy": "compact", "segment.bytes": 500_000}
+    )
+    topic.append_many(map(_make_balance, range(count)), codec="none")
+    latest = dict(map(_make_balance, range(count)))
+    steps.show("Update", f"{count:,} balances of {len(latest):,} accounts, cleanup.policy=compact")
+    (cleaned,) = store.clean(BALANCES, roll=True)
+    (audited,) = store.audit(BALANCES)
+    report = cleaned.compaction
+    assert report is not None
+    counts = {reason.value: number for reason, number in report.records.items() if number}
+    steps.show(
+        "Clean",
+        f"{count:,} records = {' + '.join(f'{n:,} {reason}' for reason, n in counts.items())}"
+        f"{'' if audited.is_clean else ', which does not add up'}",
+        records=counts,
+        bytes_before=report.bytes_before,
+        bytes_after=report.bytes_after,
+        is_clean=audited.is_clean,
+    )
+    steps.draw({"before": report.bytes_before, "after": report.bytes_after})
+    found = {record.key: record.value for record in topic.read()}
+    lost = [key for key, value in latest.items() if value is not None and found.get(key) != value]
+    if lost or not audited.is_clean:
+        raise Corrupt(f"compaction of {BALANCES} lost {len(lost)} latest values")
+    key = next(key for key, value in latest.items() if value is not None)
+    started = time.monotonic()
+    record = topic.get(key)
+    assert record is not None
+    text = (record.value or b"").decode()
+    milliseconds = 1000 * (time.monotonic() - started)
+    steps.show("Get", f"{key.decode()} is {text}, found in {milliseconds:.1f} ms", key=key.decode())
+    return key.decode()
+
+
+# Object storage
+
+
+def _show_tiering(store: "Store", steps: DemoSteps) -> None:
+    before = list(store.topic(ORDERS).read())
+    store.alter_topic(ORDERS, _TIER_SETTINGS)
+    local, remote, segments = move_to_tier(store, ORDERS)
+    steps.show(
+        "Tier",
+        f"{segments} closed segments copied to object storage and removed from the local disk",
+        local_bytes=local,
+        remote_bytes=remote,
+    )
+    steps.draw({"local disk": local, "object storage": remote})
+    after = list(store.topic(ORDERS).read())
+    if after != before:
+        raise Corrupt(f"topic {ORDERS} reads differently from object storage")
+    steps.show("Read", f"{len(after):,} orders from both, the same as before", read=len(after))
+
+
+if __name__ == "__main__":
+    write_orders(sys.argv[1], int(sys.argv[2]))

@@ -253,14 +253,14 @@ COMMANDS: Final[dict[str, Entry | CommandGroup]] = {
     ),
     "demo": Entry(
         "demo:demo",
-        "Write a keyed stream, crash it, recover, compact, and move it to object storage.",
+        "Write records, kill the writer, recover, compact, and move a topic to object storage.",
     ),
 }
 
 _TRY: Final = """\
 varve is a log store that speaks Kafka's protocol and stores Kafka's format. Try:
 
-  varve demo                      write records, crash, recover, compact, and see the segments
+  varve demo                      kill a writer, recover every record, compact, use object storage
   varve serve --dir data          start a Kafka-compatible broker on localhost:9092
   varve topic list --dir data     list the topics of a directory
 
