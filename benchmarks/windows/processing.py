@@ -89,7 +89,8 @@ class SparkRun:
     kept: int
 
     def run(self, spark: SparkSession) -> Taken:
-        from varve.spark.deduplication.job import DedupSource, dedup
+        from varve.jobs.tier.location import TopicLocation
+        from varve.spark.deduplication.functions import DedupPlan
         from varve.spark.deduplication.outputs import TopicOutput
         from varve.spark.deduplication.settings import DedupSettings
 
@@ -101,13 +102,14 @@ class SparkRun:
             lateness_ms=RULES.lateness_ms,
         )
         timer = Timer(spark)
-        result = dedup(
-            DedupSource(_INPUT, directories=(directory,)),
-            TopicOutput(directories=(directory,), topic=_OUTPUT),
-            settings,
-            spark=spark,
+        plan = DedupPlan(
+            location=TopicLocation(dir=directory),
+            topic=_INPUT,
+            output=TopicOutput(directories=(directory,), topic=_OUTPUT),
+            settings=settings,
             checkpoint=f"{self.place}/checkpoint",
         )
+        result = plan.run(spark)
         taken = timer.taken()
         _check(result.counts.kept, self.kept)
         shutil.rmtree(self.place)

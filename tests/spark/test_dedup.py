@@ -23,8 +23,10 @@ from varve.jobs.source.plan import plan_tasks
 from varve.jobs.source.read import read_task
 from varve.jobs.table.catalog import CatalogAddress, get_table
 from varve.jobs.table.definition import TableSettings, ValueFormat
+from varve.jobs.tier.location import TopicLocation
 from varve.records import Record, build_batch
-from varve.spark.deduplication.job import DedupOutput, DedupSource, dedup
+from varve.spark.deduplication.functions import DedupPlan
+from varve.spark.deduplication.job import DedupOutput
 from varve.spark.deduplication.outputs import TableOutput, TopicOutput
 from varve.spark.deduplication.settings import DedupResult, DedupSettings
 
@@ -80,8 +82,14 @@ class Stream:
     def run(
         self, spark: SparkSession, checkpoint: Path, settings: DedupSettings, output: DedupOutput
     ) -> DedupResult:
-        source = DedupSource("in", None, (str(self.directory),))
-        return dedup(source, output, settings, spark=spark, checkpoint=str(checkpoint))
+        plan = DedupPlan(
+            location=TopicLocation(dir=self.directory),
+            topic="in",
+            output=output,
+            settings=settings,
+            checkpoint=str(checkpoint),
+        )
+        return plan.run(spark)
 
     def read(self, topic: str) -> list[dict[str, Any]]:
         options = parse_options({"directory": str(self.directory), "topic": topic})

@@ -13,8 +13,9 @@ import varve
 from tests.support.spark_session import spark as spark
 from varve.dedup import Deduplicator
 from varve.dedup.rules import Counts, DedupRules, LatePolicy, NullPolicy, parse_id_source
+from varve.jobs.tier.location import TopicLocation
 from varve.records import Record, build_batch
-from varve.spark.deduplication.job import DedupSource, dedup
+from varve.spark.deduplication.functions import DedupPlan
 from varve.spark.deduplication.outputs import TopicOutput
 from varve.spark.deduplication.settings import DedupSettings
 
@@ -51,13 +52,14 @@ class Stage:
     def run_job(self, spark: SparkSession) -> Counts:
         """The counts of this run."""
         settings = DedupSettings(by=parse_id_source(self.by), state_partitions=2, **self.shared)
-        return dedup(
-            DedupSource("in", None, (self.directory,)),
-            TopicOutput(directories=(self.directory,), topic="by-spark"),
-            settings,
-            spark=spark,
+        plan = DedupPlan(
+            location=TopicLocation(dir=self.directory),
+            topic="in",
+            output=TopicOutput(directories=(self.directory,), topic="by-spark"),
+            settings=settings,
             checkpoint=str(self.root / "checkpoint"),
-        ).counts
+        )
+        return plan.run(spark).counts
 
     def run_processor(self) -> Counts:
         """The counts of all runs."""

@@ -27,7 +27,10 @@ Duration = str | int
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DedupPlan:
-    """A deduplication whose arguments are checked; Spark is needed to run it."""
+    """A deduplication whose arguments are checked; Spark is needed to run it.
+
+    With `interval_ms` a micro-batch starts at that interval, until the query is stopped.
+    """
 
     location: TopicLocation
     topic: str
@@ -36,19 +39,16 @@ class DedupPlan:
     checkpoint: str
     interval_ms: int | None = None
 
-    def run(self, spark: "SparkSession", *, on_batch: "OnBatch | None" = None) -> DedupResult:
-        from varve.spark.deduplication.job import DedupSource, dedup
+    @property
+    def read_options(self) -> dict[str, str]:
+        """The options of the data source."""
+        options = {"topic": self.topic, "maxBytesPerTrigger": str(self.settings.batch_bytes)}
+        return {**options, **self.location.options(), **dict(self.settings.read_options)}
 
-        location = self.location
-        return dedup(
-            DedupSource(self.topic, location.find_bucket(), location.directories),
-            self.output,
-            self.settings,
-            spark=spark,
-            checkpoint=self.checkpoint,
-            interval_ms=self.interval_ms,
-            on_batch=on_batch,
-        )
+    def run(self, spark: "SparkSession", *, on_batch: "OnBatch | None" = None) -> DedupResult:
+        from varve.spark.deduplication.job import run_dedup
+
+        return run_dedup(self, spark, on_batch=on_batch)
 
 
 def dedup(

@@ -12,9 +12,9 @@ import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -23,15 +23,9 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from varve.dedup.rules import make_routes
 from varve.foundation.clock import Clock, SystemClock
 from varve.foundation.errors import InvalidRequest, Unavailable
-from varve.jobs.derived_outputs import (
-    DerivedOutput,
-    OutputKind,
-    OutputRegistry,
-    open_output_registry,
-)
+from varve.jobs.derived_outputs import OutputKind, register_output
 from varve.jobs.source.options import SourceOptions, parse_options
 from varve.jobs.source.topic_source import open_partitions
-from varve.jobs.tier.bucket import Bucket
 from varve.spark.data_source import FORMAT
 from varve.spark.deduplication.deduplicate import (
     METRICS,
@@ -40,6 +34,7 @@ from varve.spark.deduplication.deduplicate import (
     judge_stream,
     make_id,
 )
+from varve.spark.deduplication.functions import DedupPlan
 from varve.spark.deduplication.outputs import TableOutput, TableWriter, TopicOutput, TopicWriter
 from varve.spark.deduplication.settings import (
     STATE_PARTITIONS_MAX,
@@ -63,41 +58,10 @@ DedupOutput = TopicOutput | TableOutput
 OnBatch = Callable[[DedupBatch], None]
 
 
-class DedupWriter(Protocol):
-    """Writes the records that a deduplication keeps."""
-
-    def start(self, results: DataFrame) -> DataStreamWriter: ...
-
-
-@dataclass(frozen=True, slots=True)
-class DedupSource:
-    """The topic that is read."""
-
-    topic: str
-    address: Bucket | None = None
-    directories: tuple[str, ...] = ()
-
-    def options(self, settings: DedupSettings) -> dict[str, str]:
-        """The options of the data source."""
-        options = {"topic": self.topic, "maxBytesPerTrigger": str(settings.batch_bytes)}
-        if self.address is not None:
-            options["url"] = self.address.url
-            options |= {f"store.{name}": str(value) for name, value in self.address.settings}
-            if self.address.cluster is not None:
-                options["cluster"] = self.address.cluster
-        if self.directories:
-            options["directory"] = ",".join(self.directories)
-        return {**options, **dict(settings.read_options)}
-
-
-def dedup(
-    source: DedupSource,
-    output: DedupOutput,
-    settings: DedupSettings,
-    *,
+def run_dedup(
+    plan: DedupPlan,
     spark: SparkSession,
-    checkpoint: str,
-    interval_ms: int | None = None,
+    *,
     on_batch: OnBatch | None = None,
     is_stopping: Callable[[], bool] = lambda: False,
     draw: Callable[[], int] = lambda: secrets.randbits(64),
@@ -105,9 +69,8 @@ def dedup(
 ) -> DedupResult:
     """Deduplicates the available records and returns, or continues until `is_stopping`.
 
-    With `interval_ms` a micro-batch starts at that interval. Raises InvalidRequest for a
-    checkpoint of another deduplication, and changes nothing then. Spark's errors are raised
-    unchanged; `explain_failure` translates them.
+    Raises InvalidRequest for a checkpoint of another deduplication, and changes nothing then.
+    Spark's errors are raised unchanged; `explain_failure` translates them.
     """
     if is_connect(spark):
         raise Unavailable(
@@ -116,115 +79,110 @@ def dedup(
         )
     clock = clock or SystemClock()
     began_ms = clock.now_ms()
-    read_options = source.options(settings)
-    options = parse_options(read_options)
-    topic = _get_topic(options)
-    spec = _bind_checkpoint(spark, topic, output, settings, checkpoint, draw)
-    _register_outputs(topic, output, settings, clock)
-    _register_checkpoint(topic, output, checkpoint, clock)
-    writer = _make_writer(output, settings, spec, topic.partition_count, options, clock)
-    if isinstance(writer, TableWriter):
-        _register_outputs(topic, output, settings, clock, writer.locations)
+    source = _Source(parse_options(plan.read_options), clock)
+    spec = _bind_checkpoint(spark, plan, source, draw)
+    names = [plan.output.name]
+    if plan.settings.side_topic is not None:
+        if isinstance(plan.output, TableOutput):
+            raise InvalidRequest(
+                "a side topic needs a topic as output: for a table forward or drop late records"
+            )
+        names.append(plan.settings.side_topic)
+    for name in names:
+        source.register(plan.output, name)
+    source.register_checkpoint(plan.output, plan.checkpoint)
+    writer = _open_writer(plan, source, spec)
     conf = {**STATE_CONF, "spark.sql.shuffle.partitions": str(len(spec.bucket_keys))}
     with _temporary_conf(spark, conf):
-        records = spark.readStream.format(FORMAT).options(**read_options).load()
-        results = _judge(records, settings, spec)
-        stream = writer.start(results).option("checkpointLocation", checkpoint)
-        query = _trigger(stream, interval_ms).outputMode("append").start()
+        records = spark.readStream.format(FORMAT).options(**plan.read_options).load()
+        results = _judge(records, plan.settings, spec)
+        stream = writer.start(results).option("checkpointLocation", plan.checkpoint)
+        query = _trigger(stream, plan.interval_ms).outputMode("append").start()
     result = DedupResult(
-        topic=source.topic, output=str(output), state_partitions=len(spec.bucket_keys)
+        topic=plan.topic, output=str(plan.output), state_partitions=len(spec.bucket_keys)
     )
     result = _follow(query, result, on_batch, is_stopping)
     return replace(result, duration_ms=clock.now_ms() - began_ms)
 
 
-@dataclass(frozen=True, slots=True)
-class _Topic:
-    """The source topic, and the registry of outputs derived from it."""
+class _Source:
+    """The opened source topic; registers the outputs derived from it. Raises NotFound."""
 
-    name: str
-    id: str
-    partition_count: int
-    outputs: OutputRegistry
+    def __init__(self, options: SourceOptions, clock: Clock) -> None:
+        self.options = options
+        self.partitions = open_partitions(options)
+        self.clock = clock
 
+    def register(self, output: DedupOutput, name: str, locations: tuple[str, ...] = ()) -> None:
+        """Registers an output before anything is written to it."""
+        register_output(
+            self.options,
+            self.partitions,
+            output.kind,
+            place=output.place,
+            name=name,
+            noted_ms=self.clock.now_ms(),
+            how=output.how,
+            locations=locations,
+        )
 
-def _get_topic(options: SourceOptions) -> _Topic:
-    """Raises NotFound."""
-    sources = open_partitions(options)
-    outputs = open_output_registry(options, sources)
-    return _Topic(sources[0].topic, sources[0].topic_id, len(sources), outputs)
+    def register_checkpoint(self, output: DedupOutput, checkpoint: str) -> None:
+        register_output(
+            self.options,
+            self.partitions,
+            OutputKind.CHECKPOINT,
+            place=checkpoint if ":" in checkpoint else os.path.abspath(checkpoint),
+            name=str(output),
+            noted_ms=self.clock.now_ms(),
+        )
 
 
 def _bind_checkpoint(
-    spark: SparkSession,
-    topic: _Topic,
-    output: DedupOutput,
-    settings: DedupSettings,
-    checkpoint: str,
-    draw: Callable[[], int],
+    spark: SparkSession, plan: DedupPlan, source: _Source, draw: Callable[[], int]
 ) -> CheckpointSpec:
+    settings = plan.settings
     count = settings.state_partitions or min(
         spark.sparkContext.defaultParallelism, STATE_PARTITIONS_MAX
     )
     return bind_checkpoint(
-        HadoopFiles(spark, checkpoint),
+        HadoopFiles(spark, plan.checkpoint),
         DedupSpec(
-            topic=topic.name,
-            topic_id=topic.id,
-            output=str(output),
+            topic=source.partitions[0].topic,
+            topic_id=source.partitions[0].topic_id,
+            output=str(plan.output),
             by=str(settings.by),
             before_ms=settings.before_ms,
             after_ms=settings.after_ms,
             is_refreshing=settings.is_refreshing,
         ),
-        where=checkpoint,
+        where=plan.checkpoint,
         partitions=settings.state_partitions,
         draw_secret=lambda: (draw(), draw()),
         draw_keys=lambda: find_bucket_keys(spark.range(_KEY_CANDIDATES), count),
     )
 
 
-def _register_outputs(
-    topic: _Topic,
-    output: DedupOutput,
-    settings: DedupSettings,
-    clock: Clock,
-    locations: tuple[str, ...] = (),
-) -> None:
-    """Registers the output and the topic of late records before anything is written to them."""
-    names = [output.name]
-    if settings.side_topic is not None:
-        if isinstance(output, TableOutput):
-            raise InvalidRequest(
-                "a side topic needs a topic as output: for a table forward or drop late records"
-            )
-        names.append(settings.side_topic)
-    for name in names:
-        topic.outputs.note(
-            DerivedOutput(
-                kind=output.kind,
-                topic=topic.name,
-                topic_id=topic.id,
-                place=output.place,
-                name=name,
-                how=output.how,
-                noted_ms=clock.now_ms(),
-                locations=locations,
-            )
+def _open_writer(
+    plan: DedupPlan, source: _Source, spec: CheckpointSpec
+) -> TopicWriter | TableWriter:
+    output = plan.output
+    if isinstance(output, TopicOutput):
+        return TopicWriter(
+            output=output,
+            side_topic=plan.settings.side_topic,
+            sink_id=spec.sink_id,
+            partitions=len(source.partitions),
+            bucket_keys=spec.bucket_keys,
         )
-
-
-def _register_checkpoint(topic: _Topic, output: DedupOutput, checkpoint: str, clock: Clock) -> None:
-    topic.outputs.note(
-        DerivedOutput(
-            kind=OutputKind.CHECKPOINT,
-            topic=topic.name,
-            topic_id=topic.id,
-            place=checkpoint if ":" in checkpoint else os.path.abspath(checkpoint),
-            name=str(output),
-            noted_ms=clock.now_ms(),
-        )
+    writer = TableWriter.open(
+        output,
+        source.options,
+        sink_id=spec.sink_id,
+        bucket_keys=spec.bucket_keys,
+        clock=source.clock,
     )
+    source.register(output, output.name, writer.locations)
+    return writer
 
 
 def _judge(records: DataFrame, settings: DedupSettings, spec: CheckpointSpec) -> DataFrame:
@@ -241,27 +199,6 @@ def _judge(records: DataFrame, settings: DedupSettings, spec: CheckpointSpec) ->
         make_routes(settings),
         bucket_keys=spec.bucket_keys,
         lateness_ms=settings.lateness_ms,
-    )
-
-
-def _make_writer(
-    output: DedupOutput,
-    settings: DedupSettings,
-    spec: CheckpointSpec,
-    partitions: int,
-    options: SourceOptions,
-    clock: Clock,
-) -> DedupWriter:
-    if isinstance(output, TopicOutput):
-        return TopicWriter(
-            output=output,
-            side_topic=settings.side_topic,
-            sink_id=spec.sink_id,
-            partitions=partitions,
-            bucket_keys=spec.bucket_keys,
-        )
-    return TableWriter.open(
-        output, options, sink_id=spec.sink_id, bucket_keys=spec.bucket_keys, clock=clock
     )
 
 
