@@ -3,44 +3,27 @@
 from collections.abc import Sequence
 from typing import Final
 
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
-    BooleanType,
     DataType,
     IntegerType,
     LongType,
     ShortType,
     StringType,
-    StructField,
     StructType,
     TimestampType,
 )
 
 from varve.foundation.errors import InvalidRequest
 from varve.jobs.sink.batch_builder import WRITTEN_COLUMNS
-from varve.jobs.source.arrow_columns import ALL_COLUMNS, check_column, list_columns
-
-_HEADERS: Final = ArrayType(
-    StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+from varve.jobs.source.arrow_columns import (
+    ALL_COLUMNS,
+    arrow_schema,
+    check_column,
+    list_columns,
 )
-_SPARK_TYPES: Final[dict[str, DataType]] = {
-    "topic": StringType(),
-    "partition": IntegerType(),
-    "offset": LongType(),
-    "timestamp": TimestampType(),
-    "timestampType": IntegerType(),
-    "key": BinaryType(),
-    "value": BinaryType(),
-    "headers": _HEADERS,
-    "producerId": LongType(),
-    "producerEpoch": IntegerType(),
-    "sequence": IntegerType(),
-    "leaderEpoch": IntegerType(),
-    "isTransactional": BooleanType(),
-    "batchOffset": LongType(),
-    "size": IntegerType(),
-}
 
 _BYTES: Final = (BinaryType, StringType)
 _WRITTEN_TYPES: Final[dict[str, tuple[type[DataType], ...]]] = {
@@ -55,14 +38,14 @@ _WRITTEN_TYPES: Final[dict[str, tuple[type[DataType], ...]]] = {
 
 def make_schema(extra: Sequence[str] = ()) -> StructType:
     """The standard columns and those that are requested."""
-    return StructType([StructField(name, _SPARK_TYPES[name]) for name in list_columns(extra)])
+    return from_arrow_schema(arrow_schema(list_columns(extra)))
 
 
 def check_schema(schema: StructType) -> None:
     """Raises InvalidRequest for an unknown column, or a column of another type."""
     for field in schema.fields:
         check_column(field.name)
-        expected = _SPARK_TYPES[field.name]
+        expected = from_arrow_schema(arrow_schema([field.name]))[field.name].dataType
         if field.dataType != expected:
             raise InvalidRequest(
                 f"column {field.name} is of type {expected.simpleString()}, "
