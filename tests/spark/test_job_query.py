@@ -17,7 +17,7 @@ import varve
 from tests.support.spark_session import spark as spark
 from varve.cli.main import app
 from varve.foundation.settings import GivenValue
-from varve.spark.console import SessionStarter, SparkJob
+from varve.spark import console
 
 pytestmark = [
     pytest.mark.spark,
@@ -150,19 +150,12 @@ def interrupt_when_it_runs(spark: SparkSession) -> Iterator[None]:
     thread.join(10)
 
 
-class RunningSession(SessionStarter):
-    """A session that runs already."""
-
-    def __init__(self, spark: SparkSession) -> None:
-        self._spark = spark
-
-    def start(self) -> SparkSession:
-        return self._spark
-
-
 @pytest.mark.usefixtures("interrupt_when_it_runs")
-def test_an_interrupt_cancels_what_spark_runs(spark: SparkSession) -> None:
-    job = SparkJob("sleep", RunningSession(spark))
+def test_an_interrupt_cancels_what_spark_runs(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(console, "_start", lambda *_: (spark, False))
+    job = console.SparkJob("sleep", console.SparkOptions(), console.SparkLog())
 
     def work() -> object:
         slow = job.spark.sparkContext.parallelize([1, 2], 2).map(

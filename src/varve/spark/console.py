@@ -27,14 +27,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
     from varve.spark.session import Session
-    from varve.spark.stages import (
-        JobProgress,
-        JobReport,
-        ProgressWatch,
-        StageProgress,
-        StageReport,
-        StepReport,
-    )
+    from varve.spark.stages import JobProgress, JobReport, SessionWatch, StageProgress
 
 T = TypeVar("T")
 
@@ -94,12 +87,14 @@ class SparkJob:
     Arguments that the job refuses before then cost no start of Spark.
     """
 
-    def __init__(self, name: str, starter: "SessionStarter") -> None:
+    def __init__(self, name: str, options: SparkOptions, log: SparkLog) -> None:
         self.name = name
-        self._starter = starter
+        self._options = options
+        self._log = log
         self._clock = SystemClock()
         self._started_ms = self._clock.now_ms()
-        self._session: _WatchedSession | None = None
+        self._session: SessionWatch | None = None
+        self._is_ours = False
 
     @property
     def is_started(self) -> bool:
@@ -109,15 +104,13 @@ class SparkJob:
     def spark(self) -> "Session":
         """The session, started if it was not; Ctrl-C cancels what this thread runs in it."""
         from varve.spark.session import tag_work
+        from varve.spark.stages import SessionWatch
 
-        spark = self._start().spark
-        tag_work(spark)
-        return spark
-
-    def _start(self) -> "_WatchedSession":
         if self._session is None:
-            self._session = _WatchedSession(self._starter.start())
-        return self._session
+            spark, self._is_ours = _start(self.name, self._options, self._log)
+            self._session = SessionWatch(spark)
+        tag_work(self._session.spark)
+        return self._session.spark
 
     def runner(self, topics: Sequence[str] = ()) -> TaskRunner:
         """Runs tasks on Spark, which starts with the first of them."""
@@ -132,7 +125,7 @@ class SparkJob:
             if self._session is None:
                 return running.wait(lambda: None)
             with _stage_bars(is_shown=is_shown) as show:
-                watch = self._session.watch()
+                watch = self._session.watch_progress()
                 return running.wait(lambda: show(watch.poll()))
         except KeyboardInterrupt:
             if self._session is not None:
@@ -155,49 +148,16 @@ class SparkJob:
             rows=rows,
             stages=() if session is None else session.stages(),
             steps=() if session is None else session.steps(),
-            remote_stages=() if session is None else session.look.remote_stages(),
+            remote_stages=() if session is None else session.remote_stages(),
             result=result,
         )
 
     def close(self) -> None:
-        """Stop polling the session."""
+        """Stops polling the session, and stops Spark unless it ran before."""
         if self._session is not None:
-            self._session.look.close()
-
-
-class _WatchedSession:
-    """A session, and the stages and steps that it had before the job."""
-
-    def __init__(self, spark: "Session") -> None:
-        from varve.spark.session import is_connect
-        from varve.spark.stages import get_step_log, open_stage_status
-
-        self.spark = spark
-        self._is_classic = not is_connect(spark)
-        self._before: set[int] = set()
-        self._before = {report.stage for report in self.stages()}
-        self._ledger = get_step_log(spark)
-        self._steps_before = self._ledger.count
-        self.look = open_stage_status(spark)
-
-    @property
-    def application(self) -> str:
-        from varve.spark.session import find_application
-
-        return find_application(self.spark)
-
-    def watch(self) -> "ProgressWatch":
-        from varve.spark.stages import ProgressWatch
-
-        return ProgressWatch(self.look.running)
-
-    def steps(self) -> "tuple[StepReport, ...]":
-        return self._ledger.steps(after=self._steps_before)
-
-    def stages(self) -> "tuple[StageReport, ...]":
-        from varve.spark.stages import read_stages
-
-        return read_stages(self.spark, before=self._before) if self._is_classic else ()
+            self._session.close()
+            if self._is_ours:
+                self._session.spark.stop()
 
 
 class _StartingRunner(TaskRunner):
@@ -214,30 +174,8 @@ class _StartingRunner(TaskRunner):
             return
         from varve.spark.runner import SparkRunner
 
-        yield from SparkRunner(self._job.spark, self._job.name, self._topics).try_run(
-            stage, tasks, shared
-        )
-
-
-class SessionStarter:
-    """Starts Spark with its log in a file, and stops it unless it ran before."""
-
-    def __init__(self, name: str, options: SparkOptions, log: SparkLog) -> None:
-        self._name = name
-        self._options = options
-        self._log = log
-        self._ours: Session | None = None
-        self.is_started = False
-
-    def start(self) -> "Session":
-        spark, is_ours = _start(self._name, self._options, self._log)
-        self.is_started = True
-        self._ours = spark if is_ours else None
-        return spark
-
-    def stop(self) -> None:
-        if self._ours is not None:
-            self._ours.stop()
+        runner = SparkRunner(self._job.spark, self._job.name, self._topics)
+        yield from runner.try_run(stage, tasks, shared)
 
 
 @contextlib.contextmanager
@@ -245,15 +183,11 @@ def open_job(name: str, options: SparkOptions) -> Iterator[SparkJob]:
     """Yields a job, stops its Spark; a failure is one sentence, with the path of Spark's log."""
     for logger in _SPARK_LOGGERS:
         logging.getLogger(logger).setLevel(logging.CRITICAL)
-
     with SparkLog() as log:
-        starter = SessionStarter(name, options, log)
+        job = SparkJob(name, options, log)
         try:
-            try:
-                with contextlib.closing(SparkJob(name, starter)) as job:
-                    yield job
-            finally:
-                starter.stop()
+            with contextlib.closing(job):
+                yield job
         except Exception as error:
             if "pyspark" not in sys.modules:
                 raise
@@ -262,7 +196,7 @@ def open_job(name: str, options: SparkOptions) -> Iterator[SparkJob]:
             if not isinstance(error, (*SPARK_ERRORS, StoreError)):
                 raise
             failure = explain_failure(error)
-            if starter.is_started or isinstance(failure, JobFailed):
+            if job.is_started or isinstance(failure, JobFailed):
                 failure.args = (f"{failure}; Spark's log is {log.keep()}",)
             if failure is error:
                 raise

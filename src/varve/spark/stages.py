@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 
 from varve.foundation.clock import Clock, SystemClock
 from varve.jobs.tier.bucket import StoreCount
-from varve.spark.session import find_step, is_connect
+from varve.spark.session import find_application, find_step, is_connect
 
 _lock = threading.Lock()
 _step_logs: "WeakKeyDictionary[Any, StepLog]" = WeakKeyDictionary()  # guarded by _lock
@@ -428,3 +428,38 @@ def _read_stage(stage: Any) -> StageReport:
         written_bytes=stage.outputBytes(),
         spilled_bytes=stage.diskBytesSpilled(),
     )
+
+
+# A session during a job
+
+
+class SessionWatch:
+    """A session, and the stages and steps that it has run since this was created."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self.spark = spark
+        self._step_log = get_step_log(spark)
+        self._step_count_before = self._step_log.count
+        self._stages_before: set[int] = set()
+        self._stages_before = {report.stage for report in self.stages()}
+        self._status = open_stage_status(spark)
+
+    @property
+    def application(self) -> str:
+        return find_application(self.spark)
+
+    def watch_progress(self) -> ProgressWatch:
+        return ProgressWatch(self._status.running)
+
+    def steps(self) -> tuple[StepReport, ...]:
+        return self._step_log.steps(after=self._step_count_before)
+
+    def stages(self) -> tuple[StageReport, ...]:
+        return () if is_connect(self.spark) else read_stages(self.spark, before=self._stages_before)
+
+    def remote_stages(self) -> tuple[RemoteStage, ...]:
+        return self._status.remote_stages()
+
+    def close(self) -> None:
+        """Stops polling the session."""
+        self._status.close()
