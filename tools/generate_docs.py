@@ -41,7 +41,7 @@ from varve.http import metrics as http_metrics
 from varve.http.settings import HttpSettings
 from varve.http.shapes.openapi import make_document
 from varve.jobs.data_source_options import declared_options
-from varve.jobs.sink.options import SinkOptions
+from varve.jobs.sink.target import SinkOptions
 from varve.jobs.source.options import SourceOptions
 from varve.kafka_server import metrics as server_metrics
 from varve.kafka_server.settings import ServerSettings, TlsSettings

@@ -305,7 +305,7 @@ def verify_receipt(path: str, output: Output, public_key: str) -> None:
 
     The exit code is 1 if the key did not sign it, or if it was changed since.
     """
-    from varve.jobs.erase.receipt_files import verify_receipt_file
+    from varve.jobs.erase.receipt import verify_receipt_file
 
     document = verify_receipt_file(path, public_key)
     topics = document["request"]["topics"]

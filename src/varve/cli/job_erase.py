@@ -125,7 +125,7 @@ def erase(
     only if nothing is found. No key or value is in it. On a terminal the matches are shown first.
     """
     import varve.spark as vs
-    from varve.jobs.erase import receipt_files
+    from varve.jobs.erase import receipt as receipts
     from varve.jobs.erase.erasure import new_erasure_id
     from varve.jobs.erase.request import ValueFormat, collect_field, collect_keys
 
@@ -152,7 +152,7 @@ def erase(
         table_settings=dict(catalog_settings),
     )
     if receipt is not None and not dry_run:
-        receipt_files.check_receipt_path(receipt)
+        receipts.check_receipt_path(receipt)
     if not yes and not dry_run:
         output.check_terminal(_ACTION)
     interrupted = (
@@ -169,7 +169,7 @@ def erase(
     print_erasure(result, output)
     print_report(report, job_options, output)
     if receipt is not None and result.receipt is not None:
-        receipt_files.write_receipt(receipt, result)  # last: the erasure is done even if it fails
+        receipts.write_receipt(receipt, result)  # last: the erasure is done even if it fails
 
 
 # Output

@@ -29,7 +29,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from varve.jobs.sink.options import parse_sink_options
+from varve.jobs.sink.target import parse_sink_options
 from varve.jobs.source.arrow_columns import ArrowColumns
 from varve.jobs.source.options import Mode, SourceFilters, SourceOptions, learn_tier, parse_options
 from varve.jobs.source.plan import plan_tasks

@@ -20,7 +20,7 @@ from varve.foundation.settings import GivenValue
 from varve.foundation.units import parse_duration, parse_time
 from varve.jobs.compact.job import choose_topics, compact_topics
 from varve.jobs.compact.result import CompactionResult
-from varve.jobs.erase import receipt_files
+from varve.jobs.erase import receipt as receipts
 from varve.jobs.erase.erasure import erase as run_erasure
 from varve.jobs.erase.erasure import new_erasure_id
 from varve.jobs.erase.request import (
@@ -288,9 +288,9 @@ def erase(
     if bucket is None:
         check_tier_location(location.directories, request.topics)
         runner = LocalRunner()
-    signing_key = None if sign_key is None else receipt_files.read_signing_key(sign_key)
+    signing_key = None if sign_key is None else receipts.read_signing_key(sign_key)
     if receipt is not None and not dry_run:
-        receipt_files.check_receipt_path(receipt)
+        receipts.check_receipt_path(receipt)
     result = run_erasure(
         request,
         runner=runner or _make_runner(spark, "erase", request.topics),
@@ -303,7 +303,7 @@ def erase(
         is_dry_run=dry_run,
     )
     if receipt is not None and result.receipt is not None:
-        receipt_files.write_receipt(receipt, result)
+        receipts.write_receipt(receipt, result)
     return result
 
 

@@ -28,10 +28,15 @@ from varve.foundation.clock import SystemClock
 from varve.foundation.errors import InvalidRequest
 from varve.jobs.sink.batch_builder import BatchBuilder, SinkTarget
 from varve.jobs.sink.commit import ServerCommit
-from varve.jobs.sink.options import SinkOptions, check_sink_id
 from varve.jobs.sink.sink_state import CommitResult, EpochWrite
 from varve.jobs.sink.staging import ONCE_PREFIX, StagedTask, Staging, sweep_abandoned
-from varve.jobs.sink.target import find_target, open_commit, open_directory
+from varve.jobs.sink.target import (
+    SinkOptions,
+    check_sink_id,
+    find_target,
+    open_commit,
+    open_directory,
+)
 from varve.kafka_client.client import open_client
 from varve.object_store import ObjectStore, RetryingObjectStore, open_object_store
 from varve.spark.columns import check_sink_schema

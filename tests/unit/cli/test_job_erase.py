@@ -119,7 +119,7 @@ def test_a_receipt_that_cannot_be_written_is_found_out_before(data: str, tmp_pat
 def test_a_receipt_that_cannot_be_written_after_all_is_told_with_what_was_done(
     data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("varve.jobs.erase.receipt_files.check_receipt_path", lambda path: None)
+    monkeypatch.setattr("varve.jobs.erase.receipt.check_receipt_path", lambda path: None)
     path = str(tmp_path / "none" / "r")
     failed = run("people", "--dir", data, "--key", "k1", "--id", "it", "--receipt", path)
     assert failed.exit_code == 1

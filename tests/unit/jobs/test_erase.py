@@ -26,9 +26,8 @@ from varve.jobs.derived_outputs import (
     RemoteOutputRegistry,
 )
 from varve.jobs.erase.erasure import erase, new_erasure_id
-from varve.jobs.erase.outputs import OutputErasure, find_topic_outputs
 from varve.jobs.erase.request import ErasureRequest, FieldMatch, RescanMode, ValueFormat
-from varve.jobs.erase.targets import forget_output, list_outputs
+from varve.jobs.erase.targets import OutputErasure, find_topic_outputs, forget_output, list_outputs
 from varve.jobs.erase.tasks import NotErased
 from varve.jobs.tasks import LocalRunner, Task, TaskError
 from varve.object_store import MemoryObjectStore, MirroredObjectStore, ObjectInfo

@@ -18,10 +18,9 @@ from varve.foundation.errors import (
 )
 from varve.jobs.sink.batch_builder import BatchBuilder, SinkTarget
 from varve.jobs.sink.commit import ServerCommit
-from varve.jobs.sink.options import SinkOptions, parse_sink_options
 from varve.jobs.sink.sink_state import CommitResult, EpochWrite
 from varve.jobs.sink.staging import StagedTask, Staging
-from varve.jobs.sink.target import find_served_target
+from varve.jobs.sink.target import SinkOptions, find_served_target, parse_sink_options
 from varve.kafka_client.address import ClusterAddress, parse_cluster_address
 from varve.kafka_client.client import KafkaClient, M
 from varve.kafka_client.transaction import CommittedOffset, TransactionalProducer, fetch_offsets

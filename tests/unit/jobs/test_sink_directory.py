@@ -13,9 +13,14 @@ from tests.support.source_topic import NAME, SourceTopic
 from varve.disk import RealFileSystem
 from varve.foundation.clock import SystemClock
 from varve.foundation.errors import Locked, NotFound, TopicExists
-from varve.jobs.sink.options import SinkOptions, parse_sink_options
 from varve.jobs.sink.sink_state import SINKS_FILE
-from varve.jobs.sink.target import find_target, finish_open_transactions, open_directory
+from varve.jobs.sink.target import (
+    SinkOptions,
+    find_target,
+    finish_open_transactions,
+    open_directory,
+    parse_sink_options,
+)
 from varve.jobs.source.options import SourceFilters
 from varve.spark.columns import make_schema
 from varve.spark.writer import VarveWriter

@@ -21,8 +21,8 @@ from varve.commit_log import LogSettings
 from varve.embedded.topic import Packaging, partition_of
 from varve.foundation.errors import InvalidRecord, InvalidRequest, RecordTooLarge
 from varve.jobs.sink.batch_builder import BatchBuilder, SinkTarget, make_rows
-from varve.jobs.sink.options import parse_sink_options
 from varve.jobs.sink.staging import RowSummary
+from varve.jobs.sink.target import parse_sink_options
 from varve.records import Batch, Codec, Producer, Record, stamp_producer
 from varve.spark.columns import check_sink_schema
 

@@ -17,7 +17,7 @@ from varve.jobs.derived_outputs import (
     ErasedRows,
     LocalOutputRegistry,
 )
-from varve.jobs.erase.outputs import find_topic_outputs
+from varve.jobs.erase.targets import find_topic_outputs
 from varve.jobs.table.catalog import CatalogAddress
 from varve.jobs.table.erase import OrphanedTable, count_in_table, erase_from_table
 

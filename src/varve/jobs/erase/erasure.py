@@ -31,7 +31,6 @@ from varve.foundation.errors import InvalidRequest, Locked, NotFound, StoreError
 from varve.foundation.settings import GivenValue
 from varve.jobs.derived_outputs import DerivedOutput, ErasedOutput, ErasedRows
 from varve.jobs.erase.local import LocalErasure
-from varve.jobs.erase.outputs import OutputErasure, OutputSettings
 from varve.jobs.erase.receipt import (
     FORMAT,
     KIND,
@@ -49,6 +48,8 @@ from varve.jobs.erase.targets import (
     BucketTarget,
     DirectoryTarget,
     ErasureTargets,
+    OutputErasure,
+    OutputSettings,
     TopicTarget,
     list_unreached,
 )

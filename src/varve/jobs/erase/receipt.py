@@ -10,12 +10,15 @@ Layout     `receipt/<id>.json` and `erasure/<id>.json` below `<cluster>/<topic>.
 Invariant  contains no key and no value, only salted digests of them. The changes are read back from
            the evidence, that of earlier runs under the same id included. An id identifies one
            request: a different request under it is rejected before the first change. A JSON object
-           with a duplicate name is rejected, since parsers differ in which value they use.
+           with a duplicate name is rejected, since parsers differ in which value they use. That
+           copies outside the topics can be written is checked before anything is erased.
 """
 
 import base64
 import binascii
 import json
+import os
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
@@ -32,8 +35,9 @@ from varve.cleaning.removals.removal_log import read_removal_log
 from varve.commit_log import Log
 from varve.commit_log.check.partition import show_nothing
 from varve.disk import FileSystem, write_atomically
-from varve.foundation.errors import Corrupt, InvalidRequest, ObjectNotFound, StoreError
-from varve.jobs.erase.request import ErasureRequest, has_digests
+from varve.foundation.errors import Corrupt, InvalidRequest, ObjectNotFound, StoreError, Unavailable
+from varve.jobs.erase.request import ErasureRequest, has_digests, open_input
+from varve.jobs.erase.result import ErasureResult
 from varve.jobs.erase.targets import ErasureTargets, TopicTarget
 from varve.jobs.results import JsonFields, render_template
 from varve.jobs.tier.bucket import BucketAccess
@@ -442,3 +446,61 @@ def render_receipt(document: dict[str, Any]) -> str:
     """Renders a receipt as an HTML page; only the document and its signature are proof."""
     text = json.dumps(document, indent=1, ensure_ascii=False)
     return render_template("receipt.html", {SIGNATURE: None, **document, "document": text})
+
+
+# Files outside the topics: copies of a receipt, and PEM keys
+
+
+PASSPHRASE_VARIABLE: Final = "VARVE_SIGN_PASSPHRASE"
+
+
+def check_receipt_path(path: str) -> None:
+    """Raises InvalidRequest if PATH.json and PATH.html cannot be written."""
+    for file in _files(path):
+        if os.path.isdir(file):
+            raise InvalidRequest(f"--receipt: {file} is a directory; nothing was erased")
+        if os.path.exists(file) and not os.access(file, os.W_OK):
+            raise InvalidRequest(f"--receipt: {file} may not be written; nothing was erased")
+        try:
+            with tempfile.TemporaryFile(dir=os.path.dirname(os.path.abspath(file))):
+                pass
+        except OSError as error:
+            raise InvalidRequest(
+                f"--receipt: {file} cannot be written ({error.strerror}); nothing was erased"
+            ) from None
+
+
+def write_receipt(path: str, result: ErasureResult) -> None:
+    """Writes PATH.json and PATH.html; raises Unavailable, which says that the erasure is done."""
+    assert result.receipt is not None
+    pages = (encode_receipt(result.receipt), render_receipt(result.receipt).encode())
+    for name, data in zip(_files(path), pages, strict=True):
+        try:
+            with open(name, "wb") as file:
+                file.write(data)
+        except OSError as error:
+            raise Unavailable(
+                f"{name}: {error.strerror}; the erasure is done, and its receipt is at "
+                f"{', '.join(result.receipt_places)}: copy it from there"
+            ) from error
+
+
+def _files(path: str) -> tuple[str, str]:
+    plain = path.removesuffix(".json").removesuffix(".html")
+    return f"{plain}.json", f"{plain}.html"
+
+
+def read_signing_key(path: str) -> SigningKey:
+    """Reads a private key; its passphrase is in VARVE_SIGN_PASSPHRASE."""
+    passphrase = os.environ.get(PASSPHRASE_VARIABLE)
+    with open_input(path) as file:
+        data = file.read()
+    return SigningKey.read(data, passphrase=passphrase.encode() if passphrase else None, where=path)
+
+
+def verify_receipt_file(path: str, public_key: str) -> dict[str, Any]:
+    """Returns the document of a receipt that the key of a PEM file signed; raises NotGenuine."""
+    with open_input(public_key) as file:
+        key = read_public_key(file.read(), public_key)
+    with open_input(path) as file:
+        return verify_receipt(file.read(), key, where=path)

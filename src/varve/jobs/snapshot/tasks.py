@@ -22,9 +22,13 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]  # ships no types
 import pyarrow.parquet as pq  # type: ignore[import-untyped]  # ships no types
 
 from varve.foundation.errors import Corrupt, ObjectNotFound, Unavailable
-from varve.jobs.key_rows import keep_newest, split_by_bucket
 from varve.jobs.snapshot.document import DATA_FOLDER, SnapshotFile
-from varve.jobs.source.arrow_columns import STANDARD_COLUMNS, ArrowColumns
+from varve.jobs.source.arrow_columns import (
+    STANDARD_COLUMNS,
+    ArrowColumns,
+    keep_newest,
+    split_by_bucket,
+)
 from varve.jobs.source.options import SourceFilters, SourceOptions
 from varve.jobs.source.read import TaskRead, TopicHash, read_rows
 from varve.jobs.tasks import pack_by_size

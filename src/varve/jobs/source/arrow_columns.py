@@ -1,4 +1,4 @@
-"""Converts blocks of records to Arrow record batches.
+"""Converts blocks of records to Arrow record batches, and keeps the newest row of each key.
 
 Invariant  kernels copy keys, values and headers once, without a Python object per record. A field
            that a record lacks (no timestamp, no producer) is null.
@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa  # type: ignore[import-untyped]  # ships no types
+import pyarrow.compute as pc  # type: ignore[import-untyped]  # ships no types
 
 from varve.foundation.errors import Corrupt, InvalidRecord, InvalidRequest
 from varve.jobs.source.record_blocks import RecordBlock
@@ -244,3 +245,30 @@ def _as_text(keys: pa.Array) -> pa.Array:
         return keys.cast(pa.string())
     except pa.ArrowInvalid:
         return pa.array([key.decode(errors="replace") for key in keys.to_pylist()], pa.string())
+
+
+# Rows by key
+
+
+def keep_newest(rows: pa.Table, keys: Sequence[str], *, offset: str) -> pa.Table:
+    """Keeps the row with the highest offset of each key, ordered by offset.
+
+    A key may consist of several columns.
+    """
+    order = pc.sort_indices(rows[offset])
+    numbered = rows.select(keys).take(order)
+    numbered = numbered.append_column("number", pa.array(np.arange(len(rows))))
+    last = numbered.group_by(list(keys)).aggregate([("number", "max")])["number_max"]
+    return rows.take(order.take(pa.array(np.sort(last.to_numpy()))))
+
+
+def split_by_bucket(
+    rows: pa.Table, buckets: npt.NDArray[np.integer[Any]]
+) -> Iterator[tuple[int, pa.Table]]:
+    """Yields each non-empty bucket in ascending order, with its rows in their original order."""
+    order = np.argsort(buckets, kind="stable")
+    rows = rows.take(pa.array(order))
+    numbers, starts = np.unique(buckets[order], return_index=True)
+    ends = [*starts[1:].tolist(), len(rows)]
+    for bucket, start, end in zip(numbers.tolist(), starts.tolist(), ends, strict=True):
+        yield bucket, rows.slice(start, end - start)

@@ -17,8 +17,7 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]  # ships no types
 from pyiceberg.manifest import DataFile
 from pyiceberg.typedef import Record
 
-from varve.jobs.key_rows import keep_newest, split_by_bucket
-from varve.jobs.source.arrow_columns import ArrowColumns
+from varve.jobs.source.arrow_columns import ArrowColumns, keep_newest, split_by_bucket
 from varve.jobs.source.options import SourceFilters, SourceOptions
 from varve.jobs.source.read import TaskRead, read_task
 from varve.jobs.table.catalog import translate_catalog_errors
