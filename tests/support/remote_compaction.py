@@ -55,8 +55,7 @@ class RemoteCompaction:
         reach = StoreAccess(objects or self.bench.bucket, random.Random(self.seed))
         result = compact_partitions(
             reach,
-            [self.bench.home],
-            settings=settings or self.settings(),
+            [(self.bench.home, settings or self.settings())],
             runner=self.runner,
             clock=self.hot.clock,
             random=random.Random(-self.seed),

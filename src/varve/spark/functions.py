@@ -18,8 +18,10 @@ from varve.foundation.errors import InvalidRequest, NotFound
 from varve.foundation.position import PositionKind, ReadPosition, parse_position
 from varve.foundation.settings import GivenValue
 from varve.foundation.units import parse_duration, parse_time
-from varve.jobs.compact.job import choose_topics, compact_topics
+from varve.jobs.compact.job import choose_topics
+from varve.jobs.compact.job import compact as run_compaction
 from varve.jobs.compact.result import CompactionResult
+from varve.jobs.compact.settings import CompactSettings
 from varve.jobs.erase import receipt as receipts
 from varve.jobs.erase.erasure import erase as run_erasure
 from varve.jobs.erase.erasure import new_erasure_id
@@ -77,12 +79,15 @@ def compact(
     """
     bucket = location.get_bucket()
     chosen = choose_topics(topics or (), location.directories, settings or {})
-    return compact_topics(
+    return run_compaction(
         bucket,
-        chosen,
-        force=force,
-        dry_run=dry_run,
-        take_over=take_over,
+        list(chosen),
+        settings={
+            name: CompactSettings(
+                log=log, is_forced=force, is_dry_run=dry_run, takes_over=take_over
+            )
+            for name, log in chosen.items()
+        },
         runner=runner or _make_runner(spark, "compact", list(chosen)),
         directories=location.directories,
     )

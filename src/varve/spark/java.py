@@ -185,36 +185,21 @@ def find_java(
     environment: Mapping[str, str] | None = None, home_patterns: Sequence[str] = _HOME_PATTERNS
 ) -> Java | None:
     """The first Java that is new enough: by JAVA_HOME, by PATH, then where packages put them."""
-    return next(
-        (
-            java
-            for java in _find_javas(
-                os.environ if environment is None else environment, home_patterns
-            )
-            if java.version >= VERSION_MIN
-        ),
-        None,
-    )
+    javas = _find_javas(os.environ if environment is None else environment, home_patterns)
+    return next((java for java in javas if java.version >= VERSION_MIN), None)
 
 
 def get_java(
     environment: Mapping[str, str] | None = None, home_patterns: Sequence[str] = _HOME_PATTERNS
 ) -> Java:
-    """Like `find_java`; raises Unavailable with the older versions found and the remedy."""
+    """Like `find_java`; raises Unavailable with the older versions that it saw and the remedy."""
     variables = os.environ if environment is None else environment
     java = find_java(variables, home_patterns)
-    if java is None:
-        raise Unavailable(describe_missing_java(variables, home_patterns))
-    return java
-
-
-def describe_missing_java(
-    environment: Mapping[str, str], home_patterns: Sequence[str] = _HOME_PATTERNS
-) -> str:
-    """The message for a missing Java: older versions that are installed, and the remedy."""
-    javas = {java.home: java.version for java in _find_javas(environment, home_patterns)}
+    if java is not None:
+        return java
+    javas = {java.home: java.version for java in _find_javas(variables, home_patterns)}
     versions = ", ".join(f"Java {version} in {home}" for home, version in javas.items())
-    return (
+    raise Unavailable(
         f"Spark needs Java {VERSION_MIN} or newer, and there is "
         f"{f'only {versions}' if versions else 'none by JAVA_HOME or PATH'}: install one with "
         "`python -m varve.spark.java --install`, or set JAVA_HOME to an installed one"
@@ -275,13 +260,10 @@ def main(arguments: Sequence[str]) -> int:
     if arguments not in ([], ["--install"]):
         print("usage: python -m varve.spark.java [--install]", file=sys.stderr)
         return 2
-    java = find_java()
     try:
-        if java is None and arguments:
+        if arguments and find_java() is None:
             install_java()
-            java = find_java()
-        if java is None:
-            raise Unavailable(describe_missing_java(os.environ))
+        java = get_java()
     except Unavailable as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

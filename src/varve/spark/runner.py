@@ -27,7 +27,7 @@ from varve.spark.executor import (
     unpack_outcomes,
 )
 from varve.spark.session import is_connect, named_work
-from varve.spark.stages import RunningStep, get_step_log
+from varve.spark.stages import StepReport, get_step_log
 
 T = TypeVar("T")
 
@@ -97,14 +97,14 @@ class SparkRunner(TaskRunner):
         return len(sizes) == len(tasks) and sum(sizes) < self._here_bytes
 
     def _run_on_driver(
-        self, stage: str, tasks: Sequence[Task[T]], shared: object, step: RunningStep
+        self, stage: str, tasks: Sequence[Task[T]], shared: object, step: StepReport
     ) -> Iterator[T | TaskError]:
         before = count_requests()
         yield from ThreadRunner().try_run(stage, tasks, shared)
         step.store += count_requests() - before
 
     def _run_on_executors(
-        self, stage: str, tasks: Sequence[Task[T]], shared: object, step: RunningStep
+        self, stage: str, tasks: Sequence[Task[T]], shared: object, step: StepReport
     ) -> Iterator[T | TaskError]:
         bundles = pack_by_size(tasks, _read_bytes, target_bytes=_BUNDLE_BYTES)
         packed = (pack_bundle(bundle) for bundle in bundles)

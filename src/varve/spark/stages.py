@@ -14,7 +14,7 @@ Threads    any. Spark Connect reports in the thread that runs the work.
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Protocol, cast
 from weakref import WeakKeyDictionary
 
@@ -28,30 +28,22 @@ _lock = threading.Lock()
 _step_logs: "WeakKeyDictionary[Any, StepLog]" = WeakKeyDictionary()  # guarded by _lock
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StepReport:
-    """A finished step; `store` counts the requests of all its tasks to object stores."""
+    """A step; its runner counts the outcomes of its tasks here while it runs.
+
+    `store` counts the requests of all its tasks to object stores.
+    """
 
     name: str
     tasks: int
-    failed_tasks: int
+    failed_tasks: int = 0
     """Tasks whose outcome is a failure, without those that Spark repeated."""
-    started_ms: int
-    duration_ms: int
-    store: StoreCount
+    started_ms: int = 0
+    duration_ms: int = 0
+    store: StoreCount = field(default_factory=StoreCount)
     sent_bytes: int = 0
     """Bytes sent to tasks in other processes, and received from them."""
-
-
-class RunningStep:
-    """A step in progress; its runner counts the outcomes here."""
-
-    def __init__(self, name: str, tasks: int) -> None:
-        self.name = name
-        self.tasks = tasks
-        self.failed_tasks = 0
-        self.store = StoreCount()
-        self.sent_bytes = 0
 
 
 class StepLog:
@@ -63,29 +55,18 @@ class StepLog:
         self._running: str | None = None  # guarded by the module's _lock
 
     @contextmanager
-    def step(self, name: str, tasks: int) -> Iterator[RunningStep]:
+    def step(self, name: str, tasks: int) -> Iterator[StepReport]:
         """Adds the step to the log when the block ends."""
-        running = RunningStep(name, tasks)
-        started_ms = self._clock.now_ms()
+        step = StepReport(name, tasks, started_ms=self._clock.now_ms())
         with _lock:
             self._running = name
         try:
-            yield running
+            yield step
         finally:
-            ended_ms = self._clock.now_ms()
+            step.duration_ms = self._clock.now_ms() - step.started_ms
             with _lock:
                 self._running = None
-                self._steps.append(
-                    StepReport(
-                        name,
-                        tasks,
-                        running.failed_tasks,
-                        started_ms,
-                        ended_ms - started_ms,
-                        running.store,
-                        running.sent_bytes,
-                    )
-                )
+                self._steps.append(step)
 
     @property
     def running(self) -> str | None:

@@ -62,13 +62,14 @@ class Orders:
     def compact(self) -> PartitionResult:
         self.jobs += 1
         log = self.topic.partition(0).log
+        settings = CompactSettings(log=log.settings, is_forced=True, replaced_retention_ms=1_000)
         result = compact_partitions(
             StoreAccess(self.kit.objects, random.Random(self.jobs)),
-            [self.home],
-            settings=CompactSettings(log=log.settings, is_forced=True, replaced_retention_ms=1_000),
+            [(self.home, settings)],
             runner=LocalRunner(),
             clock=self.kit.clock,
             random=random.Random(-self.jobs),
+            histories={},
         )
         return result.partitions[0]
 

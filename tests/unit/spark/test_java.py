@@ -186,7 +186,7 @@ def test_the_command_installs_with_the_manager_on_path_and_finds_what_it_install
     script = (
         "import os, sys; from varve.spark import java; os.geteuid = lambda: 0; "
         f"java.find_java.__defaults__ = (None, ('{home}',)); "
-        f"java.describe_missing_java.__defaults__ = (('{home}',),); "
+        f"java.get_java.__defaults__ = (None, ('{home}',)); "
         "sys.exit(java.main(sys.argv[1:]))"
     )
     environment = {"PATH": str(programs), "HOME": str(tmp_path)}

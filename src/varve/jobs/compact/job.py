@@ -8,8 +8,6 @@ Crash      a job may be killed at any point and run again. docs/how-to/tier-to-a
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from types import MappingProxyType
-from typing import Final
 
 from varve.commit_log import LogSettings
 from varve.disk import RealFileSystem
@@ -27,19 +25,17 @@ from varve.tiering.manifest.pages import new_id
 from varve.tiering.manifest.paths import RemotePath
 from varve.tiering.manifest.segment import Epochs
 
-NO_HISTORIES: Final[Mapping[RemotePath, Epochs]] = MappingProxyType({})
-
 
 def compact(
     address: Bucket,
     topics: Sequence[str],
     *,
-    settings: CompactSettings,
+    settings: CompactSettings | Mapping[str, CompactSettings],
     runner: TaskRunner,
     directories: Sequence[str] = (),
     clock: Clock | None = None,
 ) -> CompactionResult:
-    """Compacts the partitions of these topics that are due; `settings` apply to all of them.
+    """Compacts the partitions of these topics that are due; `settings` may differ by topic.
 
     `directories` are the log directories that the bucket is copied from. Remote segments that their
     logs have truncated for a new leader do not count as the latest records of their keys.
@@ -49,29 +45,52 @@ def compact(
     the first.
     """
     partitions = [
-        partition for name in topics for partition in find_topic(address, name).partitions
+        (partition, settings[name] if isinstance(settings, Mapping) else settings)
+        for name in topics
+        for partition in find_topic(address, name).partitions
+    ]
+    fs = RealFileSystem()
+    epochs = [
+        (partition, find_history(fs, directory, partition))
+        for directory in directories
+        for partition, _ in partitions
     ]
     return compact_partitions(
         address,
         partitions,
-        settings=settings,
         runner=runner,
         clock=clock or SystemClock(),
         random=random.Random(),
-        histories=_read_histories(directories, partitions),
+        histories={partition: history for partition, history in epochs if history is not None},
     )
 
 
-def _read_histories(
-    directories: Sequence[str], partitions: Sequence[RemotePath]
-) -> dict[RemotePath, Epochs]:
-    fs = RealFileSystem()
-    pairs = [
-        (partition, find_history(fs, directory, partition))
-        for directory in directories
-        for partition in partitions
+def compact_partitions(
+    bucket: BucketAccess,
+    partitions: Sequence[tuple[RemotePath, CompactSettings]],
+    *,
+    runner: TaskRunner,
+    clock: Clock,
+    random: random.Random,
+    histories: Mapping[RemotePath, Epochs],
+) -> CompactionResult:
+    """Compacts the partitions that are due; `histories` are the leader epochs of their logs."""
+    began_ms = clock.now_ms()
+    job_id = f"compact-{new_id(random)}"
+    runs = [
+        PartitionCompaction(
+            partition,
+            bucket,
+            replace(settings, inline_bytes=settings.inline_bytes // len(partitions)),
+            clock=clock,
+            random=random,
+            job_id=job_id,
+            history=histories.get(partition),
+        ).stages()
+        for partition, settings in partitions
     ]
-    return {partition: epochs for partition, epochs in pairs if epochs is not None}
+    results = run_together(runs, runner)
+    return CompactionResult(job_id, tuple(results), clock.now_ms() - began_ms)
 
 
 def choose_topics(
@@ -106,80 +125,3 @@ def choose_topics(
     if not chosen:
         raise InvalidRequest(f"{where} has no compacted topic in the remote tier")
     return {name: known[name] for name in chosen}
-
-
-def compact_topics(
-    address: Bucket,
-    topics: Mapping[str, LogSettings],
-    *,
-    force: bool = False,
-    dry_run: bool = False,
-    take_over: bool = False,
-    runner: TaskRunner,
-    directories: Sequence[str] = (),
-    clock: Clock | None = None,
-) -> CompactionResult:
-    """Compacts topics, each with its own settings; see `compact`."""
-    settings = {
-        name: CompactSettings(log=log, is_forced=force, is_dry_run=dry_run, takes_over=take_over)
-        for name, log in topics.items()
-    }
-    found = {name: find_topic(address, name).partitions for name in topics}
-    return _compact(
-        address,
-        [(partition, settings[name]) for name in found for partition in found[name]],
-        runner=runner,
-        clock=clock or SystemClock(),
-        random=random.Random(),
-        histories=_read_histories(
-            directories, [path for paths in found.values() for path in paths]
-        ),
-    )
-
-
-def compact_partitions(
-    bucket: BucketAccess,
-    partitions: Sequence[RemotePath],
-    *,
-    settings: CompactSettings,
-    runner: TaskRunner,
-    clock: Clock,
-    random: random.Random,
-    histories: Mapping[RemotePath, Epochs] = NO_HISTORIES,
-) -> CompactionResult:
-    """Compacts the partitions that are due; `histories` are the leader epochs of their logs."""
-    return _compact(
-        bucket,
-        [(partition, settings) for partition in partitions],
-        runner=runner,
-        clock=clock,
-        random=random,
-        histories=histories,
-    )
-
-
-def _compact(
-    bucket: BucketAccess,
-    partitions: Sequence[tuple[RemotePath, CompactSettings]],
-    *,
-    runner: TaskRunner,
-    clock: Clock,
-    random: random.Random,
-    histories: Mapping[RemotePath, Epochs],
-) -> CompactionResult:
-    began_ms = clock.now_ms()
-    job_id = f"compact-{new_id(random)}"
-    runs = [
-        PartitionCompaction(
-            partition,
-            bucket,
-            replace(settings, inline_bytes=settings.inline_bytes // len(partitions)),
-            clock=clock,
-            random=random,
-            job_id=job_id,
-            history=histories.get(partition),
-        ).stages()
-        for partition, settings in partitions
-    ]
-    results = run_together(runs, runner)
-    return CompactionResult(job_id, tuple(results), clock.now_ms() - began_ms)

@@ -63,7 +63,7 @@ from varve.jobs.key_plans import RangeFold, WorkArea, cut_hashes, plan_area, rem
 from varve.jobs.source.record_blocks import aborted_within
 from varve.jobs.tasks import Stage, Stages, TaskError, get_result, pack_by_size, try_stage
 from varve.jobs.tier.bucket import BucketAccess
-from varve.jobs.tier.remote_files import TierFiles, open_files
+from varve.jobs.tier.remote_files import TierFiles, only_keys, open_files
 from varve.tiering.manifest.manifest import Manifest
 from varve.tiering.manifest.pages import new_id
 from varve.tiering.manifest.paths import RemotePath
@@ -287,7 +287,7 @@ class PartitionCompaction:
 
     def _find_latest(self, run: "_Pass") -> Stages[tuple[list[JudgedSegment], PassInputs]]:
         """Returns the planned segments with their counts, and the shared inputs of later tasks."""
-        slim = tuple(_only_keys(segment) for segment in run.scope.segments)
+        slim = tuple(only_keys(segment) for segment in run.scope.segments)
         headers = [header for header in run.headers if header is not None]
         entries = sum(header.entry_count for header in headers)
         ranges = cut_hashes(-(-entries * ENTRY_BYTES // self.settings.range_bytes))
@@ -355,7 +355,7 @@ class PartitionCompaction:
     ) -> Stages[tuple[CleaningPlan[SegmentFigures], int]]:
         """Returns the plan, and the end offset of the clean part after it."""
         tasks = []
-        slim = (replace(segment, segment=_only_keys(segment.segment)) for segment in segments)
+        slim = (replace(segment, segment=only_keys(segment.segment)) for segment in segments)
         first = 0
         for packed in pack_by_size(
             slim,
@@ -465,8 +465,3 @@ class _Pass:
             files,
             first_dirty_offset=self.scope.cleanable.first_dirty_offset,
         )
-
-
-def _only_keys(segment: RemoteSegment) -> RemoteSegment:
-    """The segment with its key index part alone, to keep tasks small."""
-    return replace(segment, parts=tuple(part for part in segment.parts if part.name == KEYS_PART))

@@ -40,9 +40,15 @@ from varve.jobs.erase.receipt import (
     read_local_erased,
     read_remote_erased,
 )
-from varve.jobs.erase.remote import RemoteErasure, RemoteFindings, estimate_cost
+from varve.jobs.erase.remote import RemoteErasure, estimate_cost
 from varve.jobs.erase.request import ErasureRequest
-from varve.jobs.erase.result import ErasureCost, ErasureFigures, ErasureResult, OffsetSpool
+from varve.jobs.erase.result import (
+    ErasureCost,
+    ErasureFigures,
+    ErasureResult,
+    OffsetSpool,
+    TierFindings,
+)
 from varve.jobs.erase.scan import HASH_BYTES, Matcher
 from varve.jobs.erase.targets import (
     BucketTarget,
@@ -73,7 +79,7 @@ class _Matches:
     """The segments with a match, by path or log object, and the search of each partition."""
 
     names: set[str]
-    remote: list[RemoteFindings]
+    remote: list[TierFindings]
 
 
 @dataclass
@@ -171,7 +177,7 @@ class Erasure:
         Adds the figures, and the offsets of records that a field matches, if outputs need them.
         """
         names: set[str] = set()
-        remote: list[RemoteFindings] = []
+        remote: list[TierFindings] = []
         for topics in self._groups():
             for topic in topics:
                 names.update(self._search_local(topic, only))

@@ -8,10 +8,9 @@ Crash      the next open completes or undoes an interrupted swap; the erasure is
 Threads    one; the store is open in this process, and no other thread appends.
 """
 
-import contextlib
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
-from dataclasses import KW_ONLY, dataclass, field
+from collections.abc import Collection
+from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
 import numpy as np
@@ -19,7 +18,7 @@ import numpy as np
 from varve.cleaning.compaction.erasure import ErasedRecords, balance_erasure
 from varve.cleaning.compaction.rewrite import WrittenSegment, remove_unfinished, write_group
 from varve.cleaning.compaction.segment_plan import SegmentPlan
-from varve.cleaning.key_index.key_index import KeyIndex, SegmentKeys, open_key_index
+from varve.cleaning.key_index.key_index import SegmentKeys, open_key_index
 from varve.cleaning.removals.removal_log import RemovalLog
 from varve.cleaning.work_budget import UNLIMITED
 from varve.commit_log import Log, Segment
@@ -31,7 +30,7 @@ from varve.foundation.errors import Corrupt, Unavailable
 from varve.foundation.settings import LONG_MAX
 from varve.jobs.erase.receipt import ObjectChange, StoredObject
 from varve.jobs.erase.request import ErasureRequest
-from varve.jobs.erase.result import OffsetSpool, PartitionErasure
+from varve.jobs.erase.result import OffsetSpool, PartitionErasure, TierFindings
 from varve.jobs.erase.scan import Matcher, locate_records, scan_log
 from varve.jobs.erase.tasks import plan_rewrite
 from varve.jobs.source.local_log import FileSource
@@ -40,14 +39,6 @@ from varve.kernels.crc import extend_crc32c
 
 _CHUNK_BYTES: Final = 4 << 20
 """Bytes of a segment in memory at a time when its checksum is computed."""
-
-
-@dataclass(slots=True)
-class LocalFindings:
-    """The figures of a search, and the paths of segments with a match."""
-
-    figures: PartitionErasure
-    matched: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -66,14 +57,14 @@ class LocalErasure:
         self._topic_id = decode_topic_id(self.matcher.topic_id).bytes
         self._evidence = RemovalLog(self.fs, self.log.directory)
 
-    def search(self, offsets: OffsetSpool | None = None) -> LocalFindings:
+    def search(self, offsets: OffsetSpool | None = None) -> TierFindings:
         """Reads every segment; raises Corrupt. A key index rules out no data: damage shows here.
 
         Adds the offsets of matches to `offsets`.
         """
         self.log.flush()
         owner = self.log.topic_partition
-        findings = LocalFindings(
+        findings = TierFindings(
             PartitionErasure(topic=owner.topic, partition=owner.partition, tier="hot")
         )
         for segment in self.log.view:
@@ -107,18 +98,6 @@ class LocalErasure:
             file = parse_file_name(name)
             if file is not None and file.state == DELETED:
                 self.fs.remove(f"{self.log.directory}/{name}")
-
-    @contextmanager
-    def _open_index(self, segment: Segment) -> Iterator[KeyIndex | None]:
-        """Opens the key index of a segment; None if it is missing or unusable."""
-        index: KeyIndex | None = None
-        with contextlib.suppress(Corrupt):
-            index = open_key_index(self.fs, segment, topic_id=self._topic_id)
-        if index is None:
-            yield None
-            return
-        with index:
-            yield index
 
     def _next_offset(self, segment: Segment) -> int:
         bases = [other.base_offset for other in self.log.view]
@@ -197,10 +176,12 @@ class LocalErasure:
 
     def _find_valid_keys(self, segment: Segment) -> SegmentKeys | None:
         """Returns the key index of a segment; None if it is missing or an entry is invalid."""
-        with contextlib.suppress(Corrupt), self._open_index(segment) as index:
+        with suppress(Corrupt):
+            index = open_key_index(self.fs, segment, topic_id=self._topic_id)
             if index is not None:
-                index.verify()
-                return SegmentKeys(self.fs, segment.path(KEYS), index.header)
+                with index:
+                    index.verify()
+                    return SegmentKeys(self.fs, segment.path(KEYS), index.header)
         return None
 
 

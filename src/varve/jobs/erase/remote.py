@@ -28,7 +28,7 @@ from varve.jobs.compact.cleanable import find_chain, find_leftovers, read_aborte
 from varve.jobs.compact.commit import CompactCommit, WrittenGroup
 from varve.jobs.erase.receipt import ObjectChange, StoredObject
 from varve.jobs.erase.request import ErasureRequest
-from varve.jobs.erase.result import ErasureCost, OffsetSpool, PartitionErasure
+from varve.jobs.erase.result import ErasureCost, OffsetSpool, PartitionErasure, TierFindings
 from varve.jobs.erase.scan import Matcher, Scan
 from varve.jobs.erase.tasks import WRITER, EraseTask, LogObject, make_scan_tasks
 from varve.jobs.source.record_blocks import CHUNK_BYTES, aborted_within
@@ -49,19 +49,6 @@ _REWRITE_READS: Final = 5
 output."""
 _REWRITE_REQUESTS: Final = 30
 """Estimated: seven objects are written, checked and read back, announced and committed."""
-
-
-@dataclass(slots=True)
-class RemoteFindings:
-    """The results of searching a partition: its figures, and the log objects with a match.
-
-    `log_bytes` and `log_requests` are the cost of reading all log objects once.
-    """
-
-    figures: PartitionErasure
-    matched: list[str] = field(default_factory=list)
-    log_bytes: int = 0
-    log_requests: int = 0
 
 
 @dataclass(slots=True)
@@ -114,7 +101,7 @@ class RemoteErasure:
         *,
         waits_for_grace: bool = False,
         offsets: OffsetSpool | None = None,
-    ) -> Stages[RemoteFindings]:
+    ) -> Stages[TierFindings]:
         """Searches the segments that a rewrite keeps; changes nothing.
 
         `only` restricts the search to the segments with these log objects, and scans their data
@@ -127,9 +114,7 @@ class RemoteErasure:
             for segment in chosen
         ]
         tasks = make_scan_tasks(self.bucket, self.partition, logs, with_offsets=offsets is not None)
-        fold = _SearchFold(
-            self.partition, iter(chosen), RemoteFindings(self._new_figures()), offsets
-        )
+        fold = _SearchFold(self.partition, iter(chosen), TierFindings(self._new_figures()), offsets)
         yield from run_stage(Stage("find", tasks, self.matcher, fold))
         if fold.error is not None:
             raise fold.error
@@ -297,7 +282,7 @@ class _SearchFold:
 
     partition: RemotePath
     segments: Iterator[RemoteSegment]
-    findings: RemoteFindings
+    findings: TierFindings
     offsets: OffsetSpool | None
     replaced: list[RemoteSegment] = field(default_factory=list)
     error: StoreError | None = None
@@ -327,7 +312,7 @@ class _SearchFold:
             self.offsets.add(self.partition.topic, self.partition.partition, scan.offsets)
 
 
-def estimate_cost(findings: Sequence[RemoteFindings], prices: PriceTable) -> ErasureCost:
+def estimate_cost(findings: Sequence[TierFindings], prices: PriceTable) -> ErasureCost:
     """Estimates the cost after a dry run: the rewrite, and the re-scan of all log objects."""
     matched = sum(partition.figures.segments_matched for partition in findings)
     read_bytes = sum(

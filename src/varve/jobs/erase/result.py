@@ -60,6 +60,20 @@ class PartitionErasure(JsonFields):
             setattr(self, name, getattr(self, name) + getattr(later, name))
 
 
+@dataclass(slots=True)
+class TierFindings:
+    """The search of a partition on one tier: its figures, and the segments with a match.
+
+    `matched` are paths of data files or log objects; `log_bytes` and `log_requests` are the cost of
+    reading all log objects once.
+    """
+
+    figures: PartitionErasure
+    matched: list[str] = field(default_factory=list)
+    log_bytes: int = 0
+    log_requests: int = 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErasureCost(JsonFields):
     """The estimated requests of an erasure to the object store, at list prices."""

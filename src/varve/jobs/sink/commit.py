@@ -111,14 +111,14 @@ class DirectoryCommit:
         random: random_module.Random,
     ) -> None:
         self._store = store
-        self._sinks = sinks
+        self.sinks = sinks
         self._clock = clock
         self._random = random
 
     def commit(self, write: EpochWrite, target: SinkTarget, staging: Staging) -> CommitResult:
         """Appends an epoch unless it is done; raises InvalidRequest if it cannot follow."""
         self.finish_open_transactions()
-        sinks = self._sinks.read()
+        sinks = self.sinks.read()
         sink = sinks.get(write.sink_id)
         if sink is None:
             check_former_name(sinks.values(), write, target)
@@ -139,10 +139,10 @@ class DirectoryCommit:
 
     def finish_open_transactions(self) -> list[str]:
         """Ends every transaction that a crash left open; returns the ids of their sinks."""
-        unfinished = [sink for sink in self._sinks.read().values() if sink.running is not None]
+        unfinished = [sink for sink in self.sinks.read().values() if sink.running is not None]
         for sink in unfinished:
             # Write it again: the killed writer may not have synced the rename of the file.
-            self._sinks.put(sink)
+            self.sinks.put(sink)
             is_committed = sink.running is not None and sink.running.state is CommitPhase.COMMITTING
             logs = self._find_logs(sink)
             if is_committed:
@@ -161,7 +161,7 @@ class DirectoryCommit:
             for number in sink.running.partitions
         ]
         decided = sink.with_phase(CommitPhase.COMMITTING, ends)
-        self._sinks.put(decided)
+        self.sinks.put(decided)
         return decided
 
     def finish(self, sink: SinkState, logs: Iterable[Log], *, is_committed: bool) -> None:
@@ -169,11 +169,11 @@ class DirectoryCommit:
         for log in logs:
             log.flush()
         if sink.is_once:
-            self._sinks.forget(sink.id)
+            self.sinks.forget(sink.id)
         elif is_committed:
-            self._sinks.put(sink.done(self._clock.now_ms()))
+            self.sinks.put(sink.done(self._clock.now_ms()))
         else:
-            self._sinks.put(replace(sink, running=None))
+            self.sinks.put(replace(sink, running=None))
 
     def _get_topic(self, target: SinkTarget, partitions: Sequence[int]) -> Topic:
         topic = self._store.topic(target.topic)
@@ -208,15 +208,12 @@ class DirectoryCommit:
         )
 
     def _choose_producer(self, logs: Sequence[Log]) -> int:
-        used_ids = {sink.producer_id for sink in self._sinks.read().values()}
+        used_ids = {sink.producer_id for sink in self.sinks.read().values()}
         used_ids.update(*(log.active_producers() for log in logs))
         while True:
             producer_id = FIRST_PRODUCER_ID + self._random.getrandbits(PRODUCER_ID_BITS)
             if producer_id not in used_ids:
                 return producer_id
-
-    def start(self, sink: SinkState) -> None:
-        self._sinks.put(sink)
 
     def _find_logs(self, sink: SinkState) -> dict[int, Log]:
         """The logs of the running epoch, by partition; none if the topic was deleted."""
@@ -238,7 +235,7 @@ class _SinkCoordinator:
         self._sink = sink
 
     def init_producer(self) -> Producer:
-        self._directory.start(self._sink)
+        self._directory.sinks.put(self._sink)
         return self._sink.producer
 
     def record_commit(self, writer: StoreTransactionalWriter) -> None:

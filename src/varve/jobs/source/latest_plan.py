@@ -14,6 +14,7 @@ Invariant  a planned record is the last one of its key in the pieces of its requ
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -37,7 +38,7 @@ from varve.jobs.key_plans import (
     file_bits,
     plan_area,
 )
-from varve.jobs.source.piece_reading import piece_filter, read_pieces
+from varve.jobs.source.piece_reading import open_objects, piece_filter, read_pieces
 from varve.jobs.source.pieces import (
     Bits,
     ChosenPiece,
@@ -50,11 +51,11 @@ from varve.jobs.source.pieces import (
 from varve.jobs.source.read import TopicHash
 from varve.jobs.tasks import TaskRunner, ThreadRunner
 from varve.jobs.tier.bucket import Bucket
-from varve.jobs.tier.remote_files import TierFiles, checksum, open_key_index
+from varve.jobs.tier.remote_files import TierFiles, checksum, only_keys, open_key_index
 from varve.kernels.batch_layout import RecordColumn
 from varve.kernels.key_merge import count_bits
 from varve.object_store import MemoryObjectStore, ObjectStore
-from varve.tiering.manifest.segment import KEYS_PART, RemoteSegment
+from varve.tiering.manifest.segment import KEYS_PART
 
 # Loose pieces
 
@@ -160,6 +161,10 @@ class IndexedPiece:
     def path(self) -> str:
         return self.piece.home.part_key(self.piece.segment, KEYS_PART)
 
+    def only_keys(self) -> "IndexedPiece":
+        """The piece as it is sent to tasks."""
+        return replace(self, piece=replace(self.piece, segment=only_keys(self.piece.segment)))
+
 
 Planned = IndexedPiece | PieceKeys
 
@@ -180,7 +185,7 @@ class LatestTask:
         address, pieces = shared[self.request].address, shared[self.request].pieces
         loose_objects = MemoryObjectStore()
         with (
-            TierFiles(lambda: _open_objects(address), _remote_sizes(pieces)) as remote_files,
+            TierFiles(partial(open_objects, address), _remote_sizes(pieces)) as remote_files,
             TierFiles(lambda: loose_objects, _loose_sizes(pieces)) as loose_files,
         ):
             keys = []
@@ -194,11 +199,6 @@ class LatestTask:
                 keys, buffer_bytes=_BUFFER_BYTES, hashes=self.hashes, allocate_bits=file_bits
             )
         return RangeOutcome.store(plan, shared[self.request].area, self.number)
-
-
-def _open_objects(address: Bucket | None) -> ObjectStore:
-    assert address is not None, "a piece in the remote tier has an address"
-    return address.objects()
 
 
 def _remote_sizes(pieces: Sequence[Planned]) -> dict[str, int]:
@@ -288,7 +288,7 @@ def cut_kept(
         pieces.append(
             KeptPiece(
                 home=piece.home,
-                segment=_without_parts(piece.segment),
+                segment=only_keys(piece.segment),
                 start=start,
                 end=end,
                 start_offset=piece.start_offset,
@@ -297,11 +297,6 @@ def cut_kept(
             )
         )
     return pieces
-
-
-def _without_parts(segment: RemoteSegment) -> RemoteSegment:
-    """The segment with its key index as the only part, which is all that tasks need."""
-    return replace(segment, parts=tuple(part for part in segment.parts if part.name == KEYS_PART))
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,15 +314,12 @@ class LatestRequest:
     def record_counts(self) -> list[int]:
         return [piece.header.record_count for piece in self.pieces]
 
-    def without_parts(self) -> "LatestRequest":
+    def only_keys(self) -> "LatestRequest":
         """The request as it is sent to tasks: segments without parts other than the key index."""
-        slim = tuple(
-            replace(keys, piece=replace(keys.piece, segment=_without_parts(keys.piece.segment)))
-            if isinstance(keys, IndexedPiece)
-            else keys
-            for keys in self.pieces
+        slim = (
+            keys.only_keys() if isinstance(keys, IndexedPiece) else keys for keys in self.pieces
         )
-        return replace(self, pieces=slim)
+        return replace(self, pieces=tuple(slim))
 
     def ranges(self, range_bytes: int) -> list[HashRange]:
         entries = sum(piece.header.entry_count for piece in self.pieces)
@@ -366,7 +358,7 @@ def plan_latest(
         for request, latest_request in enumerate(requests)
         for number, hashes in enumerate(latest_request.ranges(range_bytes))
     ]
-    shared = [request.without_parts() for request in requests]
+    shared = [request.only_keys() for request in requests]
     folds = [RangeFold(request.record_counts, request.area) for request in requests]
     for task, outcome in zip(tasks, runner.try_run("keys", tasks, shared), strict=True):
         folds[task.request].add(outcome)
@@ -404,10 +396,7 @@ def _cut_request(
         kept = StoredKeep(bits, number, count, with_tombstones=with_tombstones, end=count)
         if isinstance(keys, IndexedPiece):
             assert request.address is not None
-            slim = replace(
-                keys, piece=replace(keys.piece, segment=_without_parts(keys.piece.segment))
-            )
-            tasks[number] = KeepTask(request.address, slim, kept, split_bytes)
+            tasks[number] = KeepTask(request.address, keys.only_keys(), kept, split_bytes)
         else:
             planned[number] = _choose_records(keys, kept.read_bits())
     # Bits in the memory of this process are cut here, which saves sending them to tasks.

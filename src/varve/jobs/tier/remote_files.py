@@ -20,7 +20,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Self
 
 import numpy as np
@@ -229,6 +229,11 @@ class FileInput:
 
     def path(self, kind: str) -> str:
         return self.data_path
+
+
+def only_keys(segment: RemoteSegment) -> RemoteSegment:
+    """The segment with its key index as the only part, to keep tasks small."""
+    return replace(segment, parts=tuple(part for part in segment.parts if part.name == KEYS_PART))
 
 
 def checksum(data: bytes) -> int:
