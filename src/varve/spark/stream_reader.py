@@ -135,7 +135,7 @@ class VarveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> JsonObject:  # noqa: N802
         sources = self._topic.partitions()
-        offsets = {source.number: source.wanted(_NO_FILTERS)[0] for source in sources}
+        offsets = {source.number: source.find_range(_NO_FILTERS)[0] for source in sources}
         return _offset_of(sources, offsets).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802

@@ -226,8 +226,8 @@ def test_a_key_index_of_another_segment_is_told(topic: SourceTopic) -> None:
         if isinstance(piece, RemotePiece)
     ]
     objects = topic.kit.objects
-    other = objects.get(first.home.part_key(first.segment, "keys"))
-    objects.put(second.home.part_key(second.segment, "keys"), other)
+    other = objects.get(first.remote_path.part_key(first.segment, "keys"))
+    objects.put(second.remote_path.part_key(second.segment, "keys"), other)
     with pytest.raises(Corrupt, match="of another segment"):
         plan_tasks(topic.options(mode="latest", splitBytes="300"), EVERYTHING)
 

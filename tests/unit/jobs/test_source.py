@@ -177,7 +177,7 @@ def test_a_segment_without_the_key_is_not_read(keyed: SourceTopic) -> None:
     fill(keyed, 1, 3, 1)
     pieces = plan_read(keyed.options(), SourceFilters()).pieces
     assert isinstance(pieces[0], RemotePiece)
-    key = pieces[0].home.part_key(pieces[0].segment, "log")
+    key = pieces[0].remote_path.part_key(pieces[0].segment, "log")
     keyed.kit.objects.delete([key])
     wanted = SourceFilters(keys=frozenset({b"k2"}))
     assert offsets(keyed.rows(wanted)) == [3]
@@ -273,7 +273,7 @@ def test_damaged_data_is_a_named_error(topic: SourceTopic) -> None:
     fill(topic, 3, 1)
     (piece,) = plan_read(topic.options(), SourceFilters()).pieces
     assert isinstance(piece, RemotePiece)
-    key = piece.home.part_key(piece.segment, "log")
+    key = piece.remote_path.part_key(piece.segment, "log")
     data = np.frombuffer(bytearray(topic.kit.objects.get(key)), np.uint8)
     data[70] ^= 1
     topic.kit.objects.put(key, data.tobytes())

@@ -127,31 +127,31 @@ class OutputErasure:
     runner: TaskRunner
     siblings: Sequence[DerivedOutput] = ()
 
-    def erase(self, wanted: ErasedRows) -> ErasedOutput:
+    def erase(self, rows: ErasedRows) -> ErasedOutput:
         """Removes the rows permanently; raises Unavailable if the output cannot be reached."""
         settings = self.settings.for_output(self.output)
         with _name_remedy(self.output):
             if self.output.kind is OutputKind.SNAPSHOT:
                 from varve.jobs.snapshot.erase import erase_from_snapshot
 
-                return erase_from_snapshot(self.output, settings, wanted, runner=self.runner)
+                return erase_from_snapshot(self.output, settings, rows, runner=self.runner)
             from varve.jobs.table.erase import erase_from_table
 
             return erase_from_table(
-                self.output, settings, wanted, siblings=self.siblings, runner=self.runner
+                self.output, settings, rows, siblings=self.siblings, runner=self.runner
             )
 
-    def count(self, wanted: ErasedRows) -> int:
+    def count(self, rows: ErasedRows) -> int:
         """Counts the remaining rows in all retained files."""
         settings = self.settings.for_output(self.output)
         if self.output.kind is OutputKind.SNAPSHOT:
             from varve.jobs.snapshot.erase import count_in_snapshot
 
-            return count_in_snapshot(self.output, settings, wanted, runner=self.runner)
+            return count_in_snapshot(self.output, settings, rows, runner=self.runner)
         from varve.jobs.table.erase import count_in_table
 
         return count_in_table(
-            self.output, settings, wanted, siblings=self.siblings, runner=self.runner
+            self.output, settings, rows, siblings=self.siblings, runner=self.runner
         )
 
 

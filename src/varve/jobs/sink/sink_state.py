@@ -116,13 +116,13 @@ class SinkStateFile:
 
 def _find_directory(fs: FileSystem, directories: Sequence[str]) -> str:
     """The directory that has the file, else the first."""
-    homes = [directory for directory in directories if fs.exists(f"{directory}/{SINKS_FILE}")]
-    if len(homes) > 1:
+    owners = [directory for directory in directories if fs.exists(f"{directory}/{SINKS_FILE}")]
+    if len(owners) > 1:
         raise InvalidRequest(
-            f"{SINKS_FILE} is in {' and '.join(homes)}, but a store has only one: move away the "
+            f"{SINKS_FILE} is in {' and '.join(owners)}, but a store has only one: move away the "
             "file that does not belong to this store"
         )
-    return homes[0] if homes else directories[0]
+    return owners[0] if owners else directories[0]
 
 
 _DECODER: Final = TypeAdapter(dict[str, SinkState])

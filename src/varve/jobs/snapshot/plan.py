@@ -99,7 +99,7 @@ def _check_partitions(sources: Sequence[PartitionSource], options: SourceOptions
 
 def _find_bounds(source: PartitionSource, options: SourceOptions) -> PartitionPlan:
     first, last = source.bounds()
-    start, end = source.wanted(_NO_FILTERS)
+    start, end = source.find_range(_NO_FILTERS)
     requested = for_partition(options.ending, source.number)
     if requested is not None and requested < first:
         raise OffsetOutOfRange(

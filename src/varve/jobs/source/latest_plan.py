@@ -159,7 +159,7 @@ class IndexedPiece:
 
     @property
     def path(self) -> str:
-        return self.piece.home.part_key(self.piece.segment, KEYS_PART)
+        return self.piece.remote_path.part_key(self.piece.segment, KEYS_PART)
 
     def only_keys(self) -> "IndexedPiece":
         """The piece as it is sent to tasks."""
@@ -225,7 +225,9 @@ class HeaderTask:
 
     def run(self, shared: None) -> IndexedPiece:
         piece, secret = self.piece, TopicHash.secret(self.topic_id)
-        with open_key_index(self.address.objects(), piece.home, piece.segment, secret) as index:
+        with open_key_index(
+            self.address.objects(), piece.remote_path, piece.segment, secret
+        ) as index:
             return IndexedPiece(piece, index.header)
 
 
@@ -243,7 +245,7 @@ class KeepTask:
         if not keep.any():
             return []
         piece = self.indexed.piece
-        with open_key_index(self.address.objects(), piece.home, piece.segment) as index:
+        with open_key_index(self.address.objects(), piece.remote_path, piece.segment) as index:
             batches = index.batches()
         stored = self.kept if isinstance(self.kept.bits, StoredBits) else None
         return cut_kept(piece, batches, keep, split_bytes=self.split_bytes, stored=stored)
@@ -287,7 +289,7 @@ def cut_kept(
             bits = replace(stored, start=first_record, end=end_record)
         pieces.append(
             KeptPiece(
-                home=piece.home,
+                remote_path=piece.remote_path,
                 segment=only_keys(piece.segment),
                 start=start,
                 end=end,

@@ -74,9 +74,11 @@ def open_objects(address: Bucket | None) -> ObjectStore:
     return address.objects()
 
 
-def log_source(objects: ObjectStore, home: RemotePath, segment: RemoteSegment) -> ObjectSource:
+def log_source(
+    objects: ObjectStore, remote_path: RemotePath, segment: RemoteSegment
+) -> ObjectSource:
     """The log object of a remote segment."""
-    return ObjectSource(objects, home.part_key(segment, LOG_PART))
+    return ObjectSource(objects, remote_path.part_key(segment, LOG_PART))
 
 
 def piece_filter(piece: Piece, *, min_ms: int = -LONG_MAX, max_ms: int = LONG_MAX) -> RecordFilter:
@@ -123,7 +125,7 @@ def remote_batch_range(
 ) -> BatchRange:
     """The batches at positions [start, end) of the segment of a piece."""
     segment = piece.segment
-    source = log_source(objects, piece.home, segment)
+    source = log_source(objects, piece.remote_path, segment)
     return BatchRange(
         source,
         piece.partition,
@@ -181,7 +183,7 @@ class _KeptReader:
 
     def _read_batches(self) -> Table:
         piece = self._piece
-        with open_key_index(self._objects, piece.home, piece.segment) as index:
+        with open_key_index(self._objects, piece.remote_path, piece.segment) as index:
             return index.batches()[piece.start : piece.end]
 
     def blocks(self) -> Iterator[tuple[RecordBlock, Flags]]:

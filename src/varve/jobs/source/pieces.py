@@ -30,7 +30,7 @@ SLACK: Final = 1.25
 class RemotePiece:
     """Bytes [start, end) of a remote segment's log object, and the offsets to read there."""
 
-    home: RemotePath
+    remote_path: RemotePath
     segment: RemoteSegment
     start: int
     end: int
@@ -40,7 +40,7 @@ class RemotePiece:
 
     @property
     def partition(self) -> int:
-        return self.home.partition
+        return self.remote_path.partition
 
     @property
     def size(self) -> int:
@@ -137,7 +137,7 @@ class KeptPiece:
     the stored bits. `size` is the bytes of the batches with a set bit.
     """
 
-    home: RemotePath
+    remote_path: RemotePath
     segment: RemoteSegment
     start: int
     end: int
@@ -153,7 +153,7 @@ class KeptPiece:
 
     @property
     def partition(self) -> int:
-        return self.home.partition
+        return self.remote_path.partition
 
     @property
     def end_offset(self) -> int:

@@ -74,7 +74,7 @@ def plan_read(options: SourceOptions, filters: SourceFilters) -> SourcePlan:
     pieces: list[Piece] = []
     requests, name, topic_id = 0, options.topic, ""
     for source in open_partitions(options, filters.partitions):
-        start, end = source.wanted(filters)
+        start, end = source.find_range(filters)
         pieces += source.pieces(start_offset=start, end_offset=end, filters=filters)
         requests += source.requests
         name, topic_id = source.topic, source.topic_id
@@ -151,7 +151,9 @@ def _assign_area(
     request: LatestRequest, options: SourceOptions, inline_bytes: int
 ) -> LatestRequest:
     store = options.plan_address or options.address
-    remote_paths = [keys.piece.home for keys in request.pieces if isinstance(keys, IndexedPiece)]
+    remote_paths = [
+        keys.piece.remote_path for keys in request.pieces if isinstance(keys, IndexedPiece)
+    ]
     assert store is not None, "a plan has key indexes in an object store"
     folder = remote_paths[0].work_folder
     area = plan_area(

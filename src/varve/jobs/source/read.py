@@ -105,14 +105,14 @@ class RequestedKeys:
 
 
 def find_keys(
-    objects: ObjectStore, home: RemotePath, segment: RemoteSegment, keys: RequestedKeys
+    objects: ObjectStore, remote_path: RemotePath, segment: RemoteSegment, keys: RequestedKeys
 ) -> dict[tuple[int, int], KeyEntry] | None:
     """The latest record of each key in a segment; None if the segment has no key index."""
     if segment.find_part(KEYS_PART) is None:
         return None
     if segment.key_count == 0:
         return {}
-    with open_key_index(objects, home, segment) as index:
+    with open_key_index(objects, remote_path, segment) as index:
         entries = ((key_hash, index.find(*key_hash)) for key_hash in sorted(keys.hashes))
         return {key_hash: entry for key_hash, entry in entries if entry is not None}
 
@@ -210,7 +210,7 @@ class _TaskReader:
     def _find_keys(self, piece: Piece) -> dict[tuple[int, int], KeyEntry] | None:
         if not isinstance(piece, RemotePiece) or self._keys is None:
             return None
-        return find_keys(self._objects(), piece.home, piece.segment, self._keys)
+        return find_keys(self._objects(), piece.remote_path, piece.segment, self._keys)
 
     def _objects(self) -> ObjectStore:
         return open_objects(self._options.address)
@@ -269,7 +269,7 @@ class _TaskReader:
                 for offset in offsets
             ]
             self._unresolved -= entries.keys()
-        index = read_offset_index(self._objects(), piece.home, piece.segment)
+        index = read_offset_index(self._objects(), piece.remote_path, piece.segment)
         for narrowed in filters:
             positions = cut_positions(
                 index,
@@ -290,7 +290,7 @@ class _TaskReader:
         keys = RequestedKeys(frozenset(self._unresolved))
         if not keys.hashes:
             return {}
-        return find_keys(self._objects(), piece.home, piece.segment, keys)
+        return find_keys(self._objects(), piece.remote_path, piece.segment, keys)
 
 
 def _is_served(piece: Piece) -> bool:

@@ -45,16 +45,16 @@ _READ_SETTINGS: Final = TierSettings(
 class RemotePartitionLog:
     """The remote part of one partition, as of the manifest that the options select."""
 
-    def __init__(self, address: Bucket, home: RemotePath, options: SourceOptions) -> None:
-        self.home = home
+    def __init__(self, address: Bucket, remote_path: RemotePath, options: SourceOptions) -> None:
+        self.remote_path = remote_path
         self._objects = address.objects()
         self._options = options
-        self._manifests = address.manifests(home)
+        self._manifests = address.manifests(remote_path)
         self.manifest = self._load(self._manifests)
         self.requests = 3  # the hint, the list after it and the manifest
 
     def _load(self, manifests: ObjectManifestStore) -> Manifest:
-        version = for_partition(self._options.version, self.home.partition)
+        version = for_partition(self._options.version, self.remote_path.partition)
         if version is not None:
             return manifests.at(version=version)
         if self._options.as_of_ms is not None:
@@ -95,7 +95,9 @@ class RemotePartitionLog:
         meter = FetchMeter()
         manifests = _PinnedManifestStore(self._objects, self.manifest)
         with caches:
-            reader = RemoteLog(self.home, manifests, caches, read_ahead_max_bytes=0, meter=meter)
+            reader = RemoteLog(
+                self.remote_path, manifests, caches, read_ahead_max_bytes=0, meter=meter
+            )
             offset = reader.find_offset_by_time(
                 timestamp, start_offset=start_offset, end_offset=self.end_offset
             )
@@ -167,7 +169,7 @@ class RemotePartitionLog:
             )
             pieces += [
                 RemotePiece(
-                    home=self.home,
+                    remote_path=self.remote_path,
                     segment=segment,
                     start=start,
                     end=end,
@@ -186,10 +188,11 @@ class RemotePartitionLog:
             if segment.base_offset >= end_offset:
                 break
             if segment.base_offset > expected:
+                version = self.manifest.version
                 raise Corrupt(
-                    f"{self.home}: offsets {expected} to {segment.base_offset - 1} are in no "
-                    f"segment of manifest version {self.manifest.version}; `varve tier fsck` shows "
-                    f"details. To skip them read from {segment.base_offset} with startingOffset"
+                    f"{self.remote_path}: offsets {expected} to {segment.base_offset - 1} are in "
+                    f"no segment of manifest version {version}; `varve tier fsck` shows details. "
+                    f"To skip them read from {segment.base_offset} with startingOffset"
                 )
             expected = segment.end_offset + 1
             yield segment
@@ -201,10 +204,10 @@ class RemotePartitionLog:
         return is_partial or segment.size > SLACK * self._options.split_bytes
 
     def _read_offset_index(self, segment: RemoteSegment) -> OffsetIndex:
-        return read_offset_index(self._objects, self.home, segment)
+        return read_offset_index(self._objects, self.remote_path, segment)
 
     def _read_txn_index(self, segment: RemoteSegment) -> TransactionIndex:
-        data = read_part(self._objects, self.home, segment, TXN_PART)
+        data = read_part(self._objects, self.remote_path, segment, TXN_PART)
         return TransactionIndex.decode(data, segment.base_offset)
 
     def _fetch(self, read: Callable[[T], R], segments: Sequence[T]) -> list[R]:
@@ -216,20 +219,22 @@ class RemotePartitionLog:
 
 
 def read_offset_index(
-    objects: ObjectStore, home: RemotePath, segment: RemoteSegment
+    objects: ObjectStore, remote_path: RemotePath, segment: RemoteSegment
 ) -> OffsetIndex:
     """Reads the offset index of a segment; without entries if the segment has none."""
-    data = read_part(objects, home, segment, INDEX_PART)
+    data = read_part(objects, remote_path, segment, INDEX_PART)
     return OffsetIndex.decode(data, segment.base_offset, len(data))
 
 
-def read_part(objects: ObjectStore, home: RemotePath, segment: RemoteSegment, name: str) -> bytes:
+def read_part(
+    objects: ObjectStore, remote_path: RemotePath, segment: RemoteSegment, name: str
+) -> bytes:
     """Reads a whole part, checked against the manifest; empty if the segment has no such part."""
     part = segment.find_part(name)
     if part is None or part.size == 0:
         return b""
-    with open_files(lambda: objects, home, [segment]) as files:
-        return RemoteInput(home, segment, files).read_part(name)
+    with open_files(lambda: objects, remote_path, [segment]) as files:
+        return RemoteInput(remote_path, segment, files).read_part(name)
 
 
 class _PinnedManifestStore(ObjectManifestStore):

@@ -72,16 +72,24 @@ class PartitionSource:
 
     @property
     def topic(self) -> str:
-        return self._tail.owner.topic if self._remote is None and self._tail else self._home.topic
+        return (
+            self._tail.owner.topic
+            if self._remote is None and self._tail
+            else self._remote_path.topic
+        )
 
     @property
     def topic_id(self) -> str:
-        return self._tail.topic_id() if self._remote is None and self._tail else self._home.topic_id
+        return (
+            self._tail.topic_id()
+            if self._remote is None and self._tail
+            else self._remote_path.topic_id
+        )
 
     @property
-    def _home(self) -> RemotePath:
+    def _remote_path(self) -> RemotePath:
         assert self._remote is not None
-        return self._remote.home
+        return self._remote.remote_path
 
     def bounds(self) -> tuple[int, int]:
         """The readable offsets, half-open: with read_committed up to the last stable offset."""
@@ -124,7 +132,7 @@ class PartitionSource:
             return self._remote.manifest.cleaned_up_to
         return 0 if self._tail is None else self._tail.cleaned_up_to
 
-    def wanted(self, filters: SourceFilters) -> tuple[int, int]:
+    def find_range(self, filters: SourceFilters) -> tuple[int, int]:
         """The offsets to read: the bounds, narrowed by options and filters."""
         options = self._options
         start, end = self.bounds()
@@ -266,10 +274,10 @@ class PartitionSource:
 
 
 def open_partitions(
-    options: SourceOptions, wanted: frozenset[int] | None = None
+    options: SourceOptions, only: frozenset[int] | None = None
 ) -> list[PartitionSource]:
     """Opens the requested partitions of the topic, or all, in order."""
-    return TopicSource(options).partitions(wanted)
+    return TopicSource(options).partitions(only)
 
 
 class TopicSource:
@@ -292,30 +300,30 @@ class TopicSource:
         self._logs: dict[int, LocalPartitionLog] = {}
         self._checked_state: tuple[Sequence[int], Sequence[FileInfo]] | None = None
 
-    def partitions(self, wanted: frozenset[int] | None = None) -> list[PartitionSource]:
+    def partitions(self, only: frozenset[int] | None = None) -> list[PartitionSource]:
         """The requested partitions, or all, in order, in their current state."""
         server = self._options.server
         return (
-            self._list_partitions(wanted)
+            self._list_partitions(only)
             if server is None
-            else self._list_served_partitions(server, wanted)
+            else self._list_served_partitions(server, only)
         )
 
-    def _list_partitions(self, wanted: frozenset[int] | None) -> list[PartitionSource]:
+    def _list_partitions(self, only: frozenset[int] | None) -> list[PartitionSource]:
         options = self._options
         topic = self._remote = self._find_remote(options.topic)
         name = options.topic if topic is None else topic.name
-        remote_paths = {} if topic is None else {home.partition: home for home in topic.partitions}
+        remote_paths = {} if topic is None else {path.partition: path for path in topic.partitions}
         directories = find_local_partitions(options.directories, name)
         numbers = sorted({*remote_paths, *directories})
         if not numbers:
             where = ", ".join(options.directories) or "the remote tier"
             raise NotFound(f"there is no topic {options.topic!r:.260} in {where}")
-        self._check_all_directories(name, numbers, wanted)
+        self._check_all_directories(name, numbers, only)
         check_versions(options, numbers)
         sources = []
         for number in numbers:
-            if wanted is not None and number not in wanted:
+            if only is not None and number not in only:
                 continue
             # The local log first: segments deleted from it later are in the manifest read after it.
             log = self._refresh_log(number, directories.get(number), name)
@@ -341,7 +349,7 @@ class TopicSource:
         return log
 
     def _list_served_partitions(
-        self, address: ClusterAddress, wanted: frozenset[int] | None
+        self, address: ClusterAddress, only: frozenset[int] | None
     ) -> list[PartitionSource]:
         """The partitions of a server; offsets in the remote tier are read from its object store."""
         options = self._options
@@ -352,10 +360,10 @@ class TopicSource:
             cluster_id = options.address.cluster or served.cluster_id
             cluster = cluster_id or find_cluster(options.address)
             topic = read_topic(options.address, cluster, served.name, encode_topic_id(served.id))
-            remote_paths = {home.partition: home for home in topic.partitions}
+            remote_paths = {path.partition: path for path in topic.partitions}
         sources = []
         for number in sorted(served.leaders):
-            if wanted is not None and number not in wanted:
+            if only is not None and number not in only:
                 continue
             remote = None
             if number in remote_paths and options.address is not None:
@@ -384,7 +392,7 @@ class TopicSource:
             raise
 
     def _check_all_directories(
-        self, name: str, numbers: Sequence[int], wanted: frozenset[int] | None
+        self, name: str, numbers: Sequence[int], only: frozenset[int] | None
     ) -> None:
         """Raises InvalidRequest if requested partitions are in directories that are not given."""
         fs, directories = RealFileSystem(), self._options.directories
@@ -396,7 +404,7 @@ class TopicSource:
         for path in paths:
             entry = decode_topics(fs.read(path), path).topics.get(name)
             numbers_in_table = set(range(0 if entry is None else entry.partition_count))
-            requested = numbers_in_table if wanted is None else numbers_in_table & wanted
+            requested = numbers_in_table if only is None else numbers_in_table & only
             missing = requested - {*numbers}
             if missing:
                 listed = ", ".join(map(str, sorted(missing)))

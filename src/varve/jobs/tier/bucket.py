@@ -61,7 +61,7 @@ class BucketAccess(Protocol):
     """The bucket as the tasks of a job use it; sent to other processes."""
 
     def objects(self) -> ObjectStore: ...
-    def manifests(self, home: RemotePath) -> ManifestStore: ...
+    def manifests(self, remote_path: RemotePath) -> ManifestStore: ...
 
     def versions(self) -> list[S3Versions | None]:
         """The object versions of each store; None for a store that cannot list them."""
@@ -102,12 +102,12 @@ class Bucket:
         _metered.append(metered)
         return RetryingObjectStore(metered)
 
-    def manifests(self, home: RemotePath) -> ObjectManifestStore:
+    def manifests(self, remote_path: RemotePath) -> ObjectManifestStore:
         """Opens the manifests of a partition, with its own random source for new ids."""
         pause = threading.Event()
         return ObjectManifestStore(
             self.objects(),
-            home,
+            remote_path,
             random=random.Random(),
             wait=lambda wait_ms: pause.wait(wait_ms / 1000),
         )

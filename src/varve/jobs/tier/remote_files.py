@@ -172,7 +172,7 @@ _DOT: Final = "."
 class RemoteInput:
     """An `InputSegment` over the objects of a remote segment."""
 
-    home: RemotePath
+    remote_path: RemotePath
     remote: RemoteSegment
     files: TierFiles
 
@@ -190,7 +190,7 @@ class RemoteInput:
 
     def path(self, kind: str) -> str:
         """The key of an object; `kind` is a file suffix, which without its dot names the part."""
-        return self.home.part_key(self.remote, kind.removeprefix(_DOT))
+        return self.remote_path.part_key(self.remote, kind.removeprefix(_DOT))
 
     def file(self) -> TierFile:
         return self.files.open(self.path(LOG_PART))
@@ -203,7 +203,7 @@ class RemoteInput:
         """Reads a small object whole and checks its checksum; raises Corrupt."""
         part = self.remote.find_part(name)
         if part is None:
-            raise Corrupt(f"{self.home}: {self.remote} has no {name}: run `varve tier fsck`")
+            raise Corrupt(f"{self.remote_path}: {self.remote} has no {name}: run `varve tier fsck`")
         with self.files.open(self.path(name)) as file:
             data = file.read_at(0, part.size)
         crc = checksum(data)
@@ -241,10 +241,12 @@ def checksum(data: bytes) -> int:
     return int(crc32c(np.frombuffer(data, np.uint8), 0, len(data))) if data else 0
 
 
-def open_files(opener: Opener, home: RemotePath, segments: Iterable[RemoteSegment]) -> TierFiles:
+def open_files(
+    opener: Opener, remote_path: RemotePath, segments: Iterable[RemoteSegment]
+) -> TierFiles:
     """Opens the objects of these segments as files."""
     sizes = {
-        home.part_key(segment, part.name): part.size
+        remote_path.part_key(segment, part.name): part.size
         for segment in segments
         for part in segment.parts
     }
@@ -253,12 +255,15 @@ def open_files(opener: Opener, home: RemotePath, segments: Iterable[RemoteSegmen
 
 @contextmanager
 def open_key_index(
-    objects: ObjectStore, home: RemotePath, segment: RemoteSegment, topic_id: bytes | None = None
+    objects: ObjectStore,
+    remote_path: RemotePath,
+    segment: RemoteSegment,
+    topic_id: bytes | None = None,
 ) -> Iterator[KeyIndex]:
     """Opens the key index of a segment that has one; raises Corrupt if it is of another."""
     part = segment.find_part(KEYS_PART)
     assert part is not None, "the segment has a key index"
-    key = home.part_key(segment, KEYS_PART)
+    key = remote_path.part_key(segment, KEYS_PART)
     with (
         TierFiles(lambda: objects, {key: part.size}) as files,
         KeyIndex(files.open(key)) as index,
