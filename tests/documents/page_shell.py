@@ -1,0 +1,236 @@
+"""Runs the steps of a page in one shell and one directory, and compares what they print.
+
+The commands of the page are those of this checkout; ports that pages name are ports of this run.
+"""
+
+import difflib
+import os
+import queue
+import re
+import shlex
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Final, Self
+
+from tests.documents.page_blocks import ROOT, Step
+from tests.support.kafka_server import HOST, ReservedPort
+
+PORTS: Final = (9092, 8080, 9404)
+"""The ports that pages use: of the broker, of shapes, of metrics."""
+_HOME: Final = "/srv"
+"""Where a page's examples are run, as its outputs show it."""
+_TIMEOUT_SECONDS: Final = 120.0
+_END: Final = "--- end of command"
+_LOG_LINE: Final = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z (INFO|WARNING) varve\.")
+
+VOLATILE: Final[tuple[tuple[str, str], ...]] = (
+    (r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", "UUID"),
+    (r"\b\d{8}-\d{16}\b", "HANDLE"),
+    (r"\bhead [0-9a-f]{12}\.\.\.", "HEAD"),
+    (r"(?<![\w-])[\w+-]{22}(?![\w+-])", "ID"),
+    (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|\+00:00)?( UTC)?", "TIME"),
+    (r"\b1[5-9]\d{11}\b", "TIME_MS"),
+    (r"\b\d[\d,]*(\.\d+)? ?(B|KiB|MiB|GiB)(/s)?(?!\w)", "SIZE"),
+    (r"\b\d+(\.\d+)? ?(µs|ms|s|min|h)\b( \d+ (ms|s|min)\b)?", "DURATION"),
+    (r"\bpid \d+", "pid N"),
+    (r"\d+\.\d{4} USD", "PRICE"),
+    (r"[█▏▎▍▌▋▊▉·]+", "BAR"),
+)
+"""What differs from run to run, and the word that stands for it when outputs are compared."""
+
+
+def _make_comparable(text: str) -> list[str]:
+    for pattern, word in VOLATILE:
+        text = re.sub(pattern, word, text)
+    # A column is as wide as its values, some of which differ.
+    lines = (re.sub(r"\s+", " ", line).strip() for line in text.splitlines())
+    return [re.sub(r"-{3,}", "---", line) for line in lines if line]
+
+
+def find_difference(expected: str, actual: str) -> str:
+    """A difference that matters, as lines to read; empty if there is none."""
+    wanted, found = _make_comparable(expected), _make_comparable(actual)
+    if _matches(wanted, found):
+        return ""
+    return "\n".join(difflib.unified_diff(wanted, found, "the page", "this run", lineterm=""))
+
+
+def _matches(wanted: Sequence[str], found: Sequence[str]) -> bool:
+    if not wanted:
+        return not found
+    if wanted[0] == "...":
+        return any(_matches(wanted[1:], found[count:]) for count in range(len(found) + 1))
+    return bool(found) and wanted[0] == found[0] and _matches(wanted[1:], found[1:])
+
+
+class PageServers:
+    """The processes that run commands, forked from one that has imported everything."""
+
+    def __init__(self, directory: Path, *, with_spark: bool) -> None:
+        self.directory = directory
+        self.home = directory / "page"
+        self.home.mkdir()
+        self.environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith("VARVE_")},
+            "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]),
+            "PYTHONUNBUFFERED": "1",
+            "COLUMNS": "120",
+        }
+        self._processes: dict[str, subprocess.Popen[str]] = {}
+        self._start("PAGE_SERVER")
+        if with_spark:
+            self._start("PAGE_SPARK", "spark")
+
+    def _start(self, variable: str, *kind: str) -> None:
+        path = self.directory / f"{variable}.socket"
+        self._processes[variable] = process = subprocess.Popen(
+            [sys.executable, "-m", "tests.documents.page_server", str(path), *kind],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=self.home,
+            env=self.environment,
+        )
+        self.environment = {**self.environment, variable: str(path)}
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+
+    def settle(self, running: int) -> None:
+        """Waits until so many commands run; a killed server is gone, with its lock."""
+        process = self._processes["PAGE_SERVER"]
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(f"{running}\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "settled\n"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._processes.values():
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.close()
+            process.wait(60)
+            process.stdout.close()
+
+
+class PageShell:
+    """A shell in an empty directory."""
+
+    def __init__(self, servers: PageServers, environment: Mapping[str, str]) -> None:
+        self._servers = servers
+        self._stack = ExitStack()
+        ports = {port: self._stack.enter_context(ReservedPort()).number for port in PORTS}
+        self._ports = ports
+        self._running = 0
+        self._shell = subprocess.Popen(
+            ["bash", "--norc", "--noprofile", "-O", "expand_aliases"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=servers.home,
+            env={
+                **servers.environment,
+                "VARVE_BOOTSTRAP": f"{HOST}:{ports[9092]}",
+                "VARVE_LISTENERS": f"PLAINTEXT://{HOST}:{ports[9092]}",
+                "VARVE_SHAPE_URL": f"http://{HOST}:{ports[8080]}",
+                **environment,
+            },
+        )
+        self._lines: queue.Queue[str | None] = queue.Queue()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        client = [sys.executable, "-IS", str(Path(__file__).with_name("page_client.py"))]
+        for name in ("varve", "python"):
+            self._send(f"alias {name}={shlex.quote(shlex.join([*client, name]))}\n")
+
+    def _read(self) -> None:
+        assert self._shell.stdout is not None
+        for line in self._shell.stdout:
+            self._lines.put(line)
+        self._lines.put(None)
+
+    def run(self, step: Step) -> tuple[str, int]:
+        """What a step prints, and its exit code."""
+        text = step.text
+        if step.is_python:
+            program = self._servers.directory / f"line_{step.line}.py"
+            program.write_text(self._with_own_ports(text), encoding="utf-8")
+            text = f"python {program}"
+        command = self._with_own_ports(text)
+        printed, code = self._run_command(f"{{\n{command}\n}} </dev/null")
+        if step.is_background and " serve " in text:
+            self._running += 1
+            printed += self._next_line(time.monotonic() + _TIMEOUT_SECONDS)
+        elif jobs := re.findall(r"%\S+", text) if text.startswith("kill ") else []:
+            self._run_command(f"wait {' '.join(jobs)}")
+            self._running -= len(jobs)
+            self._servers.settle(self._running)
+        return self._as_on_page(printed), code
+
+    def _run_command(self, command: str) -> tuple[str, int]:
+        self._send(f"{command}\nprintf '\\n%s %d\\n' '{_END}' $?\n")
+        deadline = time.monotonic() + _TIMEOUT_SECONDS
+        text = ""
+        while not (line := self._next_line(deadline)).startswith(_END):
+            text += line
+        return text.removesuffix("\n"), int(line.split()[-1])
+
+    def _send(self, text: str) -> None:
+        assert self._shell.stdin is not None
+        self._shell.stdin.write(text)
+        self._shell.stdin.flush()
+
+    def _next_line(self, deadline: float) -> str:
+        """The next line that is not a server's log."""
+        while True:
+            try:
+                line = self._lines.get(timeout=max(0.0, deadline - time.monotonic()))
+            except queue.Empty:
+                raise AssertionError("a command prints nothing and does not end") from None
+            assert line is not None, "the shell ended"
+            if not _LOG_LINE.match(line):
+                return line
+
+    def _with_own_ports(self, text: str) -> str:
+        for port, own in self._ports.items():
+            text = re.sub(rf"\b(localhost|127\.0\.0\.1):{port}\b", f"{HOST}:{own}", text)
+            text = re.sub(rf"(-port[ =]){port}\b", rf"\g<1>{own}", text)
+        listen = f"varve shape serve --listen {HOST}:{self._ports[8080]} "
+        return text if "--listen" in text else text.replace("varve shape serve ", listen)
+
+    def _as_on_page(self, text: str) -> str:
+        for port, own in self._ports.items():
+            text = text.replace(f"{HOST}:{own}", f"localhost:{port}")
+        text = re.sub(r"^bash: line \d+: +\d+ (Killed|Terminated) .*\n?", "", text, flags=re.M)
+        return text.replace(str(self._servers.home), _HOME)
+
+    def close(self) -> None:
+        assert self._shell.stdin is not None
+        assert self._shell.stdout is not None
+        self._send("kill $(jobs -p) 2>/dev/null; wait\n")
+        self._shell.stdin.close()
+        self._shell.wait(60)
+        self._reader.join(60)
+        self._shell.stdout.close()
+        self._servers.settle(0)
+        self._stack.close()
+
+
+@contextmanager
+def page_shell(servers: PageServers, environment: Mapping[str, str]) -> Iterator[PageShell]:
+    """A shell in a directory without files; what still runs at its end is stopped."""
+    subprocess.run(["rm", "-rf", *servers.home.iterdir()], check=True)
+    shell = PageShell(servers, environment)
+    try:
+        yield shell
+    finally:
+        shell.close()
