@@ -165,18 +165,18 @@ def _serve_forking(listener: socket.socket) -> None:
     print("ready", flush=True)
     while True:
         for key, _ in selector.select(timeout=1):
-            if key.fileobj is sys.stdin:
-                expected = sys.stdin.readline()
-                if not expected:
-                    children.kill()
-                    return
-                deadline = time.monotonic() + _SETTLE_SECONDS
-                while children.reap() > int(expected) and time.monotonic() < deadline:
-                    threading.Event().wait(0.01)
-                print("settled", flush=True)
-            else:
+            if key.fileobj is listener:
                 connection, _ = listener.accept()
                 children.start(listener, connection)
+                continue
+            expected = sys.stdin.readline()
+            if not expected:
+                children.kill()
+                return
+            deadline = time.monotonic() + _SETTLE_SECONDS
+            while children.reap() > int(expected) and time.monotonic() < deadline:
+                threading.Event().wait(0.01)
+            print("settled", flush=True)
         children.reap()
 
 

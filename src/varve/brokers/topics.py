@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from varve.brokers.client import BrokerClient, admin_api
 from varve.brokers.errors import Denied
@@ -11,6 +11,8 @@ from varve.foundation.errors import InvalidRequest, NotFound
 
 if TYPE_CHECKING:
     from confluent_kafka.admin._topic import TopicDescription
+
+_URL_SAFE: Final = str.maketrans("+/", "-_")
 
 
 class TopicSummary(NamedTuple):
@@ -136,7 +138,8 @@ def describe_topic(
         )
         for partition in sorted(topic.partitions, key=lambda partition: partition.id)
     ]
-    id = str(topic.topic_id) if topic.topic_id is not None else ""
+    # Kafka's tools write ids in URL-safe base64; librdkafka does not.
+    id = "" if topic.topic_id is None else str(topic.topic_id).translate(_URL_SAFE)
     build = partial(DescribedTopic, topic.name, id, bool(topic.is_internal), described)
     try:
         return build(_read_settings(client, name))
