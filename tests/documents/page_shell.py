@@ -8,6 +8,7 @@ import os
 import queue
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import threading
@@ -137,6 +138,7 @@ class PageShell:
             stderr=subprocess.STDOUT,
             text=True,
             cwd=servers.home,
+            start_new_session=True,
             env={
                 **servers.environment,
                 "VARVE_BOOTSTRAP": f"{HOST}:{ports[9092]}",
@@ -218,7 +220,11 @@ class PageShell:
         assert self._shell.stdout is not None
         self._send("kill $(jobs -p) 2>/dev/null; wait\n")
         self._shell.stdin.close()
-        self._shell.wait(60)
+        try:
+            self._shell.wait(20)
+        except subprocess.TimeoutExpired:  # a command that did not end
+            os.killpg(self._shell.pid, signal.SIGKILL)
+            self._shell.wait(20)
         self._reader.join(60)
         self._shell.stdout.close()
         self._servers.settle(0)

@@ -16,9 +16,41 @@ class SetUp:
     environment: Mapping[str, str] = field(default_factory=dict)
     needs_bucket: bool = False
     """Whether `s3://bucket` must exist; a server on loopback has it."""
+    prelude: str = ""
+    """What each program of the page begins with: names that the page takes as known."""
 
 
 SET_UPS: dict[str, SetUp] = {
+    "docs/how-to/deduplicate.md": SetUp(
+        r"""varve topic create orders -d data --set retention.ms=-1
+echo '{"key": "o1", "value": "a", "timestamp": 1700000000000}' > records
+echo '{"key": null, "value": "b", "timestamp": 1700000001000}' >> records
+echo '{"key": "o1", "value": "c", "timestamp": 1700000002000}' >> records
+echo '{"key": "o2", "value": "d", "timestamp": 1700000900000}' >> records
+varve produce orders -d data --input json < records""",
+    ),
+    "docs/how-to/secure-a-server.md": SetUp(
+        placeholders={"/var/lib/varve": "data"},
+        environment={"VARVE_USER_PASSWORD": "secret"},
+    ),
+    "docs/how-to/tier-to-a-bucket.md": SetUp(placeholders={"s3://bucket/prefix": "file:bucket"}),
+    "docs/reference/metrics.md": SetUp(
+        prelude="import prometheus_client, varve\nstore = varve.open('data')\n",
+    ),
+    "docs/reference/object-stores.md": SetUp(
+        needs_bucket=True,
+        placeholders={
+            "s3://my-bucket": "s3://bucket",
+            '"eu-central-1"': '"us-east-1", "allow.http": True',
+            '/cold")': '/cold", {"allow.http": True})',
+        },
+        prelude="from varve.object_store import open_object_store\nopen_tape = None\n",
+    ),
+    "docs/reference/python.md": SetUp(
+        "varve serve -d data &",
+        prelude="import varve\n",
+    ),
+    "docs/reference/shape-protocol.md": SetUp("varve serve -d data &"),
     "docs/how-to/produce-and-consume.md": SetUp(
         environment={"VARVE_GROUP_INITIAL_REBALANCE_DELAY_MS": "0"},
     ),
@@ -26,6 +58,8 @@ SET_UPS: dict[str, SetUp] = {
 """By page; a page that is not here needs an empty directory."""
 
 _INSTALLS = "installs packages: the tests run in an environment that has them"
+_LONG = "takes minutes; `make soak` runs it"
+_FOLLOWS = "follows its input until Ctrl-C"
 _OTHER_BROKER = "names a broker of the reader's"
 
 NOT_RUN: dict[str, dict[str, str]] = {
@@ -33,6 +67,26 @@ NOT_RUN: dict[str, dict[str, str]] = {
         "python3 -m venv": _INSTALLS,
         ". venv/bin/activate": _INSTALLS,
         "pip install": _INSTALLS,
+    },
+    "docs/contributing/soak.md": {"make soak": _LONG, ".venv/bin/python -m": _LONG},
+    "docs/how-to/choose-topic-settings.md": {
+        "python examples/": "run by tests/unit/examples/test_topic_classes_page.py",
+    },
+    "docs/how-to/deduplicate.md": {
+        "varve dedup run clicks": _FOLLOWS,
+        "python examples/": "run by tests/unit/examples/test_resends.py",
+    },
+    "docs/how-to/feed-shapes.md": {"varve shape serve": "needs Debezium and its database"},
+    "docs/how-to/secure-a-server.md": {
+        "python -c": "asks for a password on a terminal",
+        "kafka-acls": "a tool of Kafka; tests/conformance runs it",
+    },
+    "docs/reference/object-stores.md": {"store = open_mirrored(": "names a bucket of Google"},
+    "docs/reference/formats/receipt.md": {
+        "import base64": "needs a signed receipt; tests/unit/jobs/test_receipt.py verifies one",
+    },
+    "docs/how-to/test-your-program.md": {
+        "": "run by tests/unit/testing/test_documented_example.py, by pytest",
     },
     "docs/how-to/produce-and-consume.md": {
         "varve topic list -b kafka.example.com": _OTHER_BROKER,

@@ -64,6 +64,8 @@ def _run_step(shell: PageShell, name: str, step: Step, set_up: SetUp) -> None:
     text = step.text
     for placeholder, value in set_up.placeholders.items():
         text = text.replace(placeholder, value)
+    if step.is_python:
+        text = set_up.prelude + text
     printed, code = shell.run(Step(step.line, step.is_python, text, step.printed))
     place = f"{name}:{step.line}: {step.text}"
     if step.printed is not None:
