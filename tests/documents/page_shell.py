@@ -165,9 +165,9 @@ class PageShell:
         text = step.text
         if step.is_python:
             program = self._servers.directory / f"line_{step.line}.py"
-            program.write_text(self._with_own_ports(text), encoding="utf-8")
+            program.write_text(self._with_own_places(text), encoding="utf-8")
             text = f"python {program}"
-        command = self._with_own_ports(text)
+        command = self._with_own_places(text)
         printed, code = self._run_command(f"{{\n{command}\n}} </dev/null")
         if step.is_background and " serve " in text:
             self._running += 1
@@ -202,10 +202,11 @@ class PageShell:
             if not _LOG_LINE.match(line):
                 return line
 
-    def _with_own_ports(self, text: str) -> str:
+    def _with_own_places(self, text: str) -> str:
         for port, own in self._ports.items():
             text = re.sub(rf"\b(localhost|127\.0\.0\.1):{port}\b", f"{HOST}:{own}", text)
             text = re.sub(rf"(-port[ =]){port}\b", rf"\g<1>{own}", text)
+        text = text.replace(f"{_HOME}/", f"{self._servers.home}/")
         listen = f"varve shape serve --listen {HOST}:{self._ports[8080]} "
         return text if "--listen" in text else text.replace("varve shape serve ", listen)
 

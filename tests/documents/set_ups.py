@@ -33,7 +33,9 @@ varve produce orders -d data --input json < records""",
         placeholders={"/var/lib/varve": "data"},
         environment={"VARVE_USER_PASSWORD": "secret"},
     ),
-    "docs/how-to/tier-to-a-bucket.md": SetUp(placeholders={"s3://bucket/prefix": "file:bucket"}),
+    "docs/how-to/tier-to-a-bucket.md": SetUp(
+        placeholders={"s3://bucket/prefix": "file:///srv/bucket"}
+    ),
     "docs/reference/metrics.md": SetUp(
         prelude="import prometheus_client, varve\nstore = varve.open('data')\n",
     ),

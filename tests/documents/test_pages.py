@@ -61,15 +61,16 @@ def _bucket(set_up: SetUp) -> Iterator[dict[str, str]]:
 
 
 def _run_step(shell: PageShell, name: str, step: Step, set_up: SetUp) -> None:
-    text = step.text
+    text, expected = step.text, step.printed
     for placeholder, value in set_up.placeholders.items():
         text = text.replace(placeholder, value)
+        expected = None if expected is None else expected.replace(placeholder, value)
     if step.is_python:
         text = set_up.prelude + text
-    printed, code = shell.run(Step(step.line, step.is_python, text, step.printed))
+    printed, code = shell.run(Step(step.line, step.is_python, text, expected))
     place = f"{name}:{step.line}: {step.text}"
-    if step.printed is not None:
-        difference = find_difference(step.printed, printed)
+    if expected is not None:
+        difference = find_difference(expected, printed)
         assert not difference, f"{place}\n{difference}"
     shows_failure = step.printed is not None and re.search("^error: ", step.printed, re.MULTILINE)
     assert code == 0 or shows_failure, f"{place}\nended with {code}\n{printed}"
