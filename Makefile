@@ -12,7 +12,7 @@ SETUP := @$(PYTHON) tools/setup_environment.py
 
 .DEFAULT_GOAL := help
 .PHONY: help setup ready-run ready-dev ready-test
-.PHONY: run test check check-tools bench conformance crash soak docs lock format clean
+.PHONY: run test durations check check-tools bench conformance crash soak docs lock format clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,6 +44,9 @@ test: ready-test ## every test but those against Apache Kafka, MinIO and nginx
 	fi; \
 	for mark in $$($(BIN)/python -m tests.support.web_setup); do marks="$$marks and not $$mark"; done; \
 	set -x; $(BIN)/python -m pytest -n $(WORKERS) -m "$$marks"
+
+durations: ready-test ## run all tests and record how long each file takes, which orders the next run
+	$(BIN)/python -m pytest -n $(WORKERS) -m "not java and not go and not nginx" --record-durations
 
 check: ready-dev ## format, lint, types, import contracts, generated pages, spelling
 	$(BIN)/ruff format --check .

@@ -4,12 +4,14 @@ import gc
 import os
 import signal
 from collections.abc import Generator
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.support.memory_directory import SHARED_MEMORY, has_room_for_all
 from tests.support.rounds import EXAMPLES_LONG, IS_LONG
+from tests.support.scheduling import DurationRecorder, FileScheduling, sort_longest_first
 
 # Kernels compile during the first example, and machines are busy: none fails for its time. The
 # examples of `make test` are the same each time; those of the long rounds are drawn anew.
@@ -53,5 +55,21 @@ def pytest_unconfigure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests on Spark begin first: they take longest."""
-    items.sort(key=lambda item: item.get_closest_marker("spark") is None)
+    sort_longest_first(items)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FileScheduling:
+    config.option.loadscopereorder = False
+    return FileScheduling(config, log)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--record-durations", action="store_true", help="write tests/durations.json anew"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--record-durations"):
+        config.pluginmanager.register(DurationRecorder())

@@ -14,7 +14,7 @@ from varve.shapes.feed.decoders import PlainDecoder
 from varve.shapes.feed.initial_load import FullScan
 from varve.shapes.feed.topic_feed import TopicFeed
 
-RECORD_COUNT: Final = 4000
+RECORD_COUNT: Final = 800
 PARTITIONS: Final = 2
 
 
