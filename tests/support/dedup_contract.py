@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import varve
-from tests.support.dedup_stage import NOW_MS, OUTPUT, SIDE, SOURCE
+from tests.support.dedup_cases import NOW_MS, OUTPUT, SIDE, SOURCE
 from varve.dedup import Deduplicator
 from varve.dedup.progress import Progress, find_progress
 from varve.dedup.rules import Counts, DedupRules, LatePolicy, parse_id_source

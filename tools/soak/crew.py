@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tests.support.kafka_clients import GroupProtocol
-from tools.soak.doors import Doors, Way
+from tools.soak.clients import Doors, Way
 from tools.soak.link import Link, Stage
 from tools.soak.member import Member
 from tools.soak.model import GroupModel, Keys, Sequence, Transactions

@@ -6,8 +6,8 @@ from pathlib import Path
 from tests.support.soak_server import ServedProcess
 from tools.soak.chain_check import check_chain
 from tools.soak.checks import SequenceCheck, check_group, check_keys, gather
+from tools.soak.clients import Way
 from tools.soak.crew import Crew, Group
-from tools.soak.doors import Way
 from tools.soak.model import Partition
 from tools.soak.tools import check_directory, check_tier
 from tools.soak.topics import PARTITIONS, PLAIN, SHORT, STAGES, TIERED, transaction_partitions

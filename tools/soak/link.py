@@ -18,7 +18,7 @@ from tests.support.kafka_clients import (
     ProducerOptions,
     Received,
 )
-from tools.soak.doors import Way
+from tools.soak.clients import Way
 from tools.soak.model import number_of
 from tools.soak.resilient import POLL_SECONDS, Resilient
 from tools.soak.sending import is_acknowledged

@@ -3,7 +3,7 @@
 import random
 
 from tests.support.kafka_clients import ConsumerClient, ConsumerOptions, GroupProtocol
-from tools.soak.doors import Way
+from tools.soak.clients import Way
 from tools.soak.model import GroupModel
 from tools.soak.resilient import POLL_SECONDS, Resilient
 

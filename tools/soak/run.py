@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from tools.soak.clients import Doors
 from tools.soak.crew import Crew
-from tools.soak.doors import Doors
 from tools.soak.judgement import Judgement
 from tools.soak.plan import Action, Deed
 from tools.soak.resilient import Resilient

@@ -4,7 +4,7 @@ import random
 from concurrent.futures import Future
 
 from tests.support.kafka_clients import Failed, ProducerClient, ProducerOptions
-from tools.soak.doors import Way
+from tools.soak.clients import Way
 from tools.soak.model import Partition, Transactions
 from tools.soak.resilient import Resilient
 from tools.soak.sending import is_acknowledged

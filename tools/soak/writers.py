@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from typing import Final
 
 from tests.support.kafka_clients import ProducerClient, ProducerOptions
-from tools.soak.doors import Way
+from tools.soak.clients import Way
 from tools.soak.model import Keys, Partition, Sequence
 from tools.soak.resilient import Resilient
 from tools.soak.sending import flush_all, is_acknowledged

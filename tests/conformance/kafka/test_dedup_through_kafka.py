@@ -20,7 +20,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from tests.conformance.tools.broker import Broker, pause
 from tests.conformance.tools.toolchain import Toolchain
-from tests.support.dedup_stage import (
+from tests.support.dedup_cases import (
     NOW_MS,
     OUTPUT,
     SIDE,

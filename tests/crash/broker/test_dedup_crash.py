@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.broker_kit import BrokerKit
 from tests.support.data_requests import produce
-from tests.support.gate_bench import TOPIC, batch_of, make_topic, records_in
+from tests.support.dedup_topic import TOPIC, batch_of, make_topic, records_in
 from tests.support.log_bench import NOW_MS
 from varve.commit_log import Log
 from varve.disk import PowerLoss

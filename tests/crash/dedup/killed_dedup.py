@@ -11,7 +11,7 @@ import sys
 import traceback
 
 import varve
-from tests.support.dedup_stage import NOW_MS, OUTPUT, SIDE, SOURCE, rules_of
+from tests.support.dedup_cases import NOW_MS, OUTPUT, SIDE, SOURCE, rules_of
 from varve.dedup.processor import Deduplicator
 from varve.dedup.task import TaskSettings, TaskState
 from varve.foundation.clock import ManualClock

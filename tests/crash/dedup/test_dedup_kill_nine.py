@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import varve
-from tests.support.dedup_stage import (
+from tests.support.dedup_cases import (
     OUTPUT,
     SIDE,
     SOURCE,

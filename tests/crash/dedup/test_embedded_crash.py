@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 
 import varve
-from tests.support.dedup_stage import (
+from tests.support.dedup_cases import (
     NOW_MS,
     OUTPUT,
     SIDE,

@@ -20,7 +20,7 @@ from click.testing import CliRunner
 import varve
 from tests.support.fake_shapes import FakeEngine
 from tests.support.http_stub import Answer, Asked, http_stub
-from tests.support.shape_door import open_stage
+from tests.support.shape_http import open_shape_http
 from varve.cli.main import app
 from varve.cli.shape import parse_topics
 from varve.cli.shape_client import ShapeClient
@@ -56,9 +56,9 @@ class Running:
     async def _run(self) -> None:
         self._end = asyncio.Event()
         self._loop = asyncio.get_running_loop()
-        async with open_stage(self._access) as stage:
-            self.engine = stage.engine
-            self.url = f"http://127.0.0.1:{stage.server.port}"
+        async with open_shape_http(self._access) as http:
+            self.engine = http.engine
+            self.url = f"http://127.0.0.1:{http.server.port}"
             self._is_ready.set()
             await self._end.wait()
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 import varve
-from tests.support.dedup_stage import rules_of
+from tests.support.dedup_cases import rules_of
 from varve.dedup.backend import DedupBackend, PartitionWriter, TaskCommit
 from varve.dedup.progress import Progress
 from varve.dedup.progress_coordinator import ProgressCoordinator

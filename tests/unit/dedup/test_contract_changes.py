@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
+from tests.support.dedup_cases import NOW_MS, OUTPUT, SOURCE, append, draw_records, model_of
 from tests.support.dedup_contract import LATENESS, WINDOW, ContractBench, T, make_rules
-from tests.support.dedup_stage import NOW_MS, OUTPUT, SOURCE, append, draw_records, model_of
 from varve.dedup.rules import Counts, LatePolicy, NullPolicy
 from varve.foundation.errors import InvalidRequest, OffsetOutOfRange
 

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.dedup_contract import STATE, WINDOW, ContractBench, T, make_rules
-from tests.support.dedup_stage import (
+from tests.support.dedup_cases import (
     OUTPUT,
     SIDE,
     append,
@@ -15,6 +14,7 @@ from tests.support.dedup_stage import (
     open_transactions,
     rules_of,
 )
+from tests.support.dedup_contract import STATE, WINDOW, ContractBench, T, make_rules
 from tests.support.window_dedup import Arrival, DedupBench
 from varve.dedup.progress_coordinator import ProgressCoordinator
 from varve.dedup.rules import Counts, LatePolicy, Verdict

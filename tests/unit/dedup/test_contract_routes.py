@@ -5,8 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.dedup_contract import LATENESS, ContractBench, T, make_rules
-from tests.support.dedup_stage import (
+from tests.support.dedup_cases import (
     NOW_MS,
     OUTPUT,
     SIDE,
@@ -16,6 +15,7 @@ from tests.support.dedup_stage import (
     model_of,
     rules_of,
 )
+from tests.support.dedup_contract import LATENESS, ContractBench, T, make_rules
 from varve.dedup.rules import Counts, DedupRules, LatePolicy, NullPolicy, build_rules
 from varve.foundation.errors import RecordTooLarge
 from varve.records import Record, build_batch

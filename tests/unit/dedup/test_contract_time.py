@@ -2,8 +2,8 @@
 
 import pytest
 
+from tests.support.dedup_cases import NOW_MS
 from tests.support.dedup_contract import LATENESS, WINDOW, ContractBench, T
-from tests.support.dedup_stage import NOW_MS
 from varve.dedup.rules import FUTURE_MS_MAX, Counts, LatePolicy
 
 DAY_MS = 24 * 3_600_000

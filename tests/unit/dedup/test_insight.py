@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 import varve
-from tests.support.dedup_stage import (
+from tests.support.dedup_cases import (
     NOW_MS,
     OUTPUT,
     SIDE,

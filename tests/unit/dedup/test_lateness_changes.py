@@ -1,7 +1,7 @@
 """A lateness that changes between runs: what is compared is compared with its whole window."""
 
+from tests.support.dedup_cases import NOW_MS
 from tests.support.dedup_contract import ContractBench, make_rules
-from tests.support.dedup_stage import NOW_MS
 from varve.dedup.rules import Counts
 
 HOUR = 3_600_000

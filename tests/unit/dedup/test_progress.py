@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.dedup_stage import rules_of
+from tests.support.dedup_cases import rules_of
 from varve.dedup.progress import (
     Progress,
     decode_progress,

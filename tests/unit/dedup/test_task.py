@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 import varve
-from tests.support.dedup_stage import (
+from tests.support.dedup_cases import (
     NOW_MS,
     OUTPUT,
     SIDE,

@@ -5,80 +5,80 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.shape_door import Stage, play
+from tests.support.shape_http import ShapeHttp, run_with_server
 from varve.foundation.errors import InvalidSetting
 from varve.http.shapes.access import Access, read_shapes
 from varve.shapes.definition import define
 
 
 def test_a_token_is_asked_for_on_every_method_but_options() -> None:
-    async def scene(stage: Stage) -> None:
+    async def scene(http: ShapeHttp) -> None:
         url = "/v1/shape?table=items&offset=-1"
         for method in ("GET", "HEAD", "POST", "DELETE"):
-            answer = await stage.client.request(method, url)
+            answer = await http.client.request(method, url)
             assert answer.status_code == 401, method
-        assert (await stage.client.options(url)).status_code == 204
-        wrong = await stage.client.get(url, headers={"authorization": "Bearer nope"})
+        assert (await http.client.options(url)).status_code == 204
+        wrong = await http.client.get(url, headers={"authorization": "Bearer nope"})
         assert wrong.status_code == 401
         assert "message" in wrong.json()
         right = {"authorization": "Bearer t0k"}
-        assert (await stage.client.get(url, headers=right)).status_code == 200
+        assert (await http.client.get(url, headers=right)).status_code == 200
         for name in ("secret", "api_secret"):
-            assert (await stage.client.get(f"{url}&{name}=t0k")).status_code == 200
-        assert (await stage.client.get(f"{url}&secret=adm")).status_code == 200
-        assert (await stage.client.get("/v1/shapes", headers=right)).status_code == 401
+            assert (await http.client.get(f"{url}&{name}=t0k")).status_code == 200
+        assert (await http.client.get(f"{url}&secret=adm")).status_code == 200
+        assert (await http.client.get("/v1/shapes", headers=right)).status_code == 401
         admin = {"authorization": "bearer adm"}
-        assert (await stage.client.get("/v1/shapes", headers=admin)).status_code == 200
-        assert (await stage.client.delete(url, headers=right)).status_code == 401
-        assert (await stage.client.delete(url, headers=admin)).status_code == 202
-        assert (await stage.client.get("/v1/health")).status_code == 200
+        assert (await http.client.get("/v1/shapes", headers=admin)).status_code == 200
+        assert (await http.client.delete(url, headers=right)).status_code == 401
+        assert (await http.client.delete(url, headers=admin)).status_code == 202
+        assert (await http.client.get("/v1/health")).status_code == 200
 
-    play(scene, Access(token="t0k", admin_token="adm"))
+    run_with_server(scene, Access(token="t0k", admin_token="adm"))
 
 
 def test_what_a_token_opened_is_not_for_who_comes_without_it() -> None:
     """A shared cache keeps apart what the header of the token differs for."""
 
-    async def scene(stage: Stage) -> None:
+    async def scene(http: ShapeHttp) -> None:
         asked = "/v1/shape?table=t&offset=-1"
         token = {"authorization": "Bearer t0k"}
-        answer = await stage.client.get(asked, headers=token)
+        answer = await http.client.get(asked, headers=token)
         assert answer.status_code == 200
         assert answer.headers["vary"] == "authorization"
-        answer = await stage.client.get(asked, headers={**token, "origin": "http://a"})
+        answer = await http.client.get(asked, headers={**token, "origin": "http://a"})
         assert answer.headers["vary"] == "origin, authorization"
-        answer = await stage.client.get(f"{asked}&secret=t0k")
+        answer = await http.client.get(f"{asked}&secret=t0k")
         assert answer.status_code == 200
         assert "vary" not in answer.headers
 
-    play(scene, access=Access(token="t0k"))
+    run_with_server(scene, access=Access(token="t0k"))
 
 
 def test_with_an_allow_list_nothing_else_is_served() -> None:
-    async def scene(stage: Stage) -> None:
-        named = await stage.client.get("/v1/shape?shape=mine&offset=-1")
-        by_texts = await stage.get(offset="-1", replica="full")
+    async def scene(http: ShapeHttp) -> None:
+        named = await http.client.get("/v1/shape?shape=mine&offset=-1")
+        by_texts = await http.get(offset="-1", replica="full")
         assert named.headers["electric-handle"] == by_texts.headers["electric-handle"]
-        assert (await stage.get(offset="-1")).status_code == 403
-        assert (await stage.get(offset="-1", shape="mine")).status_code == 400
-        unknown = await stage.client.get("/v1/shape?shape=other&offset=-1")
+        assert (await http.get(offset="-1")).status_code == 403
+        assert (await http.get(offset="-1", shape="mine")).status_code == 400
+        unknown = await http.client.get("/v1/shape?shape=other&offset=-1")
         assert unknown.json()["errors"].keys() == {"shape"}
-        assert stage.engine.made == 1
+        assert http.engine.made == 1
 
-    play(scene, Access(shapes={"mine": define("items", replica="full")}))
+    run_with_server(scene, Access(shapes={"mine": define("items", replica="full")}))
 
 
 def test_with_an_allow_list_a_subset_tells_nothing_of_other_columns() -> None:
-    async def scene(stage: Stage) -> None:
+    async def scene(http: ShapeHttp) -> None:
         url = "/v1/shape?shape=mine&subset__where="
-        assert (await stage.client.get(f"{url}a = 1")).status_code == 200
-        refused = await stage.client.get(f"{url}salary > 1000")
+        assert (await http.client.get(f"{url}a = 1")).status_code == 200
+        refused = await http.client.get(f"{url}salary > 1000")
         assert refused.status_code == 400
         assert "salary" in refused.text
-        narrower = await stage.client.get(f"{url}a = 1&queryable_columns=id,salary")
+        narrower = await http.client.get(f"{url}a = 1&queryable_columns=id,salary")
         assert narrower.status_code == 400
 
-    play(scene, Access(shapes={"mine": define("items", columns="id,a")}))
+    run_with_server(scene, Access(shapes={"mine": define("items", columns="id,a")}))
 
 
 @pytest.mark.parametrize("name", ["shapes.json", "shapes.toml"])

@@ -8,14 +8,14 @@ import socket
 import httpx
 import pytest
 
-from tests.support.shape_door import Stage, play, until
+from tests.support.shape_http import ShapeHttp, run_with_server, until
 from varve.foundation.errors import Corrupt
 from varve.http.server import HttpServer
 
 
 def test_requests_sent_at_once_are_answered_in_their_order() -> None:
-    async def scene(stage: Stage) -> None:
-        reader, writer = await asyncio.open_connection("127.0.0.1", stage.server.port)
+    async def scene(http: ShapeHttp) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", http.server.port)
         for path in (b"/v1/health", b"/nothing", b"/"):
             writer.write(b"GET %s HTTP/1.1\r\nhost: x\r\n\r\n" % path)
         writer.write(b"HEAD /v1/health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
@@ -25,47 +25,47 @@ def test_requests_sent_at_once_are_answered_in_their_order() -> None:
         assert answers.endswith(b"\r\n\r\n")
         writer.close()
 
-    play(scene)
+    run_with_server(scene)
 
 
 def test_http_1_0_gets_whole_answers_and_no_events() -> None:
-    async def ask(stage: Stage, query: bytes) -> tuple[bytes, bytes]:
-        reader, writer = await asyncio.open_connection("127.0.0.1", stage.server.port)
+    async def ask(http: ShapeHttp, query: bytes) -> tuple[bytes, bytes]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", http.server.port)
         writer.write(b"GET /v1/shape?table=items&%s HTTP/1.0\r\n\r\n" % query)
         head, _, body = (await asyncio.wait_for(reader.read(), 5)).partition(b"\r\n\r\n")
         writer.close()
         return head.lower(), body
 
-    async def scene(stage: Stage) -> None:
-        stage.engine.chunks = [[b'"%s"' % (b"x" * 300_000)] * 3]
-        shape, _ = await stage.begin()
-        head, body = await ask(stage, b"offset=-1")
+    async def scene(http: ShapeHttp) -> None:
+        http.engine.chunks = [[b'"%s"' % (b"x" * 300_000)] * 3]
+        shape, _ = await http.begin()
+        head, body = await ask(http, b"offset=-1")
         assert b"transfer-encoding" not in head
         assert json.loads(body) == ["x" * 300_000] * 3
         events = b"offset=0_0&live=true&live_sse=true&handle=" + shape.handle.encode()
-        head, body = await ask(stage, events)
+        head, body = await ask(http, events)
         assert b" 505 " in head
         assert b"\r\naccess-control-allow-origin: *" in head
         assert "HTTP/1.1" in json.loads(body)["message"]
-        figures = (await stage.client.get("/metrics")).text
+        figures = (await http.client.get("/metrics")).text
         assert 'endpoint="shape",method="GET",status="505"} 1.0' in figures
 
-    play(scene)
+    run_with_server(scene)
 
 
 def test_a_body_that_is_not_sent_is_not_counted() -> None:
-    async def scene(stage: Stage) -> None:
-        assert (await stage.client.head("/openapi.json")).status_code == 200
-        figures = (await stage.client.get("/metrics")).text
+    async def scene(http: ShapeHttp) -> None:
+        assert (await http.client.head("/openapi.json")).status_code == 200
+        figures = (await http.client.get("/metrics")).text
         assert 'varve_shapes_http_sent_bytes_total{endpoint="openapi"} 0.0' in figures
 
-    play(scene)
+    run_with_server(scene)
 
 
 def test_a_body_may_be_waited_for() -> None:
-    async def scene(stage: Stage) -> None:
-        await stage.begin()
-        reader, writer = await asyncio.open_connection("127.0.0.1", stage.server.port)
+    async def scene(http: ShapeHttp) -> None:
+        await http.begin()
+        reader, writer = await asyncio.open_connection("127.0.0.1", http.server.port)
         writer.write(
             b"POST /v1/shape?table=items HTTP/1.1\r\nhost: x\r\n"
             b"content-length: 2\r\nexpect: 100-continue\r\nconnection: close\r\n\r\n"
@@ -76,12 +76,12 @@ def test_a_body_may_be_waited_for() -> None:
         assert b"HTTP/1.1 200" in answer
         writer.close()
 
-    play(scene)
+    run_with_server(scene)
 
 
 def test_a_body_that_comes_drop_by_drop_is_not_waited_for() -> None:
-    async def scene(stage: Stage) -> None:
-        reader, writer = await asyncio.open_connection("127.0.0.1", stage.server.port)
+    async def scene(http: ShapeHttp) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", http.server.port)
         writer.write(
             b"POST /v1/shape?table=items HTTP/1.1\r\nhost: x\r\ncontent-length: 999\r\n\r\n"
         )
@@ -95,12 +95,12 @@ def test_a_body_that_comes_drop_by_drop_is_not_waited_for() -> None:
         assert (await answer)[9:12] == b"408"
         writer.close()
 
-    play(scene, idle_ms=200)
+    run_with_server(scene, idle_ms=200)
 
 
 def test_a_body_that_goes_on_after_the_answer_holds_no_connection() -> None:
-    async def scene(stage: Stage) -> None:
-        reader, writer = await asyncio.open_connection("127.0.0.1", stage.server.port)
+    async def scene(http: ShapeHttp) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", http.server.port)
         writer.write(b"GET / HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n")
         assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
         writer.write(b"x")
@@ -108,23 +108,23 @@ def test_a_body_that_goes_on_after_the_answer_holds_no_connection() -> None:
             assert await asyncio.wait_for(reader.read(), 5) == b""
         writer.close()
 
-    play(scene, idle_ms=100)
+    run_with_server(scene, idle_ms=100)
 
 
 def test_a_head_without_end_and_an_idle_connection_are_ended() -> None:
-    async def scene(stage: Stage) -> None:
+    async def scene(http: ShapeHttp) -> None:
         for sent, told in ((b"GET / HTTP/1.1\r\nx: ", b"431"), (b"", b"")):
-            reader, writer = await asyncio.open_connection("127.0.0.1", stage.server.port)
+            reader, writer = await asyncio.open_connection("127.0.0.1", http.server.port)
             writer.write(sent + b"y" * (5000 if sent else 0))
             answer = await asyncio.wait_for(reader.read(), 5)
             assert answer[9:12] == told
             writer.close()
 
-    play(scene, head_bytes_max=4096, idle_ms=100)
+    run_with_server(scene, head_bytes_max=4096, idle_ms=100)
 
 
 def test_what_is_no_request_is_told_so_that_pages_can_read_it() -> None:
-    async def scene(stage: Stage) -> None:
+    async def scene(http: ShapeHttp) -> None:
         long = b"GET /v1/shape?where=" + b"x" * 70_000 + b" HTTP/1.1\r\nhost: x\r\n\r\n"
         plain = b"GET /v1/shape?where=\xc3\xab HTTP/1.1\r\nhost: x\r\n\r\n"
         for sent, status in (
@@ -132,7 +132,7 @@ def test_what_is_no_request_is_told_so_that_pages_can_read_it() -> None:
             (plain, b"400"),
             (long, b"414"),
         ):
-            reader, writer = await asyncio.open_connection("127.0.0.1", stage.server.port)
+            reader, writer = await asyncio.open_connection("127.0.0.1", http.server.port)
             writer.write(sent)
             answer = await asyncio.wait_for(reader.read(), 5)
             assert answer[9:12] == status
@@ -140,11 +140,11 @@ def test_what_is_no_request_is_told_so_that_pages_can_read_it() -> None:
             assert b"\r\ncache-control: no-store\r\n" in answer
             assert b"\r\naccess-control-allow-origin: *\r\n" in answer
             writer.close()
-        told = (await stage.client.get("/metrics")).text
+        told = (await http.client.get("/metrics")).text
         for kind, count in (("bytes", 2), ("address", 1)):
             assert f'varve_shapes_http_malformed_total{{kind="{kind}"}} {count}.0' in told
 
-    play(scene)
+    run_with_server(scene)
 
 
 @pytest.mark.parametrize(
@@ -159,35 +159,35 @@ def test_what_is_no_request_is_told_so_that_pages_can_read_it() -> None:
 def test_a_client_that_does_not_read_is_cut_off(
     asked: bytes, pieces: int, count: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scene(stage: Stage) -> None:
-        stage.engine.chunks = [[b'"%s"' % (b"x" * 100_000)] * pieces]
-        stage.engine.rows = [b'"%s"' % (b"x" * 40_000_000)]
-        await stage.begin()
-        reader, writer = await asyncio.open_connection("127.0.0.1", stage.server.port, limit=1024)
+    async def scene(http: ShapeHttp) -> None:
+        http.engine.chunks = [[b'"%s"' % (b"x" * 100_000)] * pieces]
+        http.engine.rows = [b'"%s"' % (b"x" * 40_000_000)]
+        await http.begin()
+        reader, writer = await asyncio.open_connection("127.0.0.1", http.server.port, limit=1024)
         head = asked + b" HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n"
         writer.write((head + b"{}") * count)
         await until(lambda: "response broken off" in caplog.text)
-        await until(lambda: not any(stage.api.limiter.counts.values()))
+        await until(lambda: not any(http.api.limiter.counts.values()))
         with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
             await reader.readexactly(19_000_000)
         writer.close()
 
-    play(scene, idle_ms=200)
+    run_with_server(scene, idle_ms=200)
 
 
 def test_newcomers_wait_for_nobody_who_reads_slowly() -> None:
-    async def scene(stage: Stage) -> None:
-        stage.engine.chunks = [[b'"%s"' % (b"x" * 100_000)] * 200]
-        await stage.begin()
-        reader, writer = await asyncio.open_connection("127.0.0.1", stage.server.port, limit=1024)
+    async def scene(http: ShapeHttp) -> None:
+        http.engine.chunks = [[b'"%s"' % (b"x" * 100_000)] * 200]
+        await http.begin()
+        reader, writer = await asyncio.open_connection("127.0.0.1", http.server.port, limit=1024)
         writer.write(b"GET /v1/shape?table=items&offset=-1 HTTP/1.1\r\nhost: x\r\n\r\n")
         assert await reader.readexactly(12) == b"HTTP/1.1 200"
-        assert stage.api.limiter.counts == {"initial": 0, "existing": 1}
-        other = await stage.client.head("/v1/shape?table=others&offset=-1")
+        assert http.api.limiter.counts == {"initial": 0, "existing": 1}
+        other = await http.client.head("/v1/shape?table=others&offset=-1")
         assert other.status_code == 200
         writer.close()
 
-    play(scene, initial_requests_max=1)
+    run_with_server(scene, initial_requests_max=1)
 
 
 @pytest.mark.parametrize("more", [b"", b"connection: close\r\n"])
@@ -204,42 +204,42 @@ def test_an_answer_of_which_the_end_is_not_read_holds_no_connection(
 
     monkeypatch.setattr(HttpServer, "_listen", listen_for_little)
 
-    async def scene(stage: Stage) -> None:
-        stage.engine.chunks = [[b'"%s"' % (b"x" * 60_000)]]
-        await stage.begin()
-        await stage.client.aclose()
-        connections = stage.server._server.server_state.connections  # type: ignore[union-attr]
+    async def scene(http: ShapeHttp) -> None:
+        http.engine.chunks = [[b'"%s"' % (b"x" * 60_000)]]
+        await http.begin()
+        await http.client.aclose()
+        connections = http.server._server.server_state.connections  # type: ignore[union-attr]
         await until(lambda: not connections)
         with socket.socket() as client:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
-            client.connect(("127.0.0.1", stage.server.port))
+            client.connect(("127.0.0.1", http.server.port))
             client.sendall(
                 b"GET /v1/shape?table=items&offset=-1 HTTP/1.1\r\nhost: x\r\n" + more + b"\r\n"
             )
             await until(lambda: len(connections) == 1)
             await until(lambda: not connections)
 
-    play(scene, idle_ms=1000)
+    run_with_server(scene, idle_ms=1000)
 
 
 def test_a_client_that_left_is_noticed_with_a_request_behind_the_running_one() -> None:
-    async def scene(stage: Stage) -> None:
-        shape, _ = await stage.begin()
-        _, writer = await asyncio.open_connection("127.0.0.1", stage.server.port)
+    async def scene(http: ShapeHttp) -> None:
+        shape, _ = await http.begin()
+        _, writer = await asyncio.open_connection("127.0.0.1", http.server.port)
         events = b"offset=0_inf&live=true&live_sse=true&handle=" + shape.handle.encode()
         writer.write(b"GET /v1/shape?table=items&%s HTTP/1.1\r\nhost: x\r\n\r\n" % events)
         writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
-        await until(lambda: stage.api.waiters.count == 1)
+        await until(lambda: http.api.waiters.count == 1)
         writer.close()
-        await until(lambda: stage.api.waiters.count == 0)
+        await until(lambda: http.api.waiters.count == 0)
 
-    play(scene)
+    run_with_server(scene)
 
 
 def test_a_read_that_fails_in_the_middle_breaks_the_body() -> None:
-    async def scene(stage: Stage) -> None:
-        stage.engine.chunks = [[b'"%s"' % (b"x" * 300_000)] * 5]
-        shape, _ = await stage.begin()
+    async def scene(http: ShapeHttp) -> None:
+        http.engine.chunks = [[b'"%s"' % (b"x" * 300_000)] * 5]
+        shape, _ = await http.begin()
 
         def torn(start: object, end: object):  # type: ignore[no-untyped-def]
             yield b'"%s"' % (b"x" * 300_000)
@@ -247,6 +247,6 @@ def test_a_read_that_fails_in_the_middle_breaks_the_body() -> None:
 
         shape.read = torn  # type: ignore[method-assign]
         with pytest.raises(httpx.RemoteProtocolError):
-            await stage.get(offset="-1")
+            await http.get(offset="-1")
 
-    play(scene)
+    run_with_server(scene)

@@ -11,7 +11,7 @@ from typing import NoReturn
 import openapi_spec_validator
 import pytest
 
-from tests.support.shape_door import Stage, play, until
+from tests.support.shape_http import ShapeHttp, run_with_server, until
 from varve.foundation import errors
 from varve.foundation.errors import Corrupt, StoreError, Unavailable
 from varve.http.exchange import STATUSES, status_of, to_http_error
@@ -44,29 +44,29 @@ def test_what_is_inside_is_told_to_nobody() -> None:
 
 
 def test_unexpected_errors_are_500_without_their_inside() -> None:
-    async def scene(stage: Stage) -> None:
+    async def scene(http: ShapeHttp) -> None:
         def fail(definition: object) -> None:
             raise ValueError("inside")
 
-        stage.engine.find_by_definition = fail  # type: ignore[method-assign]
-        answer = await stage.get(offset="-1")
+        http.engine.find_by_definition = fail  # type: ignore[method-assign]
+        answer = await http.get(offset="-1")
         assert answer.status_code == 500
         assert answer.json() == {"error": "Internal error"}
         assert answer.headers["cache-control"] == "no-store"
 
-    play(scene)
+    run_with_server(scene)
 
 
 def test_half_a_character_is_told_as_it_was_sent() -> None:
-    async def scene(stage: Stage) -> None:
-        await stage.begin()
+    async def scene(http: ShapeHttp) -> None:
+        await http.begin()
         asked = "/v1/shape?table=items"
-        told = await stage.client.post(asked, content=b'{"where": "\\ud800 =="}')
+        told = await http.client.post(asked, content=b'{"where": "\\ud800 =="}')
         assert told.status_code == 400
         assert "\ud800" in told.json()["errors"]["subset"]["where"][0]
         assert told.headers["access-control-allow-origin"] == "*"
 
-    play(scene)
+    run_with_server(scene)
 
 
 def _block(called: threading.Event, end: threading.Event) -> Callable[..., NoReturn]:
@@ -79,109 +79,109 @@ def _block(called: threading.Event, end: threading.Event) -> Callable[..., NoRet
 
 
 def test_who_waits_for_a_snapshot_being_written_holds_up_nobody_else() -> None:
-    async def scene(stage: Stage) -> None:
+    async def scene(http: ShapeHttp) -> None:
         called, end = threading.Event(), threading.Event()
-        shape, _ = await stage.begin()
+        shape, _ = await http.begin()
         shape.is_snapshot_complete = False
         shape.read = _block(called, end)  # type: ignore[method-assign]
-        reading = asyncio.ensure_future(stage.get(offset="0_0", handle=shape.handle))
+        reading = asyncio.ensure_future(http.get(offset="0_0", handle=shape.handle))
         await until(called.is_set)
         for path in ("/v1/health", "/metrics", "/v1/shapes"):
-            assert (await stage.client.get(path)).status_code == 200
-        assert (await stage.get(offset="-1", where="id > 1")).status_code == 200
+            assert (await http.client.get(path)).status_code == 200
+        assert (await http.get(offset="-1", where="id > 1")).status_code == 200
         asked = "/v1/shape?table=items"
-        assert (await stage.client.post(asked, json={"limit": 1, "order_by": "id"})).is_success
+        assert (await http.client.post(asked, json={"limit": 1, "order_by": "id"})).is_success
         end.set()
         assert (await reading).status_code == 503
 
-    play(scene, admin_threads=1, snapshot_threads=1, subset_threads=1)
+    run_with_server(scene, admin_threads=1, snapshot_threads=1, subset_threads=1)
 
 
 def test_a_call_that_takes_long_holds_up_no_reader_of_a_shape_that_is_there() -> None:
-    async def scene(stage: Stage) -> None:
+    async def scene(http: ShapeHttp) -> None:
         called, end = threading.Event(), threading.Event()
-        shape, _ = await stage.begin(where="id > 1")
-        stage.engine.compact = _block(called, end)  # type: ignore[method-assign]
+        shape, _ = await http.begin(where="id > 1")
+        http.engine.compact = _block(called, end)  # type: ignore[method-assign]
         asked = f"/v1/shapes/{shape.handle}/compact"
-        compacting = asyncio.ensure_future(stage.client.post(asked))
+        compacting = asyncio.ensure_future(http.client.post(asked))
         await until(called.is_set)
         for path in ("/v1/health", "/metrics"):
-            assert (await stage.client.get(path)).status_code == 200
-        known = await stage.get(offset="-1", where="id>1")
+            assert (await http.client.get(path)).status_code == 200
+        known = await http.get(offset="-1", where="id>1")
         assert known.headers["electric-handle"] == shape.handle
         end.set()
         assert (await compacting).status_code == 503
 
-    play(scene, admin_threads=1)
+    run_with_server(scene, admin_threads=1)
 
 
 def test_too_many_requests_of_a_kind_are_503_and_make_nothing() -> None:
-    async def scene(stage: Stage) -> None:
-        stage.engine.begins_at_once = False
-        first = asyncio.ensure_future(stage.get(offset="-1"))
-        await until(lambda: stage.api.limiter.counts["initial"] == 1)
-        refused = await stage.get(offset="-1", replica="full")
+    async def scene(http: ShapeHttp) -> None:
+        http.engine.begins_at_once = False
+        first = asyncio.ensure_future(http.get(offset="-1"))
+        await until(lambda: http.api.limiter.counts["initial"] == 1)
+        refused = await http.get(offset="-1", replica="full")
         assert refused.status_code == 503
         assert refused.json()["code"] == "concurrent_request_limit_exceeded"
         assert 5 <= int(refused.headers["retry-after"]) <= 10
-        assert stage.engine.made == 1
-        shape = stage.engine.by_handle["0001-handle"]
+        assert http.engine.made == 1
+        shape = http.engine.by_handle["0001-handle"]
         shape.is_snapshot_started = True
-        stage.engine.tell([shape.handle])
+        http.engine.tell([shape.handle])
         assert (await first).status_code == 200
-        known = await stage.get(offset="0_0", handle=shape.handle)
+        known = await http.get(offset="0_0", handle=shape.handle)
         assert known.status_code == 200
 
-    play(scene, initial_requests_max=1)
+    run_with_server(scene, initial_requests_max=1)
 
 
 def test_a_topic_that_cannot_be_read_is_told_to_who_waits() -> None:
-    async def scene(stage: Stage) -> None:
-        shape, _ = await stage.begin()
-        stage.engine.trouble = "the broker is away"
-        health = await stage.client.get("/v1/health")
+    async def scene(http: ShapeHttp) -> None:
+        shape, _ = await http.begin()
+        http.engine.trouble = "the broker is away"
+        health = await http.client.get("/v1/health")
         assert (health.status_code, health.json()) == (202, {"status": "waiting"})
-        held = await stage.get(offset="0_inf", handle=shape.handle, live="true")
+        held = await http.get(offset="0_inf", handle=shape.handle, live="true")
         assert held.status_code == 503
         assert held.headers["retry-after"] == "10"
         assert held.json() == {"message": "topic items is not read: the broker is away"}
-        assert (await stage.get(offset="-1")).status_code == 200
+        assert (await http.get(offset="-1")).status_code == 200
 
-    play(scene, long_poll_ms=50)
+    run_with_server(scene, long_poll_ms=50)
 
 
 def test_browsers_may_ask_from_elsewhere() -> None:
-    async def scene(stage: Stage) -> None:
+    async def scene(http: ShapeHttp) -> None:
         asked = {
             "origin": "http://a.example",
             "access-control-request-headers": "X-A, If-None-Match",
         }
-        answer = await stage.client.options("/v1/shape", headers=asked)
+        answer = await http.client.options("/v1/shape", headers=asked)
         assert answer.status_code == 204
         assert answer.headers["access-control-allow-origin"] == "http://a.example"
         assert answer.headers["access-control-allow-headers"] == "if-none-match"
         assert answer.headers["access-control-max-age"] == "86400"
         assert "DELETE" in answer.headers["access-control-allow-methods"]
 
-    play(scene)
+    run_with_server(scene)
 
 
 def test_other_paths_and_methods_are_told() -> None:
-    async def scene(stage: Stage) -> None:
-        assert (await stage.client.get("/")).content == b""
-        assert (await stage.client.get("/nothing")).status_code == 404
-        assert (await stage.client.put("/v1/shape")).status_code == 405
-        assert (await stage.client.get("/openapi.json")).json() == make_document()
-        figures = (await stage.client.get("/metrics")).text
+    async def scene(http: ShapeHttp) -> None:
+        assert (await http.client.get("/")).content == b""
+        assert (await http.client.get("/nothing")).status_code == 404
+        assert (await http.client.put("/v1/shape")).status_code == 405
+        assert (await http.client.get("/openapi.json")).json() == make_document()
+        figures = (await http.client.get("/metrics")).text
         assert (
             'varve_shapes_http_requests_total{endpoint="root",method="GET",status="200"}' in figures
         )
-        bad = await stage.client.get("/v1/shape?table=%ff&offset=-1")
+        bad = await http.client.get("/v1/shape?table=%ff&offset=-1")
         assert bad.status_code == 400
-        missing = await stage.client.get("/v1/shape?table=missing&offset=-1")
+        missing = await http.client.get("/v1/shape?table=missing&offset=-1")
         assert missing.json()["errors"] == {"table": ["there is no topic 'missing'"]}
 
-    play(scene)
+    run_with_server(scene)
 
 
 @pytest.mark.parametrize(
@@ -198,17 +198,17 @@ def test_an_address_that_cannot_be_bound_is_told(
     def refuse(*_: object) -> None:
         raise error
 
-    async def scene(stage: Stage) -> None:
+    async def scene(http: ShapeHttp) -> None:
         monkeypatch.setattr(socket.socket, "bind", refuse)
         with pytest.raises(Unavailable, match=rf"127\.0\.0\.1:0 for HTTP: {told};"):
-            await HttpServer(stage.api, host="127.0.0.1", port=0).start()
+            await HttpServer(http.api, host="127.0.0.1", port=0).start()
 
-    play(scene)
+    run_with_server(scene)
 
 
 def test_a_server_that_ends_by_itself_is_not_waited_for() -> None:
-    async def scene(stage: Stage) -> None:
-        server = HttpServer(stage.api, host="127.0.0.1", port=0)
+    async def scene(http: ShapeHttp) -> None:
+        server = HttpServer(http.api, host="127.0.0.1", port=0)
         await server.start()
         waiting = asyncio.ensure_future(server.serve_until(asyncio.Event()))
         assert server._server is not None
@@ -216,7 +216,7 @@ def test_a_server_that_ends_by_itself_is_not_waited_for() -> None:
         with pytest.raises(Unavailable, match="ended by itself"):
             await asyncio.wait_for(waiting, 5)
 
-    play(scene)
+    run_with_server(scene)
 
 
 def test_h22_a_cursor_is_greater_than_that_of_the_request() -> None:

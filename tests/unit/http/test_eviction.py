@@ -14,7 +14,7 @@ import httpx
 
 from tests.support.memory_directory import memory_directory
 from tests.support.shape_engine import Stage
-from tests.support.shape_engine_door import open_door, open_stage
+from tests.support.shape_engine_http import open_http, open_stage
 from tests.support.shape_follower import Follower
 from varve.http.server import HttpServer
 
@@ -27,7 +27,7 @@ Scene = Callable[[Stage, HttpServer], Awaitable[None]]
 
 def _play(scene: Scene) -> None:
     async def run(stage: Stage) -> None:
-        async with open_door(stage) as door:
+        async with open_http(stage) as door:
             await scene(stage, door)
 
     with memory_directory() as path:

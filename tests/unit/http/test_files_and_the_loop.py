@@ -8,7 +8,7 @@ import httpx
 
 from tests.support.memory_directory import memory_directory
 from tests.support.shape_engine import Stage
-from tests.support.shape_engine_door import open_door
+from tests.support.shape_engine_http import open_http
 from varve.disk import RealFileSystem
 from varve.disk.real import RealFile
 from varve.foundation.clock import SystemClock
@@ -46,7 +46,7 @@ def _follow_compacted_shape(path: Path) -> None:
 
     async def follow() -> list[str]:
         messages: list[str] = []
-        async with open_door(stage) as server, httpx.AsyncClient(trust_env=False) as client:
+        async with open_http(stage) as server, httpx.AsyncClient(trust_env=False) as client:
             offset = str(BEFORE_ALL)
             for _ in range(10):
                 answer = await client.get(

@@ -8,7 +8,7 @@ import httpx
 import pytest
 from jsonschema import ValidationError, validate  # type: ignore[import-untyped]
 
-from tests.support.shape_door import Stage, play
+from tests.support.shape_http import ShapeHttp, run_with_server
 from varve.http.exchange import HttpError
 from varve.http.shapes.openapi import make_document
 from varve.http.shapes.parameters import parse_request
@@ -67,23 +67,23 @@ def test_params_of_any_number_are_valid() -> None:
 
 
 def test_events_over_http_1_0_get_a_status_of_the_document() -> None:
-    async def scene(stage: Stage) -> None:
-        shape, _ = await stage.begin()
-        stage.engine.add(shape, b'{"key":"a"}')
+    async def scene(http: ShapeHttp) -> None:
+        shape, _ = await http.begin()
+        http.engine.add(shape, b'{"key":"a"}')
         request = (
             f"GET /v1/shape?table=items&offset={shape.latest}&handle={shape.handle}"
             "&live=true&live_sse=true HTTP/1.0\r\n\r\n"
         )
-        answer = await _send_raw(stage, request.encode())
+        answer = await _send_raw(http, request.encode())
         assert answer.startswith(b"HTTP/1.1 505 ")
         responses = make_document()["paths"]["/v1/shape"]["get"]["responses"]
         assert "505" in responses
 
-    play(scene)
+    run_with_server(scene)
 
 
-async def _send_raw(stage: Stage, request: bytes) -> bytes:
-    url = httpx.URL(stage.client.base_url)
+async def _send_raw(http: ShapeHttp, request: bytes) -> bytes:
+    url = httpx.URL(http.client.base_url)
     reader, writer = await asyncio.open_connection(url.host, url.port)
     writer.write(request)
     answer = await reader.read()

@@ -11,7 +11,7 @@ import httpx
 
 from tests.support.memory_directory import memory_directory
 from tests.support.shape_engine import Stage
-from tests.support.shape_engine_door import open_door, open_stage
+from tests.support.shape_engine_http import open_http, open_stage
 
 SOON_SECONDS: Final = 10.0
 
@@ -29,7 +29,7 @@ def _remove(path: Path) -> None:
 
 async def _ask(stage: Stage) -> httpx.Response:
     async with (
-        open_door(stage) as door,
+        open_http(stage) as door,
         httpx.AsyncClient(trust_env=False, verify=False, timeout=60) as client,
     ):
         url = f"http://127.0.0.1:{door.port}/v1/shape?table=t&offset=-1"

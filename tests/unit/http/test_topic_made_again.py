@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.memory_directory import memory_directory
 from tests.support.shape_engine import Stage
-from tests.support.shape_engine_door import open_door, open_stage
+from tests.support.shape_engine_http import open_http, open_stage
 from tests.support.shape_follower import Follower
 from varve.foundation.clock import ManualClock
 from varve.shapes import workers
@@ -41,7 +41,7 @@ def test_clients_wait_for_a_deleted_topic_and_follow_the_new_one(
     monkeypatch.setattr(workers, "DELETED_MS", 200)
 
     async def run(stage: Stage) -> None:
-        async with open_door(stage) as door, AsyncExitStack() as stack:
+        async with open_http(stage) as door, AsyncExitStack() as stack:
             parameters = [{"table": "t"}, {"table": "t", "where": "n = 1"}]
             clients = [
                 Follower("127.0.0.1", door.port, one, is_sse=is_sse)
@@ -74,7 +74,7 @@ def test_clients_wait_for_a_deleted_topic_and_follow_the_new_one(
 
 def test_a_topic_made_again_at_once_sends_clients_to_new_handles() -> None:
     async def run(stage: Stage) -> None:
-        async with open_door(stage) as door, AsyncExitStack() as stack:
+        async with open_http(stage) as door, AsyncExitStack() as stack:
             clients = [
                 Follower("127.0.0.1", door.port, {"table": "t", "where": f"n >= {number}"})
                 for number in (0, 1)
@@ -108,7 +108,7 @@ def test_a_topic_that_had_shapes_is_503_for_a_while_and_another_one_400() -> Non
 
     async def run(stage: Stage, clock: ManualClock) -> None:
         async with (
-            open_door(stage) as door,
+            open_http(stage) as door,
             httpx.AsyncClient(
                 base_url=f"http://127.0.0.1:{door.port}", trust_env=False, verify=False
             ) as client,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.shape_engine import Follower, Stage
-from tests.support.shape_engine_door import open_stage
+from tests.support.shape_engine_http import open_stage
 from varve.disk import RealFileSystem
 from varve.foundation.errors import Closed, Unavailable
 from varve.shapes.compaction.blocks import Block

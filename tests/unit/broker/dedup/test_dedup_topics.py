@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.broker_kit import BrokerKit
 from tests.support.data_requests import append, produce, produce_request
-from tests.support.gate_bench import (
+from tests.support.dedup_topic import (
     LATENESS_MS,
     TOPIC,
     WINDOW_MS,

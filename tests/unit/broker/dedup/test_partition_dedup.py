@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.broker_kit import BrokerKit
 from tests.support.data_requests import append, list_offsets, produce, produce_request
-from tests.support.gate_bench import (
+from tests.support.dedup_topic import (
     BY_KEY,
     LATENESS_MS,
     TOPIC,

@@ -1,4 +1,4 @@
-"""The HTTP door on a loopback port in front of an engine that runs by itself, for tests."""
+"""The HTTP server on a loopback port in front of an engine that runs by itself, for tests."""
 
 import contextlib
 import random
@@ -23,7 +23,7 @@ def open_stage(path: Path, *, shapes_max: int = 100) -> Stage:
 
 
 @contextlib.asynccontextmanager
-async def open_door(stage: Stage, **settings: int) -> AsyncIterator[HttpServer]:
+async def open_http(stage: Stage, **settings: int) -> AsyncIterator[HttpServer]:
     """A server for the running loop."""
     api = ShapeApi(
         stage.engine,

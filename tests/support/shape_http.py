@@ -1,4 +1,4 @@
-"""The HTTP door on a loopback port in front of a fake engine, for tests."""
+"""The HTTP server on a loopback port in front of a fake engine, for tests."""
 
 import asyncio
 import contextlib
@@ -19,8 +19,8 @@ from varve.shapes.engine import ShapeEngine
 OPEN = Access()
 
 
-class Stage:
-    """A door, its engine, and a client."""
+class ShapeHttp:
+    """A server, its fake engine, and a client."""
 
     def __init__(self, engine: FakeEngine, api: ShapeApi, server: HttpServer) -> None:
         self.engine = engine
@@ -43,9 +43,9 @@ class Stage:
 
 
 @contextlib.asynccontextmanager
-async def open_stage(
+async def open_shape_http(
     access: Access = OPEN, *, can_delete: bool = True, **settings: int
-) -> AsyncIterator[Stage]:
+) -> AsyncIterator[ShapeHttp]:
     engine = FakeEngine()
     api = ShapeApi(
         cast(ShapeEngine, engine),
@@ -57,26 +57,26 @@ async def open_stage(
     )
     server = HttpServer(api, host="127.0.0.1", port=0)
     await server.start()
-    stage = Stage(engine, api, server)
+    http = ShapeHttp(engine, api, server)
     try:
-        yield stage
+        yield http
     finally:
-        await stage.client.aclose()
+        await http.client.aclose()
         await server.stop()
 
 
-def play(
-    scene: Callable[[Stage], Awaitable[None]],
+def run_with_server(
+    scene: Callable[[ShapeHttp], Awaitable[None]],
     access: Access = OPEN,
     *,
     can_delete: bool = True,
     **settings: int,
 ) -> None:
-    """Runs a scene with a stage of its own."""
+    """Runs a scene with a http of its own."""
 
     async def run() -> None:
-        async with open_stage(access, can_delete=can_delete, **settings) as stage:
-            await scene(stage)
+        async with open_shape_http(access, can_delete=can_delete, **settings) as http:
+            await scene(http)
 
     asyncio.run(run())
 
