@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from varve.brokers.client import BrokerClient, admin_api
-from varve.brokers.errors import Denied, Refused
+from varve.brokers.errors import Denied, Refused, acls_disabled
 from varve.foundation.errors import InvalidRequest
 
 CLUSTER_NAME: Final = "kafka-cluster"
@@ -98,10 +98,7 @@ def _check_authorizer(client: BrokerClient) -> None:
         return
     values = [settings[name].value for name in _AUTHORIZER_SETTINGS if name in settings]
     if values and all(value in (None, "", "false") for value in values):
-        raise Refused(
-            f"the broker at {client.address} has no ACLs (SECURITY_DISABLED): every client may do "
-            "everything; start it with varve.authorizer.enable=true"
-        )
+        raise Refused(acls_disabled(client.address))
 
 
 def _to_row(binding: Any) -> AclRow:

@@ -94,10 +94,7 @@ class BrokerClient:
         try:
             return kind(config)
         except KafkaException as error:
-            raise InvalidSetting(
-                f"librdkafka refuses a setting: {error.args[0].str()}; correct -X, "
-                "--command-config or the arguments of varve.connect"
-            ) from error
+            raise InvalidSetting(_explain_setting(error.args[0].str())) from error
 
     def _reach(self, admin: "AdminClient") -> None:
         """Raises unless the broker answers soon."""
@@ -188,15 +185,19 @@ def read_client_file(path: Path) -> dict[str, str]:
     """The settings of a file: `name=value` lines; those that begin with # are passed over."""
     try:
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidSetting(f"--command-config {path} cannot be read: {error}") from error
+    except OSError as error:
+        raise InvalidSetting(f"--command-config {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise InvalidSetting(
+            f"--command-config {path} is not UTF-8 text: save it as UTF-8, one NAME=VALUE per line"
+        ) from error
     found = {}
     for number, line in enumerate(text.splitlines(), start=1):
         setting = line.strip()
         if setting and not setting.startswith("#"):
             name, equals, value = setting.partition("=")
             if not equals:
-                raise InvalidSetting(f"{path}, line {number}: {setting!r:.60} is not name=value")
+                raise InvalidSetting(f"{path}, line {number}: {setting!r:.60} is not NAME=VALUE")
             found[name.strip()] = value.strip()
     return found
 
@@ -204,6 +205,20 @@ def read_client_file(path: Path) -> dict[str, str]:
 def canonical_settings(settings: Mapping[str, str] | Iterable[tuple[str, str]]) -> dict[str, str]:
     """With one name for what librdkafka knows by two, so that one value replaces the other."""
     return {_ALIASES.get(name, name): value for name, value in dict(settings).items()}
+
+
+def _explain_setting(reason: str) -> str:
+    """What is wrong with the client settings, from librdkafka's reason."""
+    if "GSSAPI" in reason:
+        return (
+            "security.protocol requires a login: set sasl.mechanism to PLAIN, SCRAM-SHA-256 or "
+            "SCRAM-SHA-512, and sasl.username and sasl.password (with -X or --command-config)"
+        )
+    text = reason.removeprefix("Failed to create admin client: ")
+    return (
+        f"librdkafka refuses a setting: {text}; correct -X, --command-config or the arguments of "
+        "varve.connect"
+    )
 
 
 def _dotted(settings: Mapping[str, object]) -> dict[str, object]:

@@ -19,6 +19,12 @@ from varve.foundation.errors import (
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError
 
+_NO_CONNECTION: Final = ("refused", "resolve", "unreachable", "No route")
+"""Parts of librdkafka's reasons for which the address or the broker is wrong, not a setting."""
+_VAGUE_REASONS: Final = {
+    "1/1 brokers are down": "it closes the connection",
+    "Failed while waiting for controller: Local: Timed out": "it accepts connections only",
+}
 LIST_TOPICS: Final = "`varve topic list` lists the topics"
 LIST_GROUPS: Final = "`varve group list` lists the groups"
 
@@ -69,9 +75,27 @@ def as_error(error: "KafkaError", what: str, *, address: str = "") -> StoreError
     if code in _codes(KafkaError, "NON_EMPTY_GROUP", "UNKNOWN_MEMBER_ID"):
         return InvalidRequest(f"{what}: the group has members; stop them first")
     if code in _codes(KafkaError, "SECURITY_DISABLED"):
-        return Refused(f"{what}: the broker has no ACLs ({reason}); start it with an authorizer")
+        return Refused(acls_disabled(address))
+    if code in _codes(KafkaError, "_MSG_SIZE_TOO_LARGE", "MSG_SIZE_TOO_LARGE"):
+        return RecordTooLarge(
+            f"{what}: a record is larger than the client or the topic allows; raise -X "
+            "message.max.bytes=... (default 1000000 bytes) and the topic's max.message.bytes"
+        )
+    if code in _codes(KafkaError, "RESOURCE_NOT_FOUND"):
+        return NotFound(f"{what}: there is no such login; `varve user list` lists them")
+    if code in _codes(KafkaError, "OFFSET_OUT_OF_RANGE"):
+        return OffsetOutOfRange(
+            f"{what}: the offset is outside the log; `varve topic describe` shows its offsets"
+        )
     sentence = reason if what in reason else f"{what}: {reason}"
     return _KINDS.get(error.name(), Refused)(sentence)
+
+
+def acls_disabled(address: str) -> str:
+    return (
+        f"ACLs are disabled on the broker at {address}: every client may do everything; start it "
+        "with varve.authorizer.enable=true and super.users"
+    )
 
 
 def denied(what: str, reason: str) -> StoreError:
@@ -83,17 +107,38 @@ def denied(what: str, reason: str) -> StoreError:
 
 
 def unreachable(address: str, reason: str) -> StoreError:
-    """Nobody answers."""
+    """No broker answers, or not as the settings of the client expect."""
+    cause = _VAGUE_REASONS.get(reason, reason.rpartition("failed: ")[2])
+    if any(text in reason for text in _NO_CONNECTION):
+        return Unavailable(
+            f"no broker answers at {address} ({cause}); start one with `varve serve`, or name "
+            "another with --bootstrap or VARVE_BOOTSTRAP"
+        )
+    if "PLAINTEXT" in reason:
+        return Unavailable(
+            f"the listener at {address} does not use TLS ({cause}): set "
+            "security.protocol=PLAINTEXT or SASL_PLAINTEXT (with -X, or as an argument of "
+            "varve.connect)"
+        )
     return Unavailable(
-        f"no broker answers at {address} ({reason}); start one with `varve serve`, name another "
-        "with --bootstrap or VARVE_BOOTSTRAP, or set what its listener requires with -X "
-        "security.protocol=... and -X ssl.certificate.location=... (in Python: "
-        'varve.connect("host:port", security_protocol=...))'
+        f"no broker answers at {address} ({cause}): if the listener uses TLS, set "
+        "security.protocol=SSL and ssl.ca.location (with -X, or as arguments of varve.connect); "
+        "otherwise name another broker with --bootstrap or VARVE_BOOTSTRAP"
     )
 
 
 def login_refused(address: str, reason: str) -> StoreError:
     """The broker answers, and wants to know who asks, or in another way."""
+    if "certificate verify failed" in reason:
+        return Denied(
+            f"the certificate of the broker at {address} is not signed by an authority that this "
+            "client trusts: set ssl.ca.location (with -X, or as an argument of varve.connect)"
+        )
+    if "SASL state" in reason:
+        return Denied(
+            f"the listener at {address} has no login: set security.protocol=PLAINTEXT or SSL "
+            "(with -X, or as an argument of varve.connect)"
+        )
     return Denied(
         f"the broker at {address} refused the connection ({reason}); set what it requires with -X "
         "security.protocol=..., -X sasl.mechanism=..., -X sasl.username=..., -X "

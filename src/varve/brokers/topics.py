@@ -261,6 +261,9 @@ def delete_records(client: BrokerClient, name: str, *, partition: int, before: i
     """Delete the records before an offset, -1 for all; returns the new log start offset."""
     from confluent_kafka import TopicPartition
 
+    count = len(find_topic(client, name).partitions)
+    if partition >= count:
+        raise NotFound(f"topic {name} has no partition {partition}; it has 0 to {count - 1}")
     request = TopicPartition(name, partition, before)
     [future] = client.admin().delete_records([request]).values()
     return int(client.result(future, f"partition {name}-{partition}").low_watermark)

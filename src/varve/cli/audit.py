@@ -65,7 +65,7 @@ _LATEST_MS: Final = 253_402_300_799_999
 @click.option(
     "-n",
     "--limit",
-    type=click.IntRange(min=0),
+    type=options.Number(min=0),
     default=DEFAULT_LIMIT,
     show_default=True,
     metavar="N",
@@ -130,10 +130,13 @@ def _find_partitions(
             if name is not None and is_chosen:
                 partitions[name] = (path, f"{path}/{entry.name}")
     if not partitions:
+        places = ", ".join(paths)
+        if topic is None:
+            raise NotFound(f"{places} has no partitions; name a log directory with --dir")
         what = topic if number is None else f"{topic}:{number}"
-        of_topic = "" if topic is None else f" of {what!r:.280}"
         raise NotFound(
-            f"{', '.join(paths)} has no partitions{of_topic}; name log directories with --dir"
+            f"there is no topic {what!r:.280} in {places}; `varve topic list --dir {paths[0]}` "
+            "lists the topics"
         )
     return [partitions[name] for name in sorted(partitions)]
 

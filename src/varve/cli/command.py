@@ -53,6 +53,25 @@ class VarveCommand(click.Command):
         super().__init__(context_settings=_CONTEXT, **settings)
         self.examples = tuple(examples)
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            names = {parameter.name for parameter in self.params}
+            if error.option_name in ("-d", "--dir") and "bootstrap" in names:
+                raise click.UsageError(
+                    f"{ctx.command_path} asks a broker: name it with --bootstrap, or start one on "
+                    "the directory with `varve serve --dir DIR`",
+                    ctx,
+                ) from error
+            if error.option_name in ("-b", "--bootstrap") and "dir" in names:
+                raise click.UsageError(
+                    f"{ctx.command_path} reads the files of a log directory: stop its broker and "
+                    "name the directory with --dir",
+                    ctx,
+                ) from error
+            raise
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write one section of options per group, the command's own first, common ones last."""
         sections: dict[str, list[tuple[str, str]]] = {_OWN_OPTIONS: []}

@@ -41,12 +41,12 @@ _ISOLATION: Final = ("read_uncommitted", "read_committed")
 )
 @click.option(
     "--last",
-    type=click.IntRange(min=1),
+    type=options.Number(min=1),
     metavar="N",
     help="Start this many offsets before the end of each partition.",
 )
 @click.option(
-    "-n", "--limit", type=click.IntRange(min=0), metavar="N", help="At most this many records."
+    "-n", "--limit", type=options.Number(min=0), metavar="N", help="At most this many records."
 )
 @options.partition
 @click.option("-f", "--follow", is_flag=True, help="With a broker: wait for more, until Ctrl-C.")

@@ -332,12 +332,12 @@ def _insight_row(insight: "PartitionInsight") -> PartitionRow:
 )
 @_name
 @click.option(
-    "--offset", type=click.IntRange(min=0), required=True, metavar="N", help="The record's offset."
+    "--offset", type=options.Number(min=0), required=True, metavar="N", help="The record's offset."
 )
 @click.option(
     "-p",
     "--partition",
-    type=click.IntRange(min=0),
+    type=options.Number(min=0),
     default=0,
     show_default=True,
     metavar="N",

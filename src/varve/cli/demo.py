@@ -50,7 +50,7 @@ _TIER_SETTINGS: Final = {
 )
 @click.option(
     "--records",
-    type=click.IntRange(min=1000),
+    type=options.Number(min=1000),
     default=60_000,
     show_default=True,
     metavar="N",

@@ -127,7 +127,7 @@ def verify_snapshots(
 @_place
 @click.option(
     "--keep",
-    type=click.IntRange(min=1),
+    type=options.Number(min=1),
     required=True,
     metavar="N",
     help="How many of the newest snapshots remain.",

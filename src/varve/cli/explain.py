@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     )
 )
 @options.topic_partition
-@click.option("--offset", type=click.IntRange(min=0), metavar="N", help="Explain this record.")
+@click.option("--offset", type=options.Number(min=0), metavar="N", help="Explain this record.")
 @click.option("-k", "--key", metavar="KEY", help="Explain the latest record of this key.")
 @options.directory
 @options.output

@@ -29,7 +29,7 @@ _KEY_ENCODINGS: Final = ("utf8", "base64", "hex")
 @click.option(
     "-p",
     "--partition",
-    type=click.IntRange(min=0),
+    type=options.Number(min=0),
     metavar="N",
     help="The partition; default the one that Kafka's default partitioner chooses for the key.",
 )
@@ -81,5 +81,8 @@ def _decode_key(key: str, encoding: str) -> bytes:
         if encoding == "hex":
             return bytes.fromhex(key)
     except ValueError as error:
-        raise click.BadParameter(f"{key!r:.80} is not {encoding}: {error}") from error
+        raise click.BadParameter(
+            f"{key!r:.80} is not {encoding}; --key-encoding says how it is written",
+            param_hint="'KEY'",
+        ) from error
     return key.encode(errors="surrogateescape")

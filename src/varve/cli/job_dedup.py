@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--state-partitions",
-    type=click.IntRange(min=1),
+    type=options.Number(min=1),
     metavar="N",
     help="Parts of the state; fixed by the first run, default one per core.",
 )

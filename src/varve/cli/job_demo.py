@@ -86,7 +86,7 @@ class Customers:
 )
 @click.option(
     "--records",
-    type=click.IntRange(min=10_000),
+    type=options.Number(min=10_000),
     default=500_000,
     show_default=True,
     metavar="N",

@@ -129,6 +129,8 @@ def erase(
     from varve.jobs.erase.erasure import new_erasure_id
     from varve.jobs.erase.request import ValueFormat, collect_field, collect_keys
 
+    if not (keys or keys_file or field or values or values_file):
+        raise click.UsageError("give the keys to erase: --key, --keys-file, or --field and --value")
     if finish and id is None:
         raise click.UsageError("--finish needs --id, the erasure to finish")
     id_of_run = id or new_erasure_id()

@@ -66,7 +66,7 @@ _Position = ReadPosition | Mapping[int, int] | None
 @click.option(
     "-n",
     "--limit",
-    type=click.IntRange(min=1),
+    type=options.Number(min=1),
     metavar="N",
     help=f"At most N rows; default {TABLE_ROWS} for a table, else all.",
 )

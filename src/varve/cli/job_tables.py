@@ -52,12 +52,12 @@ _PARTITIONS_SHOWN = 20
 @click.option("--full", is_flag=True, help="Read the whole topic, not only what is new.")
 @click.option(
     "--buckets",
-    type=click.IntRange(min=1),
+    type=options.Number(min=1),
     metavar="N",
     help="Files per partition; fixed by the first snapshot, by size unless given.",
 )
 @click.option(
-    "--keep", type=click.IntRange(min=1), metavar="N", help="Delete all but the newest N snapshots."
+    "--keep", type=options.Number(min=1), metavar="N", help="Delete all but the newest N snapshots."
 )
 @spark_options.place_settings
 @spark_options.location
@@ -174,7 +174,7 @@ def _snapshot_fields(result: "SnapshotResult") -> Iterator[tuple[str, str]]:
 @click.option("--add-columns", is_flag=True, help="Add columns for new fields.")
 @click.option(
     "--buckets",
-    type=click.IntRange(min=1),
+    type=options.Number(min=1),
     metavar="N",
     help="Parts of an upserted table by key; fixed when it is created.",
 )

@@ -43,6 +43,18 @@ class TopicPartitionName(NamedTuple):
     partition: int | None
 
 
+class Number(click.IntRange):
+    """A whole number within limits."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter:
+            limits = "" if self.min is None else f" from {self.min}"
+            limits += "" if self.max is None else f" to {self.max}"
+            self.fail(f"{value!r:.40} is not a whole number{limits}", param, ctx)
+
+
 class ParsedType(click.ParamType[Any]):
     """Text that a function of varve's parses; its errors become errors of usage."""
 
@@ -56,7 +68,7 @@ class ParsedType(click.ParamType[Any]):
         try:
             return self._parse(value)
         except InvalidRequest as error:
-            self.fail(str(error), param, ctx)
+            self.fail(str(error).strip(), param, ctx)
 
 
 def parse_topic_partition(text: str) -> TopicPartitionName:
@@ -117,9 +129,9 @@ POSITION: Final = ParsedType("POSITION", lambda text: parse_position(text, Syste
 POSITIONS: Final = ParsedType("POSITION", parse_positions)
 TOPIC_PARTITION: Final = ParsedType("TOPIC[:PARTITION]", parse_topic_partition)
 DIRECTORY: Final = ParsedType("DIR", _parse_directory)
-DURATION: Final = ParsedType("DURATION", lambda text: parse_duration(text, name="a duration"))
-SIZE: Final = ParsedType("SIZE", lambda text: parse_size(text, name="a size"))
-TIME: Final = ParsedType("TIME", lambda text: parse_time(text, name="a time"))
+DURATION: Final = ParsedType("DURATION", lambda text: parse_duration(text, name=""))
+SIZE: Final = ParsedType("SIZE", lambda text: parse_size(text, name=""))
+TIME: Final = ParsedType("TIME", lambda text: parse_time(text, name=""))
 
 
 class _DirectoryList(ParsedType):
@@ -398,7 +410,7 @@ def settings(help: str) -> Decorator[Any]:
 
 
 partition = click.option(
-    "-p", "--partition", type=click.IntRange(min=0), metavar="N", help="Only this partition."
+    "-p", "--partition", type=Number(min=0), metavar="N", help="Only this partition."
 )
 topic = click.argument(
     "topic", metavar="TOPIC", shell_complete=lambda c, p, i: complete_topics(c, i)

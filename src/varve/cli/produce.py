@@ -16,7 +16,7 @@ from varve.cli import options
 from varve.cli.command import command
 from varve.cli.output import Output, RecordProgress
 from varve.cli.record_format import LineChunk, LineReader, choose_reader, read_chunks
-from varve.cli.where import Where, find_topic, open_existing, warn_of_recovery
+from varve.cli.where import Where, check_no_files, find_topic, open_existing, warn_of_recovery
 from varve.foundation.errors import InvalidRecord, NotFound, StoreError
 
 if TYPE_CHECKING:
@@ -70,7 +70,10 @@ class InputChunk:
 )
 @options.topic
 @click.argument(
-    "files", metavar="[FILE...]", nargs=-1, type=click.Path(path_type=Path, exists=True)
+    "files",
+    metavar="[FILE...]",
+    nargs=-1,
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
 )
 @click.option(
     "--input",
@@ -86,7 +89,7 @@ class InputChunk:
 @click.option(
     "-p",
     "--partition",
-    type=click.IntRange(min=0),
+    type=options.Number(min=0),
     metavar="N",
     help="The partition of all records.",
 )
@@ -236,6 +239,7 @@ def _append(
 
     # The first copy decides where the tier is, so nothing is copied before it was named.
     is_tier_unnamed = awaits_location(RealFileSystem(), where.directories)
+    check_no_files(where.directories)
     open_store = varve.open if is_created else open_existing
     with open_store(
         where.directories, settings=where.tier_settings(), maintain=not is_tier_unnamed

@@ -209,7 +209,9 @@ def choose_reader(
 def parse_separator(text: str) -> bytes:
     """The key separator; `\\t` is a tab."""
     if not text:
-        raise click.BadParameter("is empty", param_hint="'--key-separator'")
+        raise click.BadParameter(
+            "it is empty; give the text between key and value", param_hint="'--key-separator'"
+        )
     return text.replace("\\t", "\t").encode()
 
 
@@ -337,15 +339,21 @@ def _parse_timestamp(content: object) -> int:
 def _check_readable(tokens: Sequence[Token]) -> None:
     fields = [token for token in tokens if isinstance(token, str)]
     if not set(fields) & set("vs"):
-        raise click.BadParameter("the template has no %v: what is the value?")
+        raise click.BadParameter("the template has no %v, the value", param_hint="'--input'")
     sizes = [field for field in fields if field in _SIZES]
     if sizes:
-        raise click.BadParameter(f"%{sizes[0]} is a size, not a part of a record; leave it out")
+        raise click.BadParameter(
+            f"%{sizes[0]} is a size, not a part of a record; leave it out", param_hint="'--input'"
+        )
     if len(fields) != len(set(fields)) or {"v", "s"} <= set(fields):
-        raise click.BadParameter("a field is in the template twice; name it once")
+        raise click.BadParameter(
+            "a field is in the template twice; name it once", param_hint="'--input'"
+        )
     for token, following in itertools.pairwise(tokens):
         if isinstance(token, str) and isinstance(following, str):
-            raise click.BadParameter(f"%{token}%{following}: put text between them")
+            raise click.BadParameter(
+                f"%{token}%{following}: put text between them", param_hint="'--input'"
+            )
 
 
 def _cut(data: bytes, following: Token, field: str) -> tuple[bytes, bytes]:

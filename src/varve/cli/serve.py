@@ -9,7 +9,7 @@ import click
 
 from varve.cli import options
 from varve.cli.command import command
-from varve.cli.where import DEFAULT_DIRECTORY
+from varve.cli.where import DEFAULT_DIRECTORY, check_no_files
 
 
 @command(
@@ -42,7 +42,7 @@ from varve.cli.where import DEFAULT_DIRECTORY
 )
 @click.option(
     "--metrics-port",
-    type=click.IntRange(0, 65_535),
+    type=options.Number(0, 65_535),
     metavar="PORT",
     help="Serve /metrics, /health and /ready on this port.",
 )
@@ -95,6 +95,7 @@ def _serve(
     from_environment, warnings = read_environment(os.environ)
     settings |= from_environment
     settings |= from_options
+    check_no_files([Path(path) for path in directories])
     config = make_config(settings, directories, default_directory=str(DEFAULT_DIRECTORY))
     set_up_logging(LogFormat(log_format), LogLevel(log_level))
     for warning in (*warnings, *config.warnings):

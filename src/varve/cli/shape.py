@@ -234,7 +234,9 @@ def parse_topics(
     for text in debezium:
         topic, equals, transactions = text.partition("=")
         if not topic or (equals and not transactions):
-            raise click.BadParameter(f"{text!r:.120} lacks one side; write TOPIC or TOPIC=...")
+            raise click.BadParameter(
+                f"{text!r:.120} lacks one side; write TOPIC or TOPIC=TRANSACTIONS"
+            )
         add(topic, is_debezium=True, transactions=transactions or None)
     for topic, url in map(_parse_pair, snapshots):
         add(topic, snapshot=url)
@@ -244,7 +246,7 @@ def parse_topics(
 def _parse_pair(text: str) -> tuple[str, str]:
     topic, _, value = text.partition("=")
     if not topic or not value:
-        raise click.BadParameter(f"{text!r:.120} lacks one side; write TOPIC=...")
+        raise click.BadParameter(f"{text!r:.120} lacks one side; write TOPIC=NAME or TOPIC=URL")
     return topic, value
 
 
@@ -396,7 +398,7 @@ def delete(handle: str, client: ShapeClient, output: Output, yes: bool) -> None:
 )
 @click.option("--once", is_flag=True, help="Exit when all present rows and changes are printed.")
 @click.option(
-    "-n", "--limit", type=click.IntRange(min=1), metavar="N", help="Exit after this many lines."
+    "-n", "--limit", type=options.Number(min=1), metavar="N", help="Exit after this many lines."
 )
 @_server
 @options.output
@@ -424,6 +426,8 @@ def tail(
             count += 1
             if count == limit:
                 return
+    if not count and "where" in query:
+        output.note("no row matches --where; a column that no row has matches nothing")
 
 
 def _format_message(message: dict[str, Any], *, is_json: bool) -> str | None:

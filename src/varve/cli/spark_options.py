@@ -40,6 +40,10 @@ def _build_location(
     from varve.embedded.tier_location import recall_location
     from varve.jobs.tier.location import TopicLocation
 
+    if not dir and not store_url:
+        raise click.UsageError(
+            "name a log directory with --dir or VARVE_DIR, or an object store with --store"
+        )
     if is_explicit("store_url"):
         if not is_explicit("dir"):
             dir = ()  # VARVE_DIR is for commands that name nothing

@@ -211,7 +211,9 @@ def copy(
     fails.
     """
     if max_bytes_per_second is not None and max_bytes_per_second < 1:
-        raise click.BadParameter("is not positive", param_hint="'--max-bytes-per-second'")
+        raise click.BadParameter(
+            "0 copies nothing; write a size such as 10MB", param_hint="'--max-bytes-per-second'"
+        )
     settings: dict[str, int] = {}
     if max_bytes_per_second is not None:
         settings["remote.log.manager.copy.max.bytes.per.second"] = max_bytes_per_second
@@ -312,7 +314,7 @@ def _parse_version(text: str) -> tuple[int | None, int | None]:
         if not int(text):
             raise InvalidRequest("versions of a manifest start at 1")
         return int(text), None
-    return None, parse_time(text, name="a time")
+    return None, parse_time(text, name="")
 
 
 @command(
@@ -332,14 +334,14 @@ def _parse_version(text: str) -> tuple[int | None, int | None]:
 @click.option(
     "--to",
     "until_offset",
-    type=click.IntRange(min=1),
+    type=options.Number(min=1),
     metavar="OFFSET",
     help="Restore only the records before this offset.",
 )
 @options.settings("A setting of a topic that the directory does not know.")
 @click.option(
     "--workers",
-    type=click.IntRange(1, 64),
+    type=options.Number(1, 64),
     default=4,
     show_default=True,
     metavar="N",

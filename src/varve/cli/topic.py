@@ -9,7 +9,7 @@ import click
 from varve.cli import options
 from varve.cli.command import command
 from varve.cli.output import Output
-from varve.cli.where import Where, find_topic, warn_of_deletions, warn_of_recovery
+from varve.cli.where import Where, check_no_files, find_topic, warn_of_deletions, warn_of_recovery
 from varve.foundation.errors import InvalidRequest, StoreError, TopicExists
 from varve.foundation.position import PositionKind, ReadPosition
 
@@ -200,12 +200,12 @@ def _print_topic(
 @options.topic
 @click.option(
     "--partitions",
-    type=click.IntRange(min=1),
+    type=options.Number(min=1),
     metavar="N",
     help="Partitions; default 1 or the broker's.",
 )
 @click.option(
-    "--replicas", type=click.IntRange(min=1), metavar="N", help="Replicas; default the broker's."
+    "--replicas", type=options.Number(min=1), metavar="N", help="Replicas; default the broker's."
 )
 @options.settings("A setting of the topic; docs/reference/configuration.md lists them.")
 @click.option("--if-not-exists", is_flag=True, help="Succeed if the topic exists.")
@@ -269,6 +269,7 @@ def _create_in_store(
         raise InvalidRequest("--replicas: a directory keeps one copy; leave it out")
     if is_dry_run:
         raise InvalidRequest("--dry-run asks a broker; a directory has no such check")
+    check_no_files(directories)
     with varve.open(directories, maintain=False) as store:
         warn_of_recovery(store)
         store.create_topic(topic, partitions=partitions, settings=settings)
@@ -285,7 +286,7 @@ def _create_in_store(
 @click.option("--unset", multiple=True, metavar="NAME", help="A setting to restore to its default.")
 @click.option(
     "--partitions",
-    type=click.IntRange(min=1),
+    type=options.Number(min=1),
     metavar="N",
     help="Partitions afterwards. Keys may move to another partition: records stay where they are.",
 )
@@ -415,14 +416,14 @@ def _describe_held(store: "Store", name: str) -> str:
 @click.option(
     "-p",
     "--partition",
-    type=click.IntRange(min=0),
+    type=options.Number(min=0),
     required=True,
     metavar="N",
     help="The partition.",
 )
 @click.option(
     "--before",
-    type=click.IntRange(min=-1),
+    type=options.Number(min=-1),
     required=True,
     metavar="OFFSET",
     help="The first offset to keep; -1 deletes all records.",

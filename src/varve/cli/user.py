@@ -47,7 +47,7 @@ def list_users(where: Where, output: Output) -> None:
 @_mechanism
 @click.option(
     "--iterations",
-    type=click.IntRange(4096, 16_384),
+    type=options.Number(4096, 16_384),
     default=8192,
     show_default=True,
     metavar="N",

@@ -6,6 +6,7 @@ Invariant  a value on the command line beats an environment variable, and that b
 
 import contextlib
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,6 +122,12 @@ class TierWhere(Where):
     cluster: str | None = None
     is_url_explicit: bool = True
 
+    def __post_init__(self) -> None:
+        from varve.object_store.opening import check_url
+
+        for url in filter(None, (self.store_url, self.mirror_url)):
+            check_url(url)
+
     def tier_settings(self) -> dict[str, Any]:
         from varve.object_store.opening import normal_url
 
@@ -192,6 +199,13 @@ def check_exist(directories: Sequence[Path]) -> None:
     for path in directories:
         if not _is_store(path):
             raise NotFound(f"there is no log directory {path}{_explain_missing(path)}")
+
+
+def check_no_files(directories: Sequence[Path]) -> None:
+    """Raises InvalidRequest for a path that is a file and no directory."""
+    for path in directories:
+        if path.exists() and not path.is_dir():
+            raise InvalidRequest(f"{path} is a file; name a log directory with --dir")
 
 
 def _explain_missing(path: Path) -> str:
@@ -352,6 +366,15 @@ def is_explicit(name: str) -> bool:
     return click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
+def _check_address(address: str) -> None:
+    """Raises UsageError unless it is HOST or HOST:PORT, once or several times."""
+    for part in address.split(","):
+        if not re.fullmatch(r"(?:\w+://)?(?:\[[^]]+\]|[^:\s]+)(?::[0-9]{1,5})?", part.strip()):
+            raise click.UsageError(
+                f"{address!r:.120} is not the address of a broker: write HOST:PORT"
+            )
+
+
 def _client_settings_by_rank(
     bootstrap: str | None, settings: dict[str, str], config_file: Path | None
 ) -> tuple[tuple[str, str], ...]:
@@ -378,4 +401,5 @@ def _client_settings_by_rank(
     else:
         ranked = [from_option, bootstrap, from_file]
     address = next((address for address in ranked if address), DEFAULT_BOOTSTRAP)
+    _check_address(address)
     return tuple({**in_file, **in_options, BOOTSTRAP_SETTING: address}.items())

@@ -305,7 +305,10 @@ class TopicAdmin:
         """A topic by its name; raises NotFound."""
         entry = self.find(name)
         if entry is None:
-            raise NotFound(f"there is no topic {name!r:.260}; create it with create_topic")
+            raise NotFound(
+                f"there is no topic {name!r:.260}; `varve topic create` or store.create_topic "
+                "creates it"
+            )
         return entry
 
     def find(self, name: str) -> TopicEntry | None:

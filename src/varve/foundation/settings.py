@@ -14,7 +14,7 @@ import functools
 import re
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, Final, Protocol, TypeVar
 
 from varve.foundation.errors import InvalidSetting
 
@@ -305,14 +305,20 @@ def _limit_text(declaration: SettingDeclaration) -> str:
     return " or ".join([f"{low} to {high}", *map(str, declaration.also)])
 
 
+_LISTED_NAMES_MAX: Final = 12
+"""More names than these are looked up in the documentation."""
+
+
 def _unknown_name_message(
     name: str, declarations: Mapping[str, SettingDeclaration], where: str
 ) -> str:
     nearest = difflib.get_close_matches(name.replace("_", "."), declarations, n=1, cutoff=0.5)
     if nearest:
         remedy = f"did you mean {nearest[0]!r}?"
-    else:
+    elif len(declarations) <= _LISTED_NAMES_MAX:
         remedy = f"known names are {', '.join(sorted(declarations))}"
+    else:
+        remedy = "docs/reference/configuration.md lists the settings"
     return f"unknown setting {_abbreviated_repr(name)} in {where}: {remedy}"
 
 

@@ -113,7 +113,10 @@ class KafkaClient:
         response = self.send_to_any(request, cluster.MetadataResponse)
         response_topic = get_only(response.topics, f"{self.address.name}: topic {name}")
         if response_topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            raise NotFound(f"{self.address.name} has no topic {name!r:.260}")
+            raise NotFound(
+                f"{self.address.name} has no topic {name!r:.260}; `varve topic list` lists its "
+                "topics"
+            )
         raise_for_code(response_topic.error_code, f"{self.address.name}: topic {name}")
         leaders = {part.partition_index: part.leader_id for part in response_topic.partitions}
         topic = TopicMetadata(name, response_topic.topic_id, response.cluster_id, leaders)

@@ -177,6 +177,11 @@ def make_config(
             listener_settings[name] = value
         else:
             other[name] = value
+    if other.get("varve.authorizer.enable") == "true" and not other.get("super.users"):
+        warnings.append(
+            "varve.authorizer.enable=true without super.users: nobody may do anything but what "
+            "ACLs allow already, nor add ACLs; set super.users=User:NAME"
+        )
     warnings += _drop_unsupported(other)
     return ServerConfig(
         paths or (default_directory,),

@@ -191,6 +191,14 @@ def _prepare(
     return LazyObjectStore(url, lambda: MemoryObjectStore(url))
 
 
+def check_url(url: str) -> None:
+    """Raises InvalidRequest for a URL that names no object store; opens nothing."""
+    scheme = find_scheme(url)
+    if scheme not in _BUILT_IN:
+        _get_opener(scheme)
+    normal_url(url)
+
+
 def _get_opener(scheme: str) -> Opener:
     with _lock:
         opener = _registered.get(scheme)
@@ -199,10 +207,8 @@ def _get_opener(scheme: str) -> Opener:
     if opener is None:
         # The URL itself is not shown: a mistaken one may hold a secret.
         raise InvalidRequest(
-            f"the URL of an object store begins with one of {schemes}, this one with {scheme!r}; "
-            "a directory is written file:/path; others are added with `register` or by a package "
-            "with "
-            f"entry points of group {ENTRY_POINTS}"
+            f"the URL of an object store begins with one of {schemes}, this one with {scheme!r}: "
+            "write a directory as file:/path"
         )
     return opener
 

@@ -216,17 +216,24 @@ def read_report(path: str) -> dict[str, Any]:
         with open(path, "rb") as file:
             document = json.load(file)
     except FileNotFoundError as error:
-        raise NotFound(f"there is no report {path!r:.300}") from error
+        raise NotFound(
+            f"there is no report {path!r:.300}; `varve job compact --report FILE` writes one, as "
+            "does every other job"
+        ) from error
     except (ValueError, IsADirectoryError) as error:
-        raise InvalidRequest(f"{path} is not a report of a job: {error!s:.200}") from error
+        raise InvalidRequest(_no_report(path)) from error
     if not isinstance(document, dict) or not {"job", "stages", "started_ms"} <= document.keys():
-        raise InvalidRequest(f"{path} is not a report of a job: it has no job, stages or start")
+        raise InvalidRequest(_no_report(path))
     if document.get("format") not in _REPORT_FORMATS:
         raise InvalidRequest(
             f"{path} is a report of format {document.get('format')!r:.40}, this varve shows "
             f"{', '.join(map(str, _REPORT_FORMATS))}"
         )
     return document
+
+
+def _no_report(path: str) -> str:
+    return f"{path} is not the report of a job: name a file that --report of a job wrote"
 
 
 def summarize_report(report: "JobReport") -> str:

@@ -140,7 +140,6 @@ def test_a_store_that_is_open_elsewhere_is_named(data: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["people"], "give the keys to erase"),
         (["nobody", "--key", "k"], "neither in the object store nor on the disk"),
         (["people", "--value", "x"], "--value needs --field"),
         (["people", "--keys-file", "/nowhere"], "/nowhere: No such file"),
@@ -166,6 +165,7 @@ def test_what_cannot_be_is_named_and_changes_nothing(
     ("arguments", "message"),
     [
         (["--key", "k"], "Missing argument"),
+        (["people"], "give the keys to erase"),
         (["people", "--field", "a", "--value", "x", "--format", "xml"], "'json', 'debezium'"),
         (["people", "--key", "k", "--rescan", "no"], "'full', 'keys'"),
         (["people", "--key", "k", "--grace", "soon"], "is not a duration"),

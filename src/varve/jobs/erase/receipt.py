@@ -350,9 +350,9 @@ class SigningKey:
             key = serialization.load_pem_private_key(data, passphrase)
         except (ValueError, TypeError) as error:
             raise InvalidRequest(
-                f"{where}: cannot be read as a private key ({error}): give a PEM file in PKCS8, "
-                "and its passphrase in VARVE_SIGN_PASSPHRASE if it has one"
-            ) from None
+                f"{where}: cannot be read as a private key: give a PEM file in PKCS8, and its "
+                "passphrase in VARVE_SIGN_PASSPHRASE if it has one"
+            ) from error
         if not isinstance(key, Ed25519PrivateKey):
             raise InvalidRequest(f"{where}: holds a key of another kind, Ed25519 is needed")
         return cls(key)
@@ -375,7 +375,9 @@ def read_public_key(data: bytes, where: str) -> Ed25519PublicKey:
     try:
         key = serialization.load_pem_public_key(data)
     except (ValueError, TypeError) as error:
-        raise InvalidRequest(f"{where}: cannot be read as a public key ({error})") from None
+        raise InvalidRequest(
+            f"{where}: cannot be read as a public key: give the PEM file of an Ed25519 key"
+        ) from error
     if not isinstance(key, Ed25519PublicKey):
         raise InvalidRequest(f"{where}: holds a key of another kind, Ed25519 is needed")
     return key

@@ -66,7 +66,9 @@ class FieldMatch:
                 """customer.email, or a list in JSON, such as ["customer", "e.mail"]"""
             )
         if not values:
-            raise InvalidRequest(f"field {path!r:.200} is given without a value to look for")
+            raise InvalidRequest(
+                f"field {path!r:.200} has no value to look for; add --value or --values-file"
+            )
         numbers = frozenset(number for text in values if (number := _number(text)) is not None)
         return cls(names, frozenset(values), numbers, format)
 
@@ -312,7 +314,7 @@ def parse_key(text: str, where: str = "the key") -> bytes:
             return bytes.fromhex(text.removeprefix(_HEX))
     except (binascii.Error, ValueError):
         raise InvalidRequest(
-            f"{where} begins with base64: or hex:, and what follows is none"
+            f"{where} begins with base64: or hex:, but the rest is not base64 or hexadecimal"
         ) from None
     return text.encode()
 

@@ -268,7 +268,8 @@ def translate_catalog_errors(where: str | Table) -> Iterator[None]:
         raise errors.InvalidRequest(f"{where}: the catalog rejected: {_line(error)}") from error
     except RequestException as error:
         raise errors.StoreUnavailable(
-            f"{where}: the catalog cannot be reached: {_line(error)}"
+            f"{where}: the catalog cannot be reached{_connection_reason(error)}; check the URL of "
+            "--catalog, and that its server runs"
         ) from error
     except SQLAlchemyError as error:
         raise _sql_error(where, error) from error
@@ -320,6 +321,12 @@ def _file_error(where: str, error: OSError) -> errors.StoreError:
     if is_missing or _NOT_FOUND_WORDS.search(line):
         return errors.NotFound(f"{where}: {line}")
     return errors.StoreUnavailable(f"{where}: {line}")
+
+
+def _connection_reason(error: BaseException) -> str:
+    """The reason that the system gives, in parentheses; without what `requests` adds."""
+    reason = re.search(r"\[Errno -?[0-9]+\] ([A-Za-z ]+)", str(error))
+    return "" if reason is None else f" ({reason[1]})"
 
 
 def _line(error: BaseException) -> str:

@@ -56,8 +56,8 @@ class TopicLocation:
         object.__setattr__(self, "mirror", _absolute_url(mirror))
         if not self.directories and not store:
             raise InvalidRequest(
-                "the topics are nowhere: name a log directory (--dir, dir=), or an object store "
-                "(--store, store=)"
+                "neither a log directory (--dir, dir=) nor an object store (--store, store=) is "
+                "named: name one of them"
             )
 
     def find_bucket(self, *, with_mirror: bool = False) -> Bucket | None:
