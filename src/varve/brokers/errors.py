@@ -123,7 +123,7 @@ def unreachable(address: str, reason: str) -> StoreError:
     return Unavailable(
         f"no broker answers at {address} ({cause}): if the listener uses TLS, set "
         "security.protocol=SSL and ssl.ca.location (with -X, or as arguments of varve.connect); "
-        "otherwise name another broker with --bootstrap or VARVE_BOOTSTRAP"
+        "otherwise start a broker with `varve serve`, or name another with --bootstrap"
     )
 
 

@@ -51,7 +51,7 @@ _LATEST_MS: Final = 253_402_300_799_999
 @command(
     examples=(
         "varve audit orders -d data --deep --tier",
-        'varve audit orders:0 -d data --head "$(cat noted-head)" --json',
+        'varve audit scores:0 -d data --head "$(cat noted-head)" --json',
     )
 )
 @options.optional_topic_partition

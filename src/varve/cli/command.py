@@ -77,7 +77,8 @@ class VarveCommand(click.Command):
         sections: dict[str, list[tuple[str, str]]] = {_OWN_OPTIONS: []}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
-            if record is not None and isinstance(parameter, click.Option):
+            is_help = "--help" in parameter.opts  # whoever reads this has found it
+            if record is not None and isinstance(parameter, click.Option) and not is_help:
                 section = getattr(parameter, "section", _OWN_OPTIONS)
                 sections.setdefault(section, []).append(record)
         for title in sorted(sections, key=lambda title: title == COMMON_SECTION):

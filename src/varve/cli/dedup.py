@@ -326,7 +326,7 @@ def _insight_row(insight: "PartitionInsight") -> PartitionRow:
 
 @command(
     examples=(
-        "varve dedup explain orders-once --offset 4711 -d data",
+        "varve dedup explain orders-once --offset 1234 -d data",
         "varve dedup explain clicks-once -p 3 --offset 12 -b kafka:9092 --json",
     )
 )

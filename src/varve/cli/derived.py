@@ -120,7 +120,7 @@ def verify_snapshots(
 
 @command(
     examples=(
-        "varve snapshot prune /backup/orders --keep 7",
+        "varve snapshot prune /backup/orders --keep 7 --yes",
         "varve snapshot prune s3://bucket/orders --keep 7 --place-set region=eu-west-1",
     )
 )
@@ -132,10 +132,11 @@ def verify_snapshots(
     metavar="N",
     help="How many of the newest snapshots remain.",
 )
+@options.yes
 @spark_options.place_settings
 @options.output
 def prune_snapshots(
-    place: str, output: Output, keep: int, place_settings: tuple[tuple[str, str], ...]
+    place: str, output: Output, keep: int, yes: bool, place_settings: tuple[tuple[str, str], ...]
 ) -> None:
     """Delete all but the newest snapshots of a place.
 
@@ -145,6 +146,7 @@ def prune_snapshots(
     from varve.jobs.snapshot.store import open_place
 
     store = open_place(place, dict(place_settings))
+    output.confirm(f"delete all but the newest {keep} snapshots of {place}", is_confirmed=yes)
     removed = store.keep(keep)
     swept = store.sweep(before_ms=SystemClock().now_ms() - DAY_MS)
     output.print_result(
@@ -162,7 +164,7 @@ def prune_snapshots(
 @command(
     examples=(
         "varve table expire shop.orders --warehouse data.tables --older-than 7d",
-        "varve table expire shop.orders --catalog http://host:8181 --older-than 30d --json",
+        "varve table expire shop.orders --catalog http://host:8181 --older-than 30d --yes",
     )
 )
 @_table
@@ -173,15 +175,19 @@ def prune_snapshots(
     metavar="DURATION",
     help="Snapshots older than this are deleted; the current one stays.",
 )
+@options.yes
 @spark_options.catalog
 @options.output
-def expire_table(name: str, catalog: CatalogOptions, output: Output, older_than: int) -> None:
+def expire_table(
+    name: str, catalog: CatalogOptions, output: Output, older_than: int, yes: bool
+) -> None:
     """Delete old snapshots of a table and their files.
 
     Rows of the current snapshot stay, as do snapshots with a branch or tag.
     """
     import varve.spark as vs
 
+    output.confirm(f"delete older snapshots of table {name}", is_confirmed=yes)
     for result in vs.expire_table(catalog.address(), name, older_than=older_than):
         output.print_result(
             f"{result.table}: {format_count(result.snapshots, 'snapshot')} expired, "
@@ -197,7 +203,7 @@ def expire_table(name: str, catalog: CatalogOptions, output: Output, older_than:
 @command(
     examples=(
         "varve output list customers -d data",
-        "varve output list customers --store s3://bucket/varve --json",
+        "varve output list orders --store s3://bucket/varve --json",
     )
 )
 @options.topic

@@ -31,20 +31,20 @@ if TYPE_CHECKING:
     "--to",
     required=True,
     metavar="TOPIC|table:NS.NAME",
-    help="The topic or Iceberg table for the records; created if missing.",
+    help="A topic or an Iceberg table; created if missing.",
 )
 @rule_options
 @click.option(
     "--checkpoint",
     required=True,
     metavar="PATH",
-    help="The directory of offsets and state, one per deduplication.",
+    help="A directory for offsets and state, of this run alone.",
 )
 @click.option(
     "--interval",
     type=options.DURATION,
     metavar="DURATION",
-    help="Continue, with a batch every DURATION; default stop at the end of the topic.",
+    help="Do not stop at the end of the topic: a batch every DURATION.",
 )
 @click.option(
     "--batch-bytes", type=options.SIZE, metavar="SIZE", help="About how much a batch reads."

@@ -29,7 +29,6 @@ _ACTION: Final = "erase the matching records"
     examples=(
         "varve job erase customers -d data --key 4711 --dry-run",
         "varve job erase customers orders -d data --keys-file keys.txt --deadline 30d --yes",
-        "varve job erase cdc --store s3://bucket/varve --field email --value ann@example.org",
     )
 )
 @options.topics
@@ -86,7 +85,7 @@ _ACTION: Final = "erase the matching records"
     "--take-over", is_flag=True, help="Take the lease of a job that was killed elsewhere."
 )
 @spark_options.place_settings
-@spark_options.catalog_settings
+@spark_options.erased_catalog_settings
 @spark_options.mirrored_location
 @spark_options.spark
 @options.dry_run

@@ -43,16 +43,21 @@ class TopicPartitionName(NamedTuple):
     partition: int | None
 
 
-class Number(click.IntRange):
+class Number(click.ParamType[Any]):
     """A whole number within limits."""
 
+    name = "N"
+
+    def __init__(self, min: int, max: int | None = None) -> None:
+        self.min = min
+        self.max = max
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        try:
-            return super().convert(value, param, ctx)
-        except click.BadParameter:
-            limits = "" if self.min is None else f" from {self.min}"
-            limits += "" if self.max is None else f" to {self.max}"
-            self.fail(f"{value!r:.40} is not a whole number{limits}", param, ctx)
+        number = int(value) if re.fullmatch(r"-?[0-9]{1,19}", str(value)) else None
+        if number is None or number < self.min or (self.max is not None and number > self.max):
+            limits = f"from {self.min}" + ("" if self.max is None else f" to {self.max}")
+            self.fail(f"{str(value)!r:.40} is not a whole number {limits}", param, ctx)
+        return number
 
 
 class ParsedType(click.ParamType[Any]):
@@ -188,9 +193,7 @@ def dir_option(help: str) -> Decorator[Any]:
     )
 
 
-_dir = dir_option(
-    "A log directory that no server has open; repeat it for a store on several disks."
-)
+_dir = dir_option("A log directory that no server has open; repeat it for several disks.")
 _bootstrap = shared(
     WHERE_SECTION,
     "-b",
@@ -214,7 +217,7 @@ _command_config = shared(
     envvar="VARVE_COMMAND_CONFIG",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="A file of client settings, one NAME=VALUE per line: the place for passwords.",
+    help="A file of client settings, a NAME=VALUE per line; for passwords.",
 )
 
 store_settings_option = shared(
@@ -225,8 +228,7 @@ store_settings_option = shared(
     type=PAIR,
     envvar="VARVE_TIER_SETTINGS",
     metavar="NAME=VALUE",
-    help="A setting of the object store of --dir, as endpoint=http://localhost:9000; one of its "
-    "mirror starts with mirror.",
+    help="A setting of the object store: region=eu-west-1, mirror.region=...",
 )
 store_url_option = shared(
     WHERE_SECTION,
@@ -235,8 +237,7 @@ store_url_option = shared(
     envvar="VARVE_TIER_URL",
     default="",
     metavar="URL",
-    help="The object store: file:/path, s3://bucket/prefix, gs://... or az://...; default the one "
-    "that DIR remembers, else DIR.cold.",
+    help="file:/path, s3://..., gs://... or az://...; default DIR's, or DIR.cold.",
 )
 mirror_url_option = shared(
     WHERE_SECTION,
@@ -245,7 +246,7 @@ mirror_url_option = shared(
     envvar="VARVE_TIER_MIRROR_URL",
     default="",
     metavar="URL",
-    help="The object store that mirrors the first; default the one that DIR uses.",
+    help="The object store that mirrors the first; default the one of DIR.",
 )
 cluster_option = shared(
     WHERE_SECTION, "--cluster", metavar="ID", help="The cluster, if the object store has several."

@@ -26,7 +26,7 @@ from varve.cli.where import DEFAULT_DIRECTORY, check_no_files
     metavar="FILE",
     help="Settings in the form of Kafka's server.properties.",
 )
-@options.settings("A setting of the server; docs/reference/configuration.md lists them.")
+@options.settings("A setting; docs/reference/configuration.md lists them.")
 @click.option(
     "-l",
     "--listen",

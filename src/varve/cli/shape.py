@@ -158,7 +158,7 @@ _shape = options.bundle(
     metavar="DIR",
     help="With --bootstrap: that broker's log directory on this machine, read at the start.",
 )
-@options.settings("A setting of the server; docs/reference/configuration.md lists them.")
+@options.settings("A setting; docs/reference/configuration.md lists them.")
 @options.logging
 @options.where
 def serve(

@@ -55,7 +55,7 @@ def _build_location(
 
 
 _LOCATION: Final = (
-    dir_option("A log directory; repeat it for a store on several disks."),
+    dir_option("A log directory; repeat it for several disks."),
     store_url_option,
     cluster_option,
     store_settings_option,
@@ -100,6 +100,17 @@ catalog_settings = shared(
     help="A setting of the catalog or its files, as s3.endpoint=...",
 )
 
+erased_catalog_settings = click.option(
+    "--catalog-set",
+    "catalog_settings",
+    multiple=True,
+    type=PAIR,
+    envvar="VARVE_CATALOG_SETTINGS",
+    metavar="NAME=VALUE",
+    help="A setting of the catalogs of tables, as s3.endpoint=...",
+)
+"""Without a section of its own, for a command that names no catalog."""
+
 catalog = bundle(
     "catalog",
     CatalogOptions,
@@ -113,7 +124,7 @@ catalog = bundle(
         _CATALOG,
         "--catalog",
         metavar="URI",
-        help="http://... (REST), sqlite:////path, postgresql://... or a name of pyiceberg.",
+        help="http://... (REST), sqlite:////path, postgresql://... or a configured name.",
     ),
     catalog_settings,
     names=("warehouse", "catalog", "catalog_settings"),
@@ -126,7 +137,7 @@ place_settings = click.option(
     multiple=True,
     type=PAIR,
     metavar="NAME=VALUE",
-    help="A setting of the object store of snapshots; of jobs default --store-set.",
+    help="A setting of the object store of snapshots; default --store-set.",
 )
 
 

@@ -6,7 +6,7 @@ import pytest
 from confluent_kafka import KafkaError
 
 from varve.brokers.client import BrokerClient, canonical_settings, read_client_file
-from varve.brokers.errors import Denied, Refused, as_error
+from varve.brokers.errors import Denied, Refused, as_error, login_refused, unreachable
 from varve.foundation.errors import InvalidSetting, NotFound, Unavailable
 
 
@@ -32,6 +32,40 @@ def test_errors_of_brokers_become_sentences_with_a_remedy(
     assert "\n" not in str(error)
 
 
+@pytest.mark.parametrize(
+    ("reason", "texts"),
+    [
+        (
+            "Connect to ipv4#127.0.0.1:1 failed: Connection refused",
+            ("(Connection refused); start",),
+        ),
+        ("Failed to resolve 'host:1': Name or service not known", ("not known", "`varve serve`")),
+        ("1/1 brokers are down", ("closes the connection", "security.protocol=SSL")),
+        ("Failed while waiting for controller: Local: Timed out", ("if the listener uses TLS",)),
+        ("SSL handshake failed: connecting to a PLAINTEXT broker listener?", ("not use TLS",)),
+    ],
+)
+def test_a_broker_without_an_answer_says_what_to_change(
+    reason: str, texts: tuple[str, ...]
+) -> None:
+    message = str(unreachable("host:1", reason))
+    assert message.count("host:1") >= 1
+    for text in texts:
+        assert text in message
+
+
+@pytest.mark.parametrize(
+    ("reason", "text"),
+    [
+        ("SSL handshake failed: certificate verify failed: ...", "set ssl.ca.location"),
+        ("Broker: Request not valid in current SASL state", "has no login"),
+        ("SASL authentication error", "sasl.password=..."),
+    ],
+)
+def test_a_refused_login_says_which_setting_to_change(reason: str, text: str) -> None:
+    assert text in str(login_refused("host:1", reason))
+
+
 def test_a_client_file_has_a_setting_per_line(tmp_path: Path) -> None:
     file = tmp_path / "client.properties"
     file.write_text("# who we are\nsasl.username = alice\nsasl.password=a=b\n\n")
@@ -39,12 +73,14 @@ def test_a_client_file_has_a_setting_per_line(tmp_path: Path) -> None:
     file.write_text("nonsense\n")
     with pytest.raises(InvalidSetting, match="line 1"):
         read_client_file(file)
+    with pytest.raises(InvalidSetting, match="--command-config /nowhere: No such file"):
+        read_client_file(Path("/nowhere"))
 
 
 def test_a_client_file_that_is_not_text_is_named(tmp_path: Path) -> None:
     file = tmp_path / "client.properties"
     file.write_bytes(b"sasl.password=\xff\n")
-    with pytest.raises(InvalidSetting, match=r"client\.properties cannot be read"):
+    with pytest.raises(InvalidSetting, match=r"client\.properties is not UTF-8 text"):
         read_client_file(file)
 
 

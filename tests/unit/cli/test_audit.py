@@ -120,7 +120,7 @@ def test_nothing_to_audit_is_an_error_of_use(tmp_path: Path, bench: AuditBench) 
     assert "there is no log directory" in missing.stderr
     result = run("customers", "-d", bench.path)
     assert result.exit_code == 1
-    assert "no partitions of 'customers'" in result.stderr
+    assert "there is no topic 'customers'" in result.stderr
 
 
 def test_deep_without_a_topic_id_says_that_keys_were_not_compared(bench: AuditBench) -> None:

@@ -59,7 +59,7 @@ def test_options_that_do_not_go_together_are_wrong_usage(
 
 def test_a_tier_must_be_named() -> None:
     found = run("query", "orders")
-    assert found.exit_code == 1
+    assert found.exit_code == 2
     assert "--store" in found.stderr
     assert "--dir" in found.stderr
 

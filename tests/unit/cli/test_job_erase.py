@@ -263,7 +263,7 @@ def test_a_tier_whose_place_is_told_nowhere_is_asked_for(tmp_path: Path) -> None
 
 def test_somewhere_must_be_named(tmp_path: Path) -> None:
     with pytest.raises(
-        InvalidRequest, match=r"a log directory \(--dir, dir=\), or an object store"
+        InvalidRequest, match=r"a log directory \(--dir, dir=\) nor an object store"
     ):
         TopicLocation()
     with pytest.raises(InvalidRequest, match="does not exist"):

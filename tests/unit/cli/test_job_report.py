@@ -75,4 +75,4 @@ def test_what_is_not_told_over_connect_is_said(tmp_path: Path) -> None:
 def test_anything_else_is_refused(tmp_path: Path, content: str) -> None:
     refused = show(tmp_path / "report", content)
     assert refused.exit_code == 1
-    assert "not a report of a job" in str(refused.exception) + refused.stderr
+    assert "not the report of a job" in str(refused.exception) + refused.stderr

@@ -45,7 +45,7 @@ def test_a_place_of_any_name_is_listed(topic: SourceTopic, tmp_path: Path) -> No
     assert {path.name for path in (tmp_path / "places").iterdir()} == set(names)
 
 
-@pytest.mark.parametrize("words", [("list",), ("verify",), ("prune", "--keep", "1")])
+@pytest.mark.parametrize("words", [("list",), ("verify",), ("prune", "--keep", "1", "--yes")])
 def test_a_directory_without_snapshots_is_told(topic: SourceTopic, words: tuple[str, ...]) -> None:
     failed = run(*words, topic.kit.path)
     assert failed.exit_code == 1
@@ -67,7 +67,7 @@ def test_snapshots_are_listed_verified_and_pruned(topic: SourceTopic, tmp_path: 
         ("snapshot", 2),
     ]
     assert run("prune", place).exit_code == 2, "how many remain is not guessed"
-    pruned = json.loads(run("prune", place, "--keep", "1", "--json").stdout)
+    pruned = json.loads(run("prune", place, "--keep", "1", "--yes", "--json").stdout)
     assert "snapshot/" in pruned["removed"][0]
     table = run("list", place).stdout.splitlines()
     assert len(table) == 3, "header, snapshot and its resume offsets"

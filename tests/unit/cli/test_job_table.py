@@ -62,7 +62,7 @@ def test_a_damaged_catalog_is_nothing_for_varve_check(data: str) -> None:
 
 
 def test_a_catalog_that_is_missing_is_not_created(tmp_path: Path) -> None:
-    words = ["table", "expire", "a.b", "--older-than", "1d"]
+    words = ["table", "expire", "a.b", "--older-than", "1d", "--yes"]
     failed = CliRunner().invoke(app, [*words, "--warehouse", str(tmp_path / "none")])
     assert failed.exit_code == 1
     assert "catalog.db is missing" in failed.stderr
@@ -79,7 +79,18 @@ def test_old_snapshots_of_a_table_expire(tmp_path: Path) -> None:
     bench.close()
     warehouse = str(tmp_path / "tables")
     done = CliRunner().invoke(
-        app, ["table", "expire", TABLE, "--warehouse", warehouse, "--older-than", "0s", "--json"]
+        app,
+        [
+            "table",
+            "expire",
+            TABLE,
+            "--warehouse",
+            warehouse,
+            "--older-than",
+            "0s",
+            "--yes",
+            "--json",
+        ],
     )
     assert done.exit_code == 0, done.output
     told = json.loads(done.stdout)

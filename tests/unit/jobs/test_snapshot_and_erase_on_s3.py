@@ -189,7 +189,7 @@ def test_old_snapshots_leave_the_bucket_and_damage_is_told(bench: Bench) -> None
     for number in range(3):
         bench.put("bob", value=str(number))
         bench.take()
-    kept = bench.cli("prune", bench.place, "--keep", "2")
+    kept = bench.cli("prune", bench.place, "--keep", "2", "--yes")
     assert kept.exit_code == 0, kept.output
     assert bench.cli("verify", bench.place).exit_code == 0
     bench.put("cy")
