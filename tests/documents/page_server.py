@@ -3,6 +3,7 @@
 `python -m tests.documents.page_server SOCKET` forks a process for each command. With `spark` as
 second argument it runs them one after another in its own process, which holds one Spark session, in
 the directory in which it was started: Java cannot be forked, and knows its first directory only.
+There the programs of a page continue each other, as in one interpreter.
 
 Crash      a command whose client is gone is killed, as if it had been the client; the end of the
            input, as when the tests are killed, ends everything.
@@ -43,8 +44,8 @@ def _read_line(connection: socket.socket) -> bytes:
     return line
 
 
-def _run(order: dict[str, Any]) -> int:
-    """Runs a command here; its exit code."""
+def _run(order: dict[str, Any], names: dict[str, Any] | None = None) -> int:
+    """Runs a command here; its exit code. A program begins with the names and adds its own."""
     arguments = order["arguments"]
     os.environ.clear()
     os.environ.update(order["environment"])
@@ -55,7 +56,8 @@ def _run(order: dict[str, Any]) -> int:
         else:
             sys.argv = arguments[1:]
             sys.path.insert(0, os.path.dirname(os.path.abspath(arguments[1])))
-            runpy.run_path(arguments[1], run_name="__main__")
+            given = {} if names is None else names
+            given.update(runpy.run_path(arguments[1], given, "__main__"))
     except SystemExit as end:
         if end.code is None or isinstance(end.code, int):
             return end.code or 0
@@ -196,11 +198,14 @@ def _serve_spark(listener: socket.socket) -> None:
     threading.Thread(target=_end_with_input, args=(os.dup(0),), daemon=True).start()
     print("ready", flush=True)
     own_files = [os.dup(number) for number in range(3)]
+    page, names = "", dict[str, Any]()
     while session is not None:
         connection, _ = listener.accept()
         order, files = _receive(connection)
         _take_files(files)
-        code = _run(order)
+        if page != order["environment"]["PAGE"]:
+            page, names = order["environment"]["PAGE"], {}
+        code = _run(order, names)
         for number, file in enumerate(own_files):
             os.dup2(file, number)
         connection.sendall(bytes([code & 0xFF]))

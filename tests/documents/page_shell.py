@@ -141,6 +141,7 @@ class PageShell:
             start_new_session=True,
             env={
                 **servers.environment,
+                "PAGE": str(ports),
                 "VARVE_BOOTSTRAP": f"{HOST}:{ports[9092]}",
                 "VARVE_LISTENERS": f"PLAINTEXT://{HOST}:{ports[9092]}",
                 "VARVE_SHAPE_URL": f"http://{HOST}:{ports[8080]}",

@@ -65,6 +65,12 @@ _FOLLOWS = "follows its input until Ctrl-C"
 _OTHER_BROKER = "names a broker of the reader's"
 
 NOT_RUN: dict[str, dict[str, str]] = {
+    "docs/tutorial/first-spark-job.md": {
+        "python3 -m venv": _INSTALLS,
+        ". venv/bin/activate": _INSTALLS,
+        "pip install": _INSTALLS,
+        "python -m varve.spark.java": _INSTALLS,
+    },
     "docs/tutorial/first-records.md": {
         "python3 -m venv": _INSTALLS,
         ". venv/bin/activate": _INSTALLS,

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tools.generate_docs import find_stale, page_order
+from varve import errors
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "varve"
@@ -41,12 +42,10 @@ def _package_names(requirements: list[str]) -> list[str]:
 
 def _guarantees() -> dict[str, tuple[str, list[str]]]:
     """The sentence of each guarantee and the tests that carry it, by number."""
-    rows = re.findall(
-        r"^\| ([GS]\d+) \| ([^|]*) \|([^|]*)\|$",
-        _read("docs/reference/guarantees.md"),
-        re.MULTILINE,
-    )
-    return {number: (sentence, re.findall(r"`([^`]+)`", tests)) for number, sentence, tests in rows}
+    page, _, tests_of_page = _read("docs/reference/guarantees.md").partition("\n## Tests\n")
+    row = re.compile(r"^\| ([GS]\d+) \| ([^|]*) \|$", re.MULTILINE)
+    tests = {number: re.findall(r"`([^`]+)`", cell) for number, cell in row.findall(tests_of_page)}
+    return {number: (sentence, tests[number]) for number, sentence in row.findall(page)}
 
 
 def _promises_of_shapes() -> dict[str, str]:
@@ -127,6 +126,25 @@ def _documented_imports() -> list[tuple[str, str, str]]:
 def test_a_documented_import_works(page: str, module: str, name: str) -> None:
     imported = importlib.import_module(module)
     assert not name or hasattr(imported, name), f"{page}: {module} has no {name}"
+
+
+def _public_errors() -> dict[str, bool]:
+    """Every class of `varve.errors`, and whether a retry may help."""
+    return {
+        name: error.retriable
+        for name, error in vars(errors).items()
+        if isinstance(error, type) and issubclass(error, errors.StoreError)
+    }
+
+
+def test_every_error_is_explained_with_its_retry() -> None:
+    rows = re.findall(
+        r"^\| `(\w+)` \|[^|]*\|[^|]*\| (yes|no) \|$",
+        _read("docs/reference/errors.md"),
+        re.MULTILINE,
+    )
+    assert len(rows) == len(dict(rows))
+    assert {name: retry == "yes" for name, retry in rows} == _public_errors()
 
 
 def test_every_dependency_is_explained() -> None:
