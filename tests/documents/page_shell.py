@@ -25,7 +25,7 @@ PORTS: Final = (9092, 8080, 9404)
 """The ports that pages use: of the broker, of shapes, of metrics."""
 _HOME: Final = "/srv"
 """Where a page's examples are run, as its outputs show it."""
-_TIMEOUT_SECONDS: Final = 120.0
+_TIMEOUT_SECONDS: Final = 280.0
 _END: Final = "--- end of command"
 _LOG_LINE: Final = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z (INFO|WARNING) varve\.")
 
