@@ -11,8 +11,9 @@ from uuid import UUID
 
 from tests.support.cleaned_segment import write_cleaned
 from tests.support.crash_images import CrashPoint, record
+from tests.support.lab import open_logs
 from tests.support.log_model import LogModel, StoredBatch, check_equals, read_all
-from varve.commit_log import Log, LogManager, LogSettings, Segment, StoreSettings, TopicPartition
+from varve.commit_log import Log, LogManager, LogSettings, Segment, TopicPartition
 from varve.disk import PowerLoss
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import NotFound
@@ -26,7 +27,6 @@ INTERVAL = LogSettings(segment_bytes=900, index_interval_bytes=200, file_delete_
 ACK = LogSettings(
     segment_bytes=900, index_interval_bytes=200, file_delete_delay_ms=1000, flush="ack"
 )
-STORE = StoreSettings()
 PROBE_PRODUCER = 77
 
 
@@ -37,14 +37,7 @@ def new_disk(seed: int = 0) -> FaultyFileSystem:
 def open_store(
     disk: FaultyFileSystem, settings: LogSettings, paths: tuple[str, ...] = ("/d/a",)
 ) -> LogManager:
-    return LogManager(
-        paths,
-        fs=disk,
-        clock=CLOCK,
-        random=random.Random(1),
-        settings=STORE,
-        topic_settings=lambda topic: settings,
-    ).open()
+    return open_logs(disk, CLOCK, settings, paths=paths)
 
 
 @cache

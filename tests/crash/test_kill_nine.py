@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.lab import open_logs
 from tests.support.log_model import read_all
-from varve.commit_log import LogManager, LogSettings, TopicPartition
+from varve.commit_log import LogSettings, TopicPartition
 from varve.disk import RealFileSystem
 from varve.foundation.clock import SystemClock
 
@@ -59,13 +60,7 @@ def _append_until_killed(
 def _digests(path: str) -> dict[int, str]:
     """What a fresh start reads, by base offset."""
     settings = LogSettings(segment_bytes=20_000, index_interval_bytes=500)
-    store = LogManager(
-        [path],
-        fs=RealFileSystem(),
-        clock=SystemClock(),
-        random=random.Random(1),
-        topic_settings=lambda topic: settings,
-    ).open()
+    store = open_logs(RealFileSystem(), SystemClock(), settings, paths=[path])
     stored = read_all(store.get(TopicPartition("orders", 0)), max_bytes=100_000)
     store.abandon()
     return {int.from_bytes(d[:8], "big"): hashlib.sha256(d).hexdigest() for d in stored}

@@ -1,6 +1,5 @@
 """Readers never block the appender and see whole prefixes (G2, G6); commits share syncs (G1)."""
 
-import random
 import threading
 import time
 from collections.abc import Callable
@@ -8,6 +7,7 @@ from functools import partial
 from itertools import pairwise
 
 from tests.crash.bench import PARTITION, TOPIC_ID, make_batch
+from tests.support.lab import open_logs
 from tests.support.log_model import read_all, split_batches
 from varve.commit_log import Isolation, Log, LogManager, LogSettings
 from varve.disk import Buffer, File, FileSystem, MemoryFileSystem
@@ -73,9 +73,7 @@ class WatchedFileSystem(MemoryFileSystem):
 
 
 def _open(fs: FileSystem, settings: LogSettings) -> tuple[LogManager, Log]:
-    store = LogManager(
-        ["/d"], fs=fs, clock=CLOCK, random=random.Random(1), topic_settings=lambda topic: settings
-    ).open()
+    store = open_logs(fs, CLOCK, settings)
     return store, store.create(PARTITION, TOPIC_ID)
 
 

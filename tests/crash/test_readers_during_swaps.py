@@ -1,6 +1,5 @@
 """Readers beside many swaps see batches of one generation, and every offset that is kept (G6)."""
 
-import random
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -9,7 +8,8 @@ import pytest
 
 from tests.crash.bench import PARTITION, TOPIC_ID
 from tests.support.cleaned_segment import write_cleaned
-from varve.commit_log import Isolation, Log, LogManager, LogSettings, Segment
+from tests.support.lab import open_logs
+from varve.commit_log import Isolation, Log, LogSettings, Segment
 from varve.disk import FileSystem, MemoryFileSystem, RealFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Unavailable
@@ -33,9 +33,7 @@ def _batch(generation: int, number: int, *, is_sent: bool = False) -> bytes:
 
 
 def _fill(fs: FileSystem, path: str) -> Log:
-    store = LogManager(
-        [path], fs=fs, clock=CLOCK, random=random.Random(1), topic_settings=lambda topic: SETTINGS
-    ).open()
+    store = open_logs(fs, CLOCK, SETTINGS, paths=[path])
     log = store.create(PARTITION, TOPIC_ID)
     for number in range(BATCHES):
         if number and number % SEGMENT_BATCHES == 0:

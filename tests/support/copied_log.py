@@ -1,6 +1,5 @@
 """A real log whose closed segments lie in an object store, and what a restore of it must give."""
 
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -8,6 +7,7 @@ from itertools import pairwise
 import numpy as np
 
 from tests.support.log_bench import DIRECTORY, NOW_MS, Bench, make_batch, make_marker
+from tests.support.remote_builder import open_manifest
 from varve.commit_log import AppendOrigin, Log
 from varve.commit_log.leader_epochs import LeaderEpochs
 from varve.commit_log.names import LEADER_EPOCH_FILE, SNAPSHOT, log_name
@@ -15,21 +15,17 @@ from varve.disk.memory import MemoryFileSystem
 from varve.foundation.clock import ManualClock
 from varve.kernels.crc import crc32c
 from varve.object_store import ObjectStore
-from varve.tiering.manifest.pages import ManifestLayout
 from varve.tiering.manifest.paths import RemotePath
 from varve.tiering.manifest.segment import ObjectPart, RemoteSegment, SegmentState, restrict_epochs
 from varve.tiering.manifest.store import ObjectManifestStore
 
 HOME = RemotePath("prod", "topic", "q1Sh9e5zQ8G5YyvbVnCk_w", 0)
-SMALL = ManifestLayout(inline_max=4, page_segments=3, ref_max=3, page_refs=2)
 _FILES = {"log": ".log", "index": ".index", "timeindex": ".timeindex", "txnindex": ".txnindex"}
 
 
 def open_manifests(objects: ObjectStore, seed: int = 0) -> ObjectManifestStore:
     """A writer or reader of the partition's manifest; each needs a seed of its own."""
-    return ObjectManifestStore(
-        objects, HOME, random=random.Random(seed), wait=lambda _: None, layout=SMALL, grace_ms=0
-    )
+    return open_manifest(objects, seed, path=HOME)
 
 
 @dataclass

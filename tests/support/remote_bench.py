@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from tests.support.copied_log import HOME, SMALL, make_parts
+from tests.support.copied_log import HOME, make_parts, open_manifests
 from tests.support.log_bench import NOW_MS, offsets_in
 from varve.commit_log.log_reader import RemoteRead, RemoteReadRequest
 from varve.commit_log.sparse_index import OffsetIndex, TimeIndex
@@ -20,7 +20,6 @@ from varve.testing import FaultyObjectStore
 from varve.tiering.manifest.commit import ManifestEdit
 from varve.tiering.manifest.manifest import Manifest
 from varve.tiering.manifest.segment import RemoteSegment, SegmentState
-from varve.tiering.manifest.store import ObjectManifestStore
 from varve.tiering.read.extent_cache import ExtentCache, FetchMeter
 from varve.tiering.read.index_cache import IndexCache
 from varve.tiering.read.read_ahead import ExtentSizes
@@ -139,7 +138,7 @@ class RemoteBench:
     def __post_init__(self) -> None:
         self.objects = FarObjectStore(self.bucket, self.clock)
         self.objects.far_ms = self.far_ms
-        self.writer = self._manifests(self.bucket, seed=1)
+        self.writer = open_manifests(self.bucket, 1)
         self.segments: list[RemoteSegment] = []
         self.open()
 
@@ -156,7 +155,7 @@ class RemoteBench:
         )
         self.reader = RemoteLog(
             HOME,
-            self._manifests(self.objects, seed=2),
+            open_manifests(self.objects, 2),
             ReadCaches(self.objects, self.clock, self.pool, self.extents, self.indexes),
             read_ahead_max_bytes=self.read_ahead_max_bytes,
             refresh_ms=60_000,
@@ -167,11 +166,6 @@ class RemoteBench:
     def close(self) -> None:
         self.pool.close()
         self.indexes.close()
-
-    def _manifests(self, objects: ObjectStore, seed: int) -> ObjectManifestStore:
-        return ObjectManifestStore(
-            objects, HOME, random=random.Random(seed), wait=lambda _: None, layout=SMALL, grace_ms=0
-        )
 
     def add(
         self,

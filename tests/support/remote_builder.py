@@ -19,14 +19,15 @@ def open_manifest(
     objects: ObjectStore,
     seed: int = 0,
     *,
+    path: RemotePath = HOME,
     layout: ManifestLayout = SMALL,
     retry: RetryLimits = DEFAULT_RETRY,
     grace_ms: int = 0,
 ) -> ObjectManifestStore:
-    """A writer or reader of the manifest; each needs a seed of its own."""
+    """A writer or reader of the partition's manifest; each needs a seed of its own."""
     return ObjectManifestStore(
         objects,
-        HOME,
+        path,
         random=random.Random(seed),
         wait=lambda _: None,
         layout=layout,

@@ -5,13 +5,13 @@ itself. A step that a crash cuts short leaves one of the states that it was on i
 """
 
 import random
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
+from tests.support.lab import let_no_time_pass
 from tests.support.tiered_store_model import Extent, TieredModel
 from varve.commit_log import Log, TopicPartition
 from varve.commit_log.names import LOG_START_OFFSET_FILE
@@ -82,13 +82,6 @@ class MeetingPlan(ObjectFaultPlan):
         return super().find_fault(step)
 
 
-class _NoWait(threading.Event):
-    """Time stands still: who waits a while goes on at once."""
-
-    def wait(self, timeout: float | None = None) -> bool:
-        return self.is_set()
-
-
 @dataclass(slots=True)
 class TieredStore:
     """A virtual store with one topic, its bucket, and what it has acknowledged."""
@@ -128,7 +121,7 @@ class TieredStore:
             self.objects.go_down()
 
     def _calm(self) -> None:
-        self.kit.store.tier._stop._event = _NoWait()
+        let_no_time_pass(self.kit.store.tier)
 
     @property
     def log(self) -> Log:

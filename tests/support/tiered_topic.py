@@ -1,15 +1,17 @@
 """One tiered topic in an open store, on a disk and an object store that can both fail."""
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, field, replace
 
+from tests.support.lab import let_no_time_pass
 from varve.commit_log import Log, TopicPartition
 from varve.embedded import Topic
 from varve.foundation.settings import GivenValue
 from varve.object_store import MemoryObjectStore
 from varve.testing import FaultyObjectStore, VirtualStore
+from varve.testing.faulty_disk import FaultyFileSystem
 from varve.tiering.manifest.manifest import Manifest
 from varve.tiering.manifest.segment import RemoteSegment
 from varve.tiering.partition import TieredPartition
@@ -27,13 +29,6 @@ TOPIC_SETTINGS: dict[str, GivenValue] = {
     "segment.ms": 1 << 40,
     "file.delete.delay.ms": 0,
 }
-
-
-class _NoWait(threading.Event):
-    """Time stands still: who waits a while goes on at once."""
-
-    def wait(self, timeout: float | None = None) -> bool:
-        return self.is_set()
 
 
 @dataclass
@@ -54,6 +49,21 @@ class TieredTopic:
         if settings["remote.storage.enable"]:
             assert self.tier is not None
 
+    def on(self, bucket: MemoryObjectStore, disk: FaultyFileSystem) -> "TieredTopic":
+        """The same topic as a new process finds it in this bucket and on this disk."""
+        other = copy(self)
+        other.bucket, other.objects = bucket, FaultyObjectStore(bucket)
+        other.kit = copy(self.kit)
+        other.kit.objects, other.kit._memory = other.objects, disk
+        other.kit._open()
+        return other
+
+    @property
+    def disk(self) -> FaultyFileSystem:
+        disk = self.kit.fs
+        assert isinstance(disk, FaultyFileSystem)
+        return disk
+
     @property
     def topic(self) -> Topic:
         return self.kit.store.topic("orders")
@@ -64,10 +74,7 @@ class TieredTopic:
 
     @property
     def tier(self) -> Tier:
-        tier = self.kit.store.tier
-        if not isinstance(tier._stop._event, _NoWait):
-            tier._stop._event = _NoWait()
-        return tier
+        return let_no_time_pass(self.kit.store.tier)
 
     @property
     def tiered(self) -> TieredPartition:

@@ -1,6 +1,5 @@
 """A real broker serves the directories varve wrote, and varve goes on where the broker stopped."""
 
-import random
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from tests.conformance.tools.our_consumer import consume
 from tests.conformance.tools.scenario import record
 from tests.conformance.tools.shell import JavaShell, from_text
 from tests.conformance.tools.toolchain import Toolchain
+from tests.support.lab import open_logs
 from varve.commit_log import AppendOrigin, Isolation, Log, LogManager, LogSettings, TopicPartition
 from varve.commit_log.directory_files import decode_topic_id
 from varve.disk import RealFileSystem
@@ -37,13 +37,7 @@ def broker(toolchain: Toolchain, tmp_path: Path) -> Iterator[Broker]:
 
 
 def _open_store(broker: Broker) -> LogManager:
-    return LogManager(
-        [str(broker.data)],
-        fs=RealFileSystem(),
-        clock=SystemClock(),
-        random=random.Random(0),
-        topic_settings=lambda topic: SETTINGS,
-    ).open()
+    return open_logs(RealFileSystem(), SystemClock(), SETTINGS, paths=[str(broker.data)])
 
 
 def _fill(log: Log, leader_epoch: int) -> None:

@@ -1,6 +1,5 @@
 """Every ManifestStore keeps the same promises, wherever it keeps what it is told."""
 
-import random
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -8,13 +7,13 @@ from dataclasses import dataclass, replace
 import pytest
 
 from tests.support.metadata_bench import MetadataBench, make_id
-from tests.support.remote_builder import HOME, SMALL
+from tests.support.remote_builder import HOME, open_manifest
 from tests.support.remote_builder import make_segment as make_plain
 from varve.foundation.errors import Fenced, InvalidRequest, NotFound
 from varve.object_store import MemoryObjectStore
 from varve.tiering.manifest.manifest import NO_EPOCH, Manifest
 from varve.tiering.manifest.segment import ObjectPart, RemoteSegment, SegmentState
-from varve.tiering.manifest.store import ManifestStore, ObjectManifestStore
+from varve.tiering.manifest.store import ManifestStore
 
 STARTED, FINISHED, DELETING = SegmentState
 PARTS = ("log", "index", "timeindex", "txnindex", "snapshot", "epochs", "keys")
@@ -33,14 +32,7 @@ def object_place() -> Place:
     seeds = iter(range(1_000_000))
 
     def open() -> ManifestStore:
-        return ObjectManifestStore(
-            objects,
-            HOME,
-            random=random.Random(next(seeds)),
-            wait=lambda _: None,
-            layout=SMALL,
-            grace_ms=0,
-        )
+        return open_manifest(objects, next(seeds))
 
     return Place(open, lambda: None)
 

@@ -1,6 +1,5 @@
 """A compaction of the cold tier is killed at every request, or beset by others: G3, G5, G6."""
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TypeVar
@@ -9,13 +8,14 @@ import pytest
 
 from tests.support.crash_images import distinct_buckets, named, record
 from tests.support.remote_compaction import RemoteCompaction
+from tests.support.rounds import IS_LONG
 from tests.support.tier_bench import TierBench, tiered
 from varve.jobs.key_plans import INLINE_BYTES
 from varve.jobs.tasks import LocalRunner, Task, TaskError
 from varve.testing import FaultKind, FaultyObjectStore
 from varve.tiering.manifest.segment import SegmentState
 
-STRIDE = 1 if os.environ.get("VARVE_ROUNDS") == "long" else 9
+STRIDE = 1 if IS_LONG else 9
 """Between the requests that fail in a run of their own; a long run takes every one."""
 
 T = TypeVar("T")

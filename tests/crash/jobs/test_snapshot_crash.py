@@ -1,6 +1,5 @@
 """A snapshot is killed at every request, or beset by others: there is a whole one or none: G3."""
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.support.crash_images import distinct_buckets, named, record
+from tests.support.rounds import IS_LONG
 from tests.support.snapshot_topic import SMALL, Rows, SnapshotTopic, StoreOpener, rows_of
 from tests.support.source_topic import SourceTopic
 from varve.foundation.errors import StoreError, Unavailable
@@ -22,7 +22,7 @@ from varve.jobs.tier.bucket import find_cluster, find_topic
 from varve.object_store import MemoryObjectStore, ObjectStore
 from varve.testing import FaultKind, FaultyObjectStore
 
-STRIDE = 1 if os.environ.get("VARVE_ROUNDS") == "long" else 9
+STRIDE = 1 if IS_LONG else 9
 """Between the requests that fail in a run of their own; a long run takes every one."""
 SETTINGS = replace(SMALL, grace_ms=-(1 << 60), buckets=2, keep=2)
 """All leftovers are swept, however young."""

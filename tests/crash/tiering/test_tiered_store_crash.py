@@ -4,18 +4,17 @@ Each time the next start finds what was acknowledged, nothing that was deleted, 
 upkeep bring everything to where it would have been.
 """
 
-import os
 from collections.abc import Callable
 
 import pytest
 
+from tests.support.rounds import IS_LONG
 from tests.support.tiered_store_bench import Fault, TieredStore
 from varve.testing import FaultKind
 from varve.testing.faulty_disk import CrashMode
 
 Work = Callable[[TieredStore], None]
 
-IS_LONG = os.environ.get("VARVE_ROUNDS") == "long"
 BREAKS_MAX = 10_000 if IS_LONG else 9
 
 SEGMENT = [[1, 2], [3, 4], [5, -1], [2, 6], [1, -3]]
