@@ -29,6 +29,11 @@ echo '{"key": "o1", "value": "c", "timestamp": 1700000002000}' >> records
 echo '{"key": "o2", "value": "d", "timestamp": 1700000900000}' >> records
 varve produce orders -d data --input json < records""",
     ),
+    "docs/how-to/restore-a-topic.md": SetUp(
+        r"""varve topic create orders -d data --set remote.storage.enable=true
+printf 'one\ntwo\nthree\n' | varve produce orders -d data
+varve tier copy -d data --store file:bucket --roll""",
+    ),
     "docs/how-to/secure-a-server.md": SetUp(
         placeholders={"/var/lib/varve": "data"},
         environment={"VARVE_USER_PASSWORD": "secret"},
