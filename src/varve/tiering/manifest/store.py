@@ -37,12 +37,10 @@ from varve.tiering.manifest.pages import (
 from varve.tiering.manifest.paths import RemotePath
 from varve.tiering.manifest.segment import RemoteSegment, SegmentState
 from varve.tiering.manifest.versions import (
-    ExpiredVersions,
     ManifestVersions,
     NewestManifest,
     expire_versions,
     find_named_pages,
-    list_pages,
 )
 
 logger = logging.getLogger(__name__)
@@ -80,25 +78,8 @@ class ManifestStore(ABC):
         breaks a rule, and Unavailable when the store fails or all attempts lose the race.
         """
 
-    def at(self, *, version: int | None = None, time_ms: int | None = None) -> Manifest:
-        """The version of this number, or the one that was the newest at this time.
-
-        Raises NotFound for one that is not retained.
-        """
-        if version is not None and time_ms is None:
-            return self._at_version(version)
-        if time_ms is not None and version is None:
-            return self._at_time(time_ms)
-        raise InvalidRequest(f"{self.path}: give either a manifest version or a time")
-
     @abstractmethod
-    def _at_version(self, version: int) -> Manifest: ...
-
-    @abstractmethod
-    def _at_time(self, time_ms: int) -> Manifest: ...
-
-    @abstractmethod
-    def retire_versions(self, *, now_ms: int, retention_ms: int) -> ExpiredVersions:
+    def retire_versions(self, *, now_ms: int, retention_ms: int) -> None:
         """Removes versions past their retention, and the pages that only they refer to."""
 
     def segments(self, manifest: Manifest, *, from_offset: int = 0) -> Iterator[RemoteSegment]:
@@ -336,16 +317,18 @@ class ObjectManifestStore(ManifestStore):
             )
         )
 
-    def retire_versions(self, *, now_ms: int, retention_ms: int) -> ExpiredVersions:
-        return expire_versions(
-            self.objects, self._versions, now_ms=now_ms, retention_ms=retention_ms
-        )
+    def retire_versions(self, *, now_ms: int, retention_ms: int) -> None:
+        expire_versions(self.objects, self._versions, now_ms=now_ms, retention_ms=retention_ms)
 
     def find_orphan_pages(self) -> list[ObjectInfo]:
         """Pages that no version in the chain refers to, including those of a commit in progress."""
-        object_infos = list_pages(self.objects, self._versions)
+        pages = [
+            entry
+            for entry in self.objects.list(self.path.page_folder)
+            if self.path.find_page_id(entry.key) is not None
+        ]
         named = find_named_pages(self.load(), self._versions, self._pages)
-        return [entry for entry in object_infos if entry.key not in named]
+        return [entry for entry in pages if entry.key not in named]
 
     def sweep_orphan_pages(self, *, writer: str, now_ms: int) -> list[ObjectInfo]:
         """Removes the pages of failed commits; returns them.
@@ -368,6 +351,17 @@ class ObjectManifestStore(ManifestStore):
         orphans = [entry for entry in object_infos if entry.key not in named]
         self.objects.delete([entry.key for entry in orphans])
         return orphans
+
+    def at(self, *, version: int | None = None, time_ms: int | None = None) -> Manifest:
+        """The version of this number, or the one that was the newest at this time.
+
+        Raises NotFound for one that is not retained.
+        """
+        if version is not None and time_ms is None:
+            return self._at_version(version)
+        if time_ms is not None and version is None:
+            return self._at_time(time_ms)
+        raise InvalidRequest(f"{self.path}: give either a manifest version or a time")
 
     def _at_version(self, version: int) -> Manifest:
         chain, _ = self._versions.list_retained()

@@ -19,7 +19,7 @@ from itertools import pairwise
 from typing import Final
 
 from varve.foundation.errors import Corrupt, ObjectNotFound, Unavailable
-from varve.object_store import ObjectInfo, ObjectStore
+from varve.object_store import ObjectStore
 from varve.tiering.manifest.codec import decode_manifest, encode_manifest
 from varve.tiering.manifest.manifest import Manifest, PageRef
 from varve.tiering.manifest.pages import PageCache, PageStore
@@ -174,18 +174,9 @@ RUN_VERSIONS_MAX: Final = 1_000
 """Versions that one run reads at most; each is one request."""
 
 
-@dataclass(frozen=True, slots=True)
-class ExpiredVersions:
-    """The number of removed versions and objects, and of remaining versions."""
-
-    versions_removed: int
-    objects_removed: int
-    versions_left: int
-
-
 def expire_versions(
     objects: ObjectStore, versions: ManifestVersions, *, now_ms: int, retention_ms: int
-) -> ExpiredVersions:
+) -> None:
     """Removes versions that were superseded at least `retention_ms` ago."""
     chain, leftovers = versions.list_retained()
     removable: list[int] = []
@@ -200,11 +191,6 @@ def expire_versions(
         objects.delete(keys)
     if removable or leftovers:
         versions.remove([*leftovers, *removable])
-    return ExpiredVersions(
-        versions_removed=len(removable) + len(leftovers),
-        objects_removed=len(keys),
-        versions_left=len(chain) - len(removable),
-    )
 
 
 def _is_removable(following: Manifest, now_ms: int, retention_ms: int) -> bool:
@@ -212,16 +198,6 @@ def _is_removable(following: Manifest, now_ms: int, retention_ms: int) -> bool:
     return following.at_ms <= now_ms - retention_ms and all(
         entry.removable_ms <= now_ms for entry in following.retired
     )
-
-
-def list_pages(objects: ObjectStore, versions: ManifestVersions) -> list[ObjectInfo]:
-    """All stored pages, including orphans."""
-    path = versions.path
-    return [
-        entry
-        for entry in objects.list(path.page_folder)
-        if path.find_page_id(entry.key) is not None
-    ]
 
 
 def find_named_pages(newest: Manifest, versions: ManifestVersions, pages: PageStore) -> set[str]:

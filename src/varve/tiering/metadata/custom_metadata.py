@@ -2,23 +2,15 @@
 
 Layout     `v`, format 1, flags, the commit (event number, leader epoch, time, log start offset,
            cleaned-up-to offset), then the segment. docs/reference/formats/remote-log-metadata.md
-Invariant  decoding restores the encoded RemoteSegment, given the event and, for an update, the
-           first event of the segment.
+Invariant  decoding restores the encoded RemoteSegment, given the fields that its event carries.
 """
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from varve.foundation.errors import Corrupt, InvalidRequest, UnsupportedFormat
-from varve.tiering.manifest.segment import (
-    LOG_PART,
-    PART_NAMES,
-    ObjectPart,
-    RemoteSegment,
-    SegmentState,
-)
-from varve.tiering.metadata.events import SegmentEvent
+from varve.tiering.manifest.segment import LOG_PART, PART_NAMES, ObjectPart, RemoteSegment
 from varve.wire.compiler import write_uvarint
 
 MARK: Final = b"v"
@@ -34,9 +26,6 @@ _OPTIONAL: Final = (
     (64, "undecided_from", False),
 )
 """Flags and names of optional fields; times are relative to that of the event."""
-
-# A bit stands for each of PART_NAMES, the lowest first; other parts are written with their names.
-_OTHER_PARTS: Final = 1 << len(PART_NAMES)
 
 _CRC: Final = struct.Struct(">I")
 _VARINT_BYTES_MAX: Final = 10
@@ -56,65 +45,45 @@ class CommitNote:
 def encode_custom(note: CommitNote, segment: RemoteSegment | None, *, event_ms: int) -> bytes:
     """The bytes for an event of this time; without a segment they describe the commit alone."""
     out = bytearray(MARK)
-    write_uvarint(out, FORMAT)
-    write_uvarint(out, 0 if segment is None else _flags(segment))
-    write_uvarint(out, note.number)
-    write_uvarint(out, note.leader_epoch + 1)
-    _write_signed(out, note.at_ms - event_ms)
-    write_uvarint(out, note.log_start_offset)
-    write_uvarint(out, note.cleaned_up_to)
+    flags = 0 if segment is None else _HAS_SEGMENT | _HAS_ABORTED * segment.has_aborted
+    for flag, name, _ in _OPTIONAL:
+        flags |= flag * (getattr(segment, name, None) is not None)
+    _write(out, FORMAT, flags, note.number, note.leader_epoch + 1, _zigzag(note.at_ms - event_ms))
+    _write(out, note.log_start_offset, note.cleaned_up_to)
     if segment is not None:
-        _write_segment(out, segment, event_ms)
+        first_ms, last_ms = segment.append_ms
+        _write(out, segment.record_count, _zigzag(first_ms - event_ms), _zigzag(last_ms - first_ms))
+        for flag, name, is_time in _OPTIONAL:
+            if flags & flag:
+                value = getattr(segment, name)
+                _write(out, _zigzag(value - event_ms) if is_time else value)
+        _write_parts(out, segment)
     return bytes(out)
 
 
-def _flags(segment: RemoteSegment) -> int:
-    flags = _HAS_SEGMENT | (_HAS_ABORTED if segment.has_aborted else 0)
-    return flags | sum(flag for flag, name, _ in _OPTIONAL if getattr(segment, name) is not None)
-
-
-def _write_segment(out: bytearray, segment: RemoteSegment, event_ms: int) -> None:
-    first_ms, last_ms = segment.append_ms
-    write_uvarint(out, segment.record_count)
-    _write_signed(out, first_ms - event_ms)
-    _write_signed(out, last_ms - first_ms)
-    for _, name, is_time in _OPTIONAL:
-        value = getattr(segment, name)
-        if value is not None and is_time:
-            _write_signed(out, value - event_ms)
-        elif value is not None:
-            write_uvarint(out, value)
-    _write_parts(out, segment)
-
-
 def _write_parts(out: bytearray, segment: RemoteSegment) -> None:
-    """Parts in the order of PART_NAMES are bits; from the first that is not on, by name."""
-    bits, ordered_count = 0, 0
+    """A bit for each of PART_NAMES, the lowest first, then the parts in this order."""
+    parts = {part.name: part for part in segment.parts}
+    if [part.name for part in segment.parts] != [name for name in PART_NAMES if name in parts]:
+        raise InvalidRequest(
+            f"{segment}: its parts {', '.join(parts)} cannot be written to __remote_log_metadata: "
+            f"use some of {', '.join(PART_NAMES)}, in this order"
+        )
+    _write(out, sum(1 << bit for bit, name in enumerate(PART_NAMES) if name in parts))
     for part in segment.parts:
-        bit = 1 << PART_NAMES.index(part.name) if part.name in PART_NAMES else 0
-        if bit <= bits:
-            break
-        bits |= bit
-        ordered_count += 1
-    others = segment.parts[ordered_count:]
-    write_uvarint(out, bits | (_OTHER_PARTS if others else 0))
-    for part in segment.parts[:ordered_count]:
         # The event has the size of the log, so the difference takes one byte instead of five.
-        _write_signed(out, part.size - (segment.size if part.name == LOG_PART else 0))
-        out += _CRC.pack(part.crc32c)
-    if others:
-        write_uvarint(out, len(others))
-    for part in others:
-        name = part.name.encode()
-        write_uvarint(out, len(name) + 1)
-        out += name
-        write_uvarint(out, part.size)
+        _write(out, _zigzag(part.size - (segment.size if part.name == LOG_PART else 0)))
         out += _CRC.pack(part.crc32c)
 
 
-def _write_signed(out: bytearray, value: int) -> None:
-    """As a zigzag varint: the nearer to 0, the shorter."""
-    write_uvarint(out, value << 1 if value >= 0 else (-value << 1) - 1)
+def _write(out: bytearray, *numbers: int) -> None:
+    for number in numbers:
+        write_uvarint(out, number)
+
+
+def _zigzag(value: int) -> int:
+    """An unsigned number for a signed one: the nearer to 0, the smaller."""
+    return value << 1 if value >= 0 else (-value << 1) - 1
 
 
 def is_own(custom: bytes | None) -> bool:
@@ -133,8 +102,6 @@ class CustomMetadata:
         self._position = len(MARK)
         self._event_ms = event_ms
         self._where = where
-        if not is_own(custom):
-            raise InvalidRequest(f"{where}: the custom metadata is not varve's")
         format = self._read_unsigned()
         if format != FORMAT:
             raise UnsupportedFormat(
@@ -142,6 +109,7 @@ class CustomMetadata:
                 "one"
             )
         self._flags = self._read_unsigned()
+        self.has_segment = bool(self._flags & _HAS_SEGMENT)
         self.note = CommitNote(
             number=self._read_unsigned(),
             leader_epoch=self._read_unsigned() - 1,
@@ -150,60 +118,38 @@ class CustomMetadata:
             cleaned_up_to=self._read_unsigned(),
         )
 
-    @property
-    def has_segment(self) -> bool:
-        return bool(self._flags & _HAS_SEGMENT)
-
-    def decode_segment(
-        self, id: str, first: SegmentEvent | RemoteSegment, *, state: SegmentState, at_ms: int
-    ) -> RemoteSegment:
-        """The segment; call it once.
-
-        `first` is the first event of the segment or its former state: some fields never change.
-        """
+    def decode_segment(self, base: RemoteSegment) -> RemoteSegment:
+        """The segment, which has the fields of its events from `base`; call it once."""
         record_count = self._read_unsigned()
         first_ms = self._read_signed() + self._event_ms
         last_ms = self._read_signed() + first_ms
-        optional = {
-            name: self._read_signed() + self._event_ms if is_time else self._read_unsigned()
-            for flag, name, is_time in _OPTIONAL
-            if self._flags & flag
-        }
-        segment = RemoteSegment(
-            id=id,
-            base_offset=(
-                first.start_offset if isinstance(first, SegmentEvent) else first.base_offset
-            ),
-            end_offset=first.end_offset,
-            size=first.size,
+        optional = {name: self._read_optional(flag, is_time) for flag, name, is_time in _OPTIONAL}
+        segment = replace(
+            base,
             record_count=record_count,
-            max_timestamp=first.max_timestamp,
             append_ms=(first_ms, last_ms),
-            epochs=(
-                tuple((epoch.leader_epoch, epoch.offset) for epoch in first.epochs)
-                if isinstance(first, SegmentEvent)
-                else first.epochs
-            ),
             has_aborted=bool(self._flags & _HAS_ABORTED),
-            state=state,
-            at_ms=at_ms,
-            parts=self._read_parts(first.size),
+            parts=self._read_parts(base.size),
             **optional,
         )
         if self._position != len(self._data):
             raise self._corrupt(f"{len(self._data) - self._position} bytes after the end")
         return segment
 
+    def _read_optional(self, flag: int, is_time: bool) -> int | None:
+        if not self._flags & flag:
+            return None
+        return self._read_signed() + self._event_ms if is_time else self._read_unsigned()
+
     def _read_parts(self, log_size: int) -> tuple[ObjectPart, ...]:
         bits = self._read_unsigned()
+        if bits >> len(PART_NAMES):
+            raise self._corrupt(f"parts {bits:#x} beyond the {len(PART_NAMES)} that are known")
         parts = []
         for bit, name in enumerate(PART_NAMES):
             if bits & 1 << bit:
                 size = self._read_signed() + (log_size if name == LOG_PART else 0)
                 parts.append(ObjectPart(name, size, self._read_crc()))
-        for _ in range(self._read_unsigned() if bits & _OTHER_PARTS else 0):
-            name = self._read_text(self._read_unsigned() - 1)
-            parts.append(ObjectPart(name, self._read_unsigned(), self._read_crc()))
         return tuple(parts)
 
     def _read_unsigned(self) -> int:
@@ -220,21 +166,11 @@ class CustomMetadata:
         return value >> 1 if value & 1 == 0 else -(value >> 1) - 1
 
     def _read_crc(self) -> int:
-        value: int = _CRC.unpack(self._read_bytes(_CRC.size))[0]
-        return value
-
-    def _read_text(self, size: int) -> str:
-        try:
-            return self._read_bytes(size).decode()
-        except UnicodeDecodeError as error:
-            raise self._corrupt(f"a name that is not UTF-8: {error}") from error
-
-    def _read_bytes(self, size: int) -> bytes:
-        start, end = self._position, self._position + size
-        if size < 0 or end > len(self._data):
-            raise self._corrupt(f"{size} bytes expected, {len(self._data) - start} are left")
-        self._position = end
-        return self._data[start:end]
+        if self._position + _CRC.size > len(self._data):
+            raise self._corrupt("a checksum of 4 bytes expected")
+        crc: int = _CRC.unpack_from(self._data, self._position)[0]
+        self._position += _CRC.size
+        return crc
 
     def _corrupt(self, problem: str) -> Corrupt:
         return Corrupt(f"{self._where}: custom metadata, position {self._position}: {problem}")

@@ -9,13 +9,14 @@ Invariant  each event has a number; a missing one raises Corrupt, a repeated one
            Kafka, an update of an unknown segment and a state that cannot follow change nothing.
 Crash      a batch is in the log whole or not at all: so is a commit. It is synced before it is
            read back.
-Threads    any; one lock per partition of the topic, held while its log is read, written and synced.
+Threads    any; per partition of the topic one lock is held while its log is read, written and
+           synced, and `commit_lock` around it for a whole commit.
 """
 
 import logging
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 from uuid import UUID
 
@@ -29,7 +30,12 @@ from varve.records import Batch, Record, build_batch
 from varve.tiering.manifest.commit import check_overlaps
 from varve.tiering.manifest.manifest import NO_EPOCH, Manifest, in_order
 from varve.tiering.manifest.paths import RemotePath
-from varve.tiering.manifest.segment import RemoteSegment, check_segment, check_transition
+from varve.tiering.manifest.segment import (
+    RemoteSegment,
+    SegmentState,
+    check_segment,
+    check_transition,
+)
 from varve.tiering.metadata.custom_metadata import CommitNote, CustomMetadata, is_own
 from varve.tiering.metadata.events import (
     REMOTE_STATES,
@@ -124,27 +130,21 @@ def _fold(number: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class StoredEvent:
-    """An event read from the log; `where` names the record."""
-
-    event: Event
-    where: str
-
-
-@dataclass(frozen=True, slots=True)
 class StoredCommit:
-    """The events of one partition in one batch; `id` is the position of the last."""
+    """The events of one partition in one batch, each with the name of its record.
+
+    `id` is the position of the last event.
+    """
 
     id: str
     writer: str
-    events: Sequence[StoredEvent]
+    events: Sequence[tuple[Event, str]]
 
 
 class PartitionReplay:
     """The state of one user partition after the events that were applied; not thread-safe."""
 
     def __init__(self) -> None:
-        self.commit_count = 0
         self._segments: dict[UUID, RemoteSegment] = {}
         self._note = _NO_COMMIT
         self._writer = ""
@@ -164,19 +164,17 @@ class PartitionReplay:
             return
         before = self.version
         try:
-            for stored in commit.events:
-                self._apply(stored)
+            for event, where in commit.events:
+                self._apply(event, where)
         except StoreError as failure:
             self._failure = failure
             return
         if self.version != before:
-            self.commit_count += 1
             self._previous_commit_id, self._commit_id = self._commit_id, commit.id
             self._writer = commit.writer
             self._manifest = None
 
-    def _apply(self, stored: StoredEvent) -> None:
-        event, where = stored.event, stored.where
+    def _apply(self, event: Event, where: str) -> None:
         if event.custom is None or not is_own(event.custom):
             raise InvalidRequest(
                 f"{where}: segment {event.segment.id} was stored by another plugin than varve, "
@@ -184,8 +182,14 @@ class PartitionReplay:
                 "topic __remote_log_metadata of its own"
             )
         custom = CustomMetadata(event.custom, event_ms=event.at_ms, where=where)
-        if self._is_repeated(custom.note, where):
+        if custom.note.number <= self.version:
             return
+        if custom.note.number > self.version + 1:
+            raise Corrupt(
+                f"{where}: event {custom.note.number} of its partition follows event "
+                f"{self.version}: those between are missing in the log; restore its directory, and "
+                "keep remote.log.metadata.topic.retention.ms at -1"
+            )
         self._note = custom.note
         if event.state == RemoteState.DELETE_FINISHED:
             self._put(event.segment.id, None, where)
@@ -193,24 +197,16 @@ class PartitionReplay:
             self._update(event, custom, where)
 
     def _update(self, event: Event, custom: CustomMetadata, where: str) -> None:
-        id = event.segment.id
-        first = event if isinstance(event, SegmentEvent) else self._segments.get(id)
-        if first is None:
+        id, state = event.segment.id, _STATES[RemoteState(event.state)]
+        base = (
+            announced(event, state) if isinstance(event, SegmentEvent) else self._segments.get(id)
+        )
+        if base is None:
             # As in Kafka: its offsets are unknown; the commit still counts.
             logger.warning("update of an unknown segment skipped", extra={"where": where})
             return
-        state = _STATES[RemoteState(event.state)]
-        segment = custom.decode_segment(str(id), first, state=state, at_ms=event.at_ms)
+        segment = custom.decode_segment(replace(base, state=state, at_ms=event.at_ms))
         self._put(id, segment, where)
-
-    def _is_repeated(self, note: CommitNote, where: str) -> bool:
-        if note.number > self.version + 1:
-            raise Corrupt(
-                f"{where}: event {note.number} of its partition follows event {self.version}: "
-                "those between are missing in the log; restore its directory, and keep "
-                "remote.log.metadata.topic.retention.ms at -1"
-            )
-        return note.number <= self.version
 
     def _put(self, id: UUID, segment: RemoteSegment | None, where: str) -> None:
         """Stores the new state of a segment, None for deleted, unless it cannot follow."""
@@ -255,6 +251,24 @@ class PartitionReplay:
         return manifest
 
 
+def announced(event: SegmentEvent, state: SegmentState) -> RemoteSegment:
+    """The segment as far as Kafka's event describes it; its custom metadata has the rest."""
+    return RemoteSegment(
+        id=str(event.segment.id),
+        state=state,
+        at_ms=event.at_ms,
+        base_offset=event.start_offset,
+        end_offset=event.end_offset,
+        size=event.size,
+        record_count=0,
+        max_timestamp=event.max_timestamp,
+        append_ms=(0, 0),
+        epochs=tuple((epoch.leader_epoch, epoch.offset) for epoch in event.epochs),
+        parts=(),
+        has_aborted=False,
+    )
+
+
 class MetadataTopic:
     """The metadata topic of this process, shared by all user partitions."""
 
@@ -272,24 +286,21 @@ class MetadataTopic:
         self.broker_id = broker_id
         self.custom_bytes_max = custom_bytes_max
         self._partitions = [MetadataPartition(logs, number) for number in range(partition_count)]
-        self._lock = threading.Lock()
-        self._commits: dict[_UserPartition, threading.Lock] = {}  # guarded by _lock
 
     def partition_for(self, path: TopicIdPartition) -> "MetadataPartition":
         """The partition of the topic that holds the events of a user partition."""
         return self._partitions[choose_partition(path, self.partition_count)]
 
-    def commit_lock(self, path: TopicIdPartition) -> threading.Lock:
-        """The lock of commits to a user partition, held from the load until it is read back."""
-        with self._lock:
-            return self._commits.setdefault((path.topic_id, path.partition), threading.Lock())
-
 
 class MetadataPartition:
-    """One partition of the topic, and the states of the user partitions in it."""
+    """One partition of the topic, and the states of the user partitions in it.
+
+    `commit_lock` is held from the load of a commit until it is read back.
+    """
 
     def __init__(self, logs: LogManager, number: int) -> None:
         self.number = number
+        self.commit_lock = threading.Lock()
         self._logs = logs
         self._lock = threading.Lock()
         self._log: Log | None = None  # guarded by _lock
@@ -301,11 +312,6 @@ class MetadataPartition:
         with self._lock:
             self._catch_up_locked()
             return self._find_locked(user).manifest(path)
-
-    def commit_count(self, user: TopicIdPartition) -> int:
-        with self._lock:
-            self._catch_up_locked()
-            return self._find_locked(user).commit_count
 
     def append(
         self,
@@ -341,16 +347,6 @@ class MetadataPartition:
             log.append(batch)
             log.flush()
             return True
-
-    def history(self, user: TopicIdPartition) -> Iterator[StoredCommit]:
-        """All commits to a user partition that the log holds, oldest first, read lazily."""
-        with self._lock:
-            self._catch_up_locked()
-            log, end = self._open_locked(), self._next_offset
-        user_partition = (user.topic_id, user.partition)
-        for partition, commit in _read_commits(log, log.log_start_offset, end):
-            if partition == user_partition:
-                yield commit
 
     def _find_locked(self, user: TopicIdPartition) -> PartitionReplay:
         return self._replays.get((user.topic_id, user.partition)) or PartitionReplay()
@@ -394,17 +390,16 @@ def _split_batch(batch: Batch, log: Log) -> Iterator[tuple[_UserPartition, Store
         raise Corrupt(f"{where}: the checksum of the batch is wrong; restore the log's directory")
     if batch.header.is_control:
         return
-    commits: dict[_UserPartition, list[tuple[Record, StoredEvent]]] = {}
+    events: dict[_UserPartition, list[tuple[Event, str]]] = {}
+    records: dict[_UserPartition, list[Record]] = {}
     for record in batch.records():
         record_where = f"{log.topic_partition} at offset {record.offset}"
         event = decode_event(record.value or b"", record_where)
         if event is not None:
-            path = event.segment.path
-            listed = commits.setdefault((path.topic_id, path.partition), [])
-            listed.append((record, StoredEvent(event, record_where)))
-    for user, pairs in commits.items():
-        first, last = pairs[0][0], pairs[-1][0]
-        writer = dict(first.headers).get(WRITER_HEADER) or b""
-        id = f"{log.topic_partition.partition}-{last.offset}"
-        events = [stored for _, stored in pairs]
-        yield user, StoredCommit(id, writer.decode(errors="replace"), events)
+            user = event.segment.path.topic_id, event.segment.path.partition
+            events.setdefault(user, []).append((event, record_where))
+            records.setdefault(user, []).append(record)
+    for user, own in records.items():
+        writer = dict(own[0].headers).get(WRITER_HEADER) or b""
+        id = f"{log.topic_partition.partition}-{own[-1].offset}"
+        yield user, StoredCommit(id, writer.decode(errors="replace"), events[user])

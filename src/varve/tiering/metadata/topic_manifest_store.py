@@ -2,7 +2,8 @@
 
 A commit is turned into events, which are appended as one batch, synced and read back; the manifest
 is the result of all events of the partition. A version is the number of events up to it, so it
-grows by as many as a commit has. There are no pages: a manifest lists every segment, in memory.
+grows by as many as a commit has. There are no pages and no older versions: a manifest lists every
+segment, in memory.
 
 Invariant  commits of a partition follow each other under its lock, so none is lost; one process
            has the log, and one `MetadataTopic` belongs to it.
@@ -14,20 +15,19 @@ Crash      a commit is one batch, so it is in the log completely or not at all.
 Threads    any; a change is called under the partition's lock, so it must not commit itself.
 """
 
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import replace
+from typing import Final, NamedTuple
 from uuid import NAMESPACE_OID, UUID, uuid5
 
 from varve.commit_log.directory_files import decode_topic_id
-from varve.foundation.errors import Corrupt, InvalidRequest, NotFound, Unavailable
+from varve.foundation.errors import Corrupt, InvalidRequest, Unavailable
 from varve.object_store import ObjectStore
 from varve.tiering.manifest.commit import ManifestEdit, apply_edit
 from varve.tiering.manifest.manifest import Manifest
 from varve.tiering.manifest.paths import RemotePath
 from varve.tiering.manifest.segment import TXN_INDEX_PART, RemoteSegment, SegmentState
 from varve.tiering.manifest.store import ManifestStore
-from varve.tiering.manifest.versions import ExpiredVersions
-from varve.tiering.metadata.custom_metadata import CommitNote, CustomMetadata, encode_custom
+from varve.tiering.metadata.custom_metadata import CommitNote, encode_custom
 from varve.tiering.metadata.events import (
     REMOTE_STATES,
     EpochStart,
@@ -38,7 +38,7 @@ from varve.tiering.metadata.events import (
     SegmentUpdate,
     TopicIdPartition,
 )
-from varve.tiering.metadata.topic import MetadataTopic, PartitionReplay, StoredCommit
+from varve.tiering.metadata.topic import MetadataTopic
 
 _ATTEMPTS_MAX: Final = 8
 
@@ -64,7 +64,7 @@ class TopicManifestStore(ManifestStore):
         self, change: ManifestEdit, *, leader_epoch: int | None, writer: str, now_ms: int
     ) -> Manifest:
         """See ManifestStore. Raises Unavailable too when the log cannot be written or synced."""
-        with self._topic.commit_lock(self._user):
+        with self._partition.commit_lock:
             for _ in range(_ATTEMPTS_MAX):
                 base = self.load()
                 edited, is_new = apply_edit(
@@ -73,7 +73,10 @@ class TopicManifestStore(ManifestStore):
                 if not is_new:
                     return base
                 at_ms = max(now_ms, base.at_ms)
-                events = self._plan(base, edited, at_ms)
+                events = plan_events(
+                    self._user, base, edited, broker_id=self._topic.broker_id, at_ms=at_ms
+                )
+                self._check_sizes(events)
                 if self._partition.append(
                     self._user, events, after=base.version, writer=writer, at_ms=at_ms
                 ):
@@ -85,16 +88,7 @@ class TopicManifestStore(ManifestStore):
             f"{self._partition.number} of __remote_log_metadata first: one process alone may write"
         )
 
-    def _plan(self, base: Manifest, edited: Manifest, at_ms: int) -> list[Event]:
-        name = f"{self.path.topic_id}-{self.path.partition}-{base.version}"
-        events = plan_events(
-            self._user,
-            base,
-            edited,
-            broker_id=self._topic.broker_id,
-            at_ms=at_ms,
-            empty_id=uuid5(NAMESPACE_OID, name),
-        )
+    def _check_sizes(self, events: list[Event]) -> None:
         limit = self._topic.custom_bytes_max
         for event in events:
             if len(event.custom or b"") > limit:
@@ -103,7 +97,6 @@ class TopicManifestStore(ManifestStore):
                     f"{event.segment.id}, the limit is {limit}: raise "
                     "remote.log.metadata.custom.metadata.max.bytes"
                 )
-        return events
 
     def _check_read_back(self, edited: Manifest, committed: Manifest, version: int) -> None:
         if committed.version < version:
@@ -123,40 +116,11 @@ class TopicManifestStore(ManifestStore):
                 "files"
             )
 
-    def _at_version(self, version: int) -> Manifest:
-        replay = PartitionReplay()
-        history = self._partition.history(self._user)
-        while replay.version < version and (commit := next(history, None)) is not None:
-            replay.apply(commit)
-        if replay.version != version:
-            raise NotFound(
-                f"{self.path}: there is no manifest version {version}: a version is the number of "
-                f"events up to the end of a commit, and the nearest is {replay.version}"
-            )
-        return replay.manifest(self.path)
-
-    def _at_time(self, time_ms: int) -> Manifest:
-        replay = PartitionReplay()
-        for commit in self._partition.history(self._user):
-            if _committed_ms(commit) > time_ms:
-                break
-            replay.apply(commit)
-        return replay.manifest(self.path)
-
-    def retire_versions(self, *, now_ms: int, retention_ms: int) -> ExpiredVersions:
+    def retire_versions(self, *, now_ms: int, retention_ms: int) -> None:
         """Removes nothing: events of live segments are mixed with those of deleted ones."""
-        count = self._partition.commit_count(self._user)
-        return ExpiredVersions(versions_removed=0, objects_removed=0, versions_left=count)
 
 
-def _committed_ms(commit: StoredCommit) -> int:
-    first = commit.events[0]
-    custom = first.event.custom or b""
-    return CustomMetadata(custom, event_ms=first.event.at_ms, where=first.where).note.at_ms
-
-
-@dataclass(frozen=True, slots=True)
-class _Step:
+class _Step(NamedTuple):
     """One event of a commit: a segment enters a state, for the first time if `is_first`.
 
     Without `has_segment` the event is about the commit alone.
@@ -169,20 +133,13 @@ class _Step:
 
 
 def plan_events(
-    user: TopicIdPartition,
-    base: Manifest,
-    changed: Manifest,
-    *,
-    broker_id: int,
-    at_ms: int,
-    empty_id: UUID,
+    user: TopicIdPartition, base: Manifest, changed: Manifest, *, broker_id: int, at_ms: int
 ) -> list[Event]:
     """The events that lead from `base` to `changed`, at least one.
 
-    `empty_id` is a new id, for a change of offsets or the leader epoch while there is no segment
-    whose event could carry it. Raises InvalidRequest for what events cannot express.
+    Raises InvalidRequest for what events cannot express.
     """
-    steps = _diff(base, changed) or _repeat(changed, at_ms, empty_id)
+    steps = _diff(base, changed) or _repeat(base, changed, at_ms)
     events = []
     for number, step in enumerate(steps, start=1):
         note = CommitNote(
@@ -237,32 +194,33 @@ def _fixed_fields(segment: RemoteSegment) -> tuple[object, ...]:
     )
 
 
-def _repeat(changed: Manifest, at_ms: int, empty_id: UUID) -> list[_Step]:
-    """Steps that change no segment: one is repeated, or an empty one is added and deleted."""
+def _repeat(base: Manifest, changed: Manifest, at_ms: int) -> list[_Step]:
+    """Steps that change no segment, for a change of offsets or of the leader epoch.
+
+    One segment is repeated; without any, an empty one with a new id is added and deleted.
+    """
     if changed.segments:
         readable = [segment for segment in changed.segments if segment.is_readable]
         segment = readable[-1] if readable else changed.segments[-1]
         state = REMOTE_STATES[segment.state]
         return [_Step(segment, state, is_first=state is RemoteState.COPY_STARTED)]
+    start = changed.log_start_offset
     empty = RemoteSegment(
-        id=str(empty_id),
-        base_offset=changed.log_start_offset,
-        end_offset=changed.log_start_offset,
+        id=str(uuid5(NAMESPACE_OID, f"{base.topic_id}-{base.partition}-{base.version}")),
+        base_offset=start,
+        end_offset=start,
         size=0,
         record_count=0,
         max_timestamp=-1,
         append_ms=(at_ms, at_ms),
-        epochs=((max(changed.leader_epoch, 0), changed.log_start_offset),),
+        epochs=((max(changed.leader_epoch, 0), start),),
         parts=(),
         has_aborted=False,
         state=SegmentState.COPY_STARTED,
         at_ms=at_ms,
     )
-    return [
-        _Step(empty, RemoteState.COPY_STARTED, is_first=True, has_segment=False),
-        _Step(empty, RemoteState.DELETE_STARTED, has_segment=False),
-        _Step(empty, RemoteState.DELETE_FINISHED, has_segment=False),
-    ]
+    states = (RemoteState.COPY_STARTED, RemoteState.DELETE_STARTED, RemoteState.DELETE_FINISHED)
+    return [_Step(empty, state, state is RemoteState.COPY_STARTED, False) for state in states]
 
 
 def _build_event(user: TopicIdPartition, broker_id: int, step: _Step, note: CommitNote) -> Event:

@@ -24,6 +24,7 @@ from varve.tiering.metadata.events import (
     decode_event,
     encode_event,
 )
+from varve.tiering.metadata.topic import announced
 
 HOME = TopicIdPartition("orders", UUID(int=(1 << 64) + 2), 3)
 KEY = SegmentId(HOME, UUID(int=(3 << 64) + 4))
@@ -121,9 +122,8 @@ def read_back(custom: bytes, segment: RemoteSegment, event_ms: int) -> RemoteSeg
         size=segment.size,
         epochs=[EpochStart(*epoch) for epoch in segment.epochs],
     )
-    return CustomMetadata(custom, event_ms=event_ms, where="event").decode_segment(
-        str(first.segment.id), first, state=segment.state, at_ms=segment.at_ms
-    )
+    base = replace(announced(first, segment.state), at_ms=segment.at_ms)
+    return CustomMetadata(custom, event_ms=event_ms, where="event").decode_segment(base)
 
 
 def test_custom_metadata_gives_the_segment_and_the_commit_back() -> None:
@@ -201,5 +201,7 @@ def test_damaged_custom_metadata_is_corrupt_and_a_later_format_is_named() -> Non
         read_back(custom + b"\0", segment, segment.at_ms)
     with pytest.raises(UnsupportedFormat, match="format 2"):
         read_back(custom[:1] + b"\2" + custom[2:], segment, segment.at_ms)
+    with pytest.raises(InvalidRequest, match="in this order"):
+        encode_custom(note, replace(segment, parts=segment.parts[::-1]), event_ms=0)
     assert not is_own(b"\0plugin")
     assert not is_own(None)

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from pathlib import Path
-from uuid import UUID
 
 from tests.support.remote_builder import HOME
 from varve.commit_log.directory_files import decode_topic_id
@@ -38,14 +37,7 @@ def examples() -> list[bytes]:
 
 
 def encode(base: Manifest, changed: Manifest) -> bytes:
-    (event,) = plan_events(
-        USER,
-        base,
-        changed,
-        broker_id=1,
-        at_ms=changed.segments[0].at_ms,
-        empty_id=UUID(int=0),
-    )
+    (event,) = plan_events(USER, base, changed, broker_id=1, at_ms=changed.segments[0].at_ms)
     return encode_event(event)
 
 
