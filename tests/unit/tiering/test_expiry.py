@@ -180,6 +180,7 @@ def test_objects_stay_as_long_as_a_manifest_version_that_names_them(orders: Tier
     orders.expire()
     orders.kit.advance(milliseconds=MINUTE - 2)
     orders.expire()
+    assert isinstance(manifests, ObjectManifestStore)
     old = manifests.at(time_ms=before_ms)
     readable = [one for one in manifests.segments(old) if one.is_readable]
     assert readable[0].base_offset == 0

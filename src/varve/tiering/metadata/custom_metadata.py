@@ -7,7 +7,7 @@ Invariant  decoding restores the encoded RemoteSegment, given the fields that it
 
 import struct
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from varve.foundation.errors import Corrupt, InvalidRequest, UnsupportedFormat
 from varve.tiering.manifest.segment import LOG_PART, PART_NAMES, ObjectPart, RemoteSegment
@@ -123,7 +123,9 @@ class CustomMetadata:
         record_count = self._read_unsigned()
         first_ms = self._read_signed() + self._event_ms
         last_ms = self._read_signed() + first_ms
-        optional = {name: self._read_optional(flag, is_time) for flag, name, is_time in _OPTIONAL}
+        optional: dict[str, Any] = {
+            name: self._read_optional(flag, is_time) for flag, name, is_time in _OPTIONAL
+        }
         segment = replace(
             base,
             record_count=record_count,
