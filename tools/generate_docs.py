@@ -46,7 +46,7 @@ from varve.jobs.source.options import SourceOptions
 from varve.kafka_server import metrics as server_metrics
 from varve.kafka_server.settings import ServerSettings, TlsSettings
 from varve.object_store import AzureSettings, GcsSettings, S3Settings
-from varve.object_store import metrics as object_store_metrics
+from varve.object_store import metering as object_store_metrics
 from varve.shapes import metrics as shape_metrics
 from varve.shapes.settings import CompactionSettings, EngineSettings
 from varve.tiering import metrics as tiering_metrics

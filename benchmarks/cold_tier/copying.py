@@ -12,7 +12,7 @@ from benchmarks.measure import Contest, Scale, at_least
 from benchmarks.sizes import SizeUnit
 from benchmarks.workspace import Workspace
 from varve.object_store import ObjectStore
-from varve.tiering.copy.segment_upload import CHUNK_BYTES
+from varve.tiering.segment_upload import CHUNK_BYTES
 
 _SEGMENTS = 4
 

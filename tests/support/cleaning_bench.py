@@ -14,7 +14,7 @@ from uuid import UUID
 from tests.support.cleaning_model import ModelBatch, Shell
 from tests.support.log_model import LogModel, read_all, read_committed, split_batches
 from varve.cleaning.compaction.log_cleaner import LogCleaner
-from varve.cleaning.report import CleanReport
+from varve.cleaning.metrics import CleanReport
 from varve.cleaning.settings import CleanerSettings
 from varve.commit_log import Log, LogManager, LogSettings, StoreSettings, TopicPartition
 from varve.commit_log.log_directory import LogDirectory

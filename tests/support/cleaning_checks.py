@@ -19,8 +19,8 @@ from tests.support.cleaning_model import (
     newest_offsets,
 )
 from tests.support.log_model import split_batches
+from varve.cleaning.metrics import CleanReport
 from varve.cleaning.removals.removal import Reason
-from varve.cleaning.report import CleanReport
 from varve.records import Record
 
 

@@ -23,9 +23,8 @@ from varve.tiering.manifest.segment import RemoteSegment, SegmentState
 from varve.tiering.read.extent_cache import ExtentCache, FetchMeter
 from varve.tiering.read.index_cache import IndexCache
 from varve.tiering.read.read_ahead import ExtentSizes
-from varve.tiering.read.read_caches import ReadCaches
 from varve.tiering.read.read_pool import ReadPool
-from varve.tiering.read.remote_log import RemoteLog
+from varve.tiering.read.remote_log import ReadCaches, RemoteLog
 
 T = TypeVar("T")
 

@@ -15,9 +15,8 @@ from varve.records import Record
 from varve.testing import ObjectFaultPlan
 from varve.tiering.read.extent_cache import ExtentCache
 from varve.tiering.read.index_cache import IndexCache
-from varve.tiering.read.read_caches import ReadCaches
 from varve.tiering.read.read_pool import ReadPool
-from varve.tiering.read.remote_log import RemoteLog
+from varve.tiering.read.remote_log import ReadCaches, RemoteLog
 
 
 @dataclass

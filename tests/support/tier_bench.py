@@ -19,7 +19,7 @@ from varve.kernels.crc import crc32c
 from varve.object_store import MemoryObjectStore, ObjectStore
 from varve.testing import FaultyObjectStore, ObjectFaultPlan
 from varve.testing.faulty_disk import CrashMode, FaultyFileSystem
-from varve.tiering.copy.copier import CopyReport, TierCopier
+from varve.tiering.copier import CopyReport, TierCopier
 from varve.tiering.manifest.paths import RemotePath
 from varve.tiering.manifest.segment import RemoteSegment
 from varve.tiering.manifest.store import ObjectManifestStore

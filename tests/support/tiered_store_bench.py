@@ -22,8 +22,7 @@ from varve.object_store import MemoryObjectStore
 from varve.records import Record, build_batch, edit_batch, end_transaction_marker
 from varve.testing import FaultKind, FaultyObjectStore, ObjectFaultPlan, VirtualStore
 from varve.testing.faulty_disk import CrashMode, FaultyFileSystem
-from varve.tiering.fsck import FsckOptions, fsck
-from varve.tiering.fsck_report import FsckReport
+from varve.tiering.fsck import FsckOptions, FsckReport, fsck
 from varve.tiering.manifest.paths import RemotePath
 from varve.tiering.manifest.segment import RemoteSegment, SegmentState
 from varve.tiering.manifest.store import ObjectManifestStore

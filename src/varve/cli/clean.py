@@ -19,7 +19,7 @@ from varve.foundation.errors import StoreError
 from varve.foundation.units import format_count
 
 if TYPE_CHECKING:
-    from varve.cleaning.report import CleanReport
+    from varve.cleaning.metrics import CleanReport
     from varve.cleaning.retention.retention import ExpiredSegment, RetentionPlan
     from varve.commit_log import TopicPartition
     from varve.embedded import CleanResult, Store

@@ -14,7 +14,7 @@ from varve.foundation.errors import InvalidRequest, NotFound
 from varve.foundation.units import format_due, format_moment
 
 if TYPE_CHECKING:
-    from varve.cleaning.explain.explanation import (
+    from varve.cleaning.explanation import (
         RecordExplanation,
         RemovalPath,
         SegmentExplanation,
@@ -86,7 +86,7 @@ def _explain_record(
 
 
 def _describe_state(record: "RecordExplanation") -> str:
-    from varve.cleaning.explain.explanation import RecordState
+    from varve.cleaning.explanation import RecordState
 
     later = "" if record.superseded_by is None else f" by offset {record.superseded_by}"
     if later and record.state is RecordState.REMOTE:
@@ -95,7 +95,7 @@ def _describe_state(record: "RecordExplanation") -> str:
 
 
 def _record_details(record: "RecordExplanation") -> Iterator[tuple[str, str]]:
-    from varve.cleaning.explain.explanation import RecordState
+    from varve.cleaning.explanation import RecordState
 
     if record.state in (RecordState.REMOVED, RecordState.BELOW_LOG_START):
         partition = f"{record.partition.topic}:{record.partition.partition}"

@@ -24,7 +24,7 @@ from varve.object_store import MirroredObjectStore, PriceTable, default_prices
 if TYPE_CHECKING:
     from varve.embedded import Store, Topic
     from varve.embedded.tier_restore import TopicRestore
-    from varve.tiering.copy.copier import CopyReport
+    from varve.tiering.copier import CopyReport
     from varve.tiering.restore import RestoreReport
 
 _STATUS_COLUMNS: Final = ("topic", "copying", "local", "remote", "lag", "stored", "per month")

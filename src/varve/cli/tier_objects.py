@@ -30,9 +30,8 @@ from varve.object_store import (
     MirrorRepair,
     open_mirrored,
 )
-from varve.tiering.fsck import FsckOptions
+from varve.tiering.fsck import FsckOptions, FsckReport, ObjectClass
 from varve.tiering.fsck import fsck as run_fsck
-from varve.tiering.fsck_report import FsckReport, ObjectClass
 from varve.tiering.manifest.paths import choose_cluster
 
 _PRINTED_COUNT: Final = 100

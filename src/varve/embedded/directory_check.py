@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from varve.cleaning.key_index.check import check_key_indexes
+from varve.cleaning.key_index.segment_indexes import check_key_indexes
 from varve.commit_log.check import (
     Finding,
     Severity,
@@ -40,9 +40,8 @@ from varve.embedded.topic_table import (
 from varve.foundation.clock import Clock
 from varve.foundation.errors import Corrupt, StoreError
 from varve.object_store import ObjectStore
-from varve.tiering.copy.history_check import LocalPart, find_holes, find_lost
-from varve.tiering.fsck import fsck_partition
-from varve.tiering.fsck_report import ObjectClass, PartitionAccount
+from varve.tiering.fsck import ObjectClass, PartitionAccount, fsck_partition
+from varve.tiering.history_check import LocalPart, find_holes, find_lost
 
 QUARANTINE_NAME: Final = "varve-quarantine"
 

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from varve.cleaning.compaction.cleanable_log import find_cleanable
 from varve.cleaning.compaction.log_cleaner import LogCleaner
-from varve.cleaning.metrics import CleanerMetrics
-from varve.cleaning.report import CleanReport, PartitionHealth, Progress
+from varve.cleaning.metrics import CleanerMetrics, CleanReport, PartitionHealth, Progress
 from varve.cleaning.retention.retention import (
     ExpiredSegment,
     LogRetention,

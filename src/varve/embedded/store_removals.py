@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from varve.cleaning.metrics import Progress
 from varve.cleaning.remote_tier import RemoteBounds
-from varve.cleaning.report import Progress
 from varve.cleaning.retention.segments import RemoteSegments
 from varve.commit_log import Log, LogManager, LogSettings, TopicPartition
 from varve.disk import FileSystem
@@ -27,8 +27,8 @@ from varve.foundation.settings import GivenValue, parse_settings
 from varve.records import Record
 
 if TYPE_CHECKING:
-    from varve.cleaning.explain.explain import ExplainContext
-    from varve.cleaning.explain.explanation import RecordExplanation, SegmentExplanation
+    from varve.cleaning.explain import ExplainContext
+    from varve.cleaning.explanation import RecordExplanation, SegmentExplanation
     from varve.cleaning.removals.audit import AuditReport
     from varve.cleaning.retention.forecast import Forecast
 
@@ -122,7 +122,7 @@ class StoreRemovals(ABC):
 
     def explain(self, topic: str, partition: int | None = None) -> "list[SegmentExplanation]":
         """Why the segments of a topic, or of one of its partitions, have not been removed."""
-        from varve.cleaning.explain.explain import explain_log
+        from varve.cleaning.explain import explain_log
 
         now_ms = self._clock.now_ms()
         return [
@@ -135,7 +135,7 @@ class StoreRemovals(ABC):
         self, topic: str, offset: int, partition: int | None = None
     ) -> "RecordExplanation":
         """Which rules keep a record and until when, or that it was removed."""
-        from varve.cleaning.explain.explain import explain_offset
+        from varve.cleaning.explain import explain_offset
 
         log, now_ms = self.topic(topic).partition(partition).log, self._clock.now_ms()
         return explain_offset(log, offset, now_ms, self._explain_context(log, now_ms))
@@ -144,7 +144,7 @@ class StoreRemovals(ABC):
         self, topic: str, key: bytes | str, partition: int | None = None
     ) -> "RecordExplanation | None":
         """Which rules keep the latest record of a key; None when there is no record of the key."""
-        from varve.cleaning.explain.explain import explain_key
+        from varve.cleaning.explain import explain_key
 
         data = key.encode() if isinstance(key, str) else key
         chosen = self.topic(topic)
@@ -197,7 +197,7 @@ class StoreRemovals(ABC):
 
     def _explain_context(self, log: Log, now_ms: int) -> "ExplainContext":
         """The facts about a partition; without the remote part while object storage is down."""
-        from varve.cleaning.explain.explain import ExplainContext
+        from varve.cleaning.explain import ExplainContext
 
         partition = log.topic_partition
         directory = self._logs.directory_of(partition)

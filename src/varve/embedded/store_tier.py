@@ -333,7 +333,7 @@ def _outage_logged() -> Iterator[None]:
 
 
 def _check_same_history(log: Log, manifests: "ManifestStore") -> None:
-    from varve.tiering.copy.history_check import is_same_history
+    from varve.tiering.history_check import is_same_history
 
     manifest = manifests.load()
     if manifest.readable_count and not is_same_history(manifests, manifest, log):

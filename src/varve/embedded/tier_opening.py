@@ -54,10 +54,10 @@ class TierOpening:
 
     def open(self, cleaner: LogCleaner) -> "Tier":
         """Opens the tier; raises StoreError when its object store cannot be opened."""
-        from varve.object_store import metrics as store_metrics
+        from varve.object_store import metering
         from varve.tiering.tier import Tier
 
-        table = MetricTable(declared_metrics(store_metrics))
+        table = MetricTable(declared_metrics(metering))
         location = self._find_location()
         live = [directory for directory in self.logs.directories if directory.failure is None]
         if not live:

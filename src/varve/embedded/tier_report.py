@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from varve.commit_log import TopicPartition
 from varve.foundation.errors import StoreError, StoreUnavailable
 from varve.object_store import MirroredObjectStore
-from varve.tiering.tier_status import TierStatus, observe_local
+from varve.tiering.tier import TierStatus, observe_local
 
 if TYPE_CHECKING:
     from varve.embedded.store import Store

@@ -2,9 +2,22 @@
 mirror.
 """
 
-from varve.object_store.cloud import AzureObjectStore, AzureSettings, GcsObjectStore, GcsSettings
+from varve.object_store.cloud import (
+    AzureObjectStore,
+    AzureSettings,
+    GcsObjectStore,
+    GcsSettings,
+    S3ObjectStore,
+    S3Settings,
+)
 from varve.object_store.directory import DirectoryObjectStore
-from varve.object_store.metering import MeteredObjectStore, StoreUsage
+from varve.object_store.metering import (
+    MeteredObjectStore,
+    PriceTable,
+    RequestKind,
+    StoreUsage,
+    default_prices,
+)
 from varve.object_store.mirror import MirroredObjectStore, MirrorRepair, MirrorStatus
 from varve.object_store.mirror_repair import Difference, Fault, MirrorComparison
 from varve.object_store.obstore_store import MemoryObjectStore
@@ -16,10 +29,8 @@ from varve.object_store.opening import (
     open_object_store,
     register,
 )
-from varve.object_store.prices import PriceTable, RequestKind, default_prices
 from varve.object_store.protocol import Buffer, ObjectInfo, ObjectStore
 from varve.object_store.retry import RetryingObjectStore, RetryPolicy
-from varve.object_store.s3 import S3ObjectStore, S3Settings
 
 __all__ = [
     "AzureObjectStore",

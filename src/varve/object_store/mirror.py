@@ -44,8 +44,7 @@ from varve.object_store.mirror_repair import (
     no_bytes,
     no_progress,
 )
-from varve.object_store.protocol import Buffer, ObjectInfo, ObjectStore
-from varve.object_store.wrapper import ObjectStoreWrapper
+from varve.object_store.protocol import Buffer, ObjectInfo, ObjectStore, ObjectStoreWrapper
 
 logger = logging.getLogger(__name__)
 

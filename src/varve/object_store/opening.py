@@ -25,15 +25,14 @@ from varve.object_store.cloud import (
     AzureObjectStore,
     CloudObjectStore,
     GcsObjectStore,
+    S3ObjectStore,
 )
 from varve.object_store.directory import DirectoryObjectStore
 from varve.object_store.metering import MeteredObjectStore
 from varve.object_store.mirror import InSyncFlag, MirroredObjectStore
 from varve.object_store.obstore_store import MemoryObjectStore
-from varve.object_store.protocol import ObjectInfo, ObjectStore, find_key_fault
+from varve.object_store.protocol import ObjectInfo, ObjectStore, ObjectStoreWrapper, find_key_fault
 from varve.object_store.retry import RetryingObjectStore, RetryPolicy
-from varve.object_store.s3 import S3ObjectStore
-from varve.object_store.wrapper import ObjectStoreWrapper
 
 T = TypeVar("T")
 

@@ -22,8 +22,7 @@ from varve.foundation.errors import (
     StoreThrottled,
     StoreUnavailable,
 )
-from varve.object_store.protocol import Buffer, ObjectInfo, ObjectStore
-from varve.object_store.wrapper import ObjectStoreWrapper
+from varve.object_store.protocol import Buffer, ObjectInfo, ObjectStore, ObjectStoreWrapper
 
 T = TypeVar("T")
 

@@ -30,10 +30,10 @@ from varve.foundation.errors import (
     StoreUnsupported,
 )
 from varve.foundation.settings import GivenValue
+from varve.object_store.cloud import S3ObjectStore, S3Settings
 from varve.object_store.opening import find_scheme, split_bucket
 from varve.object_store.protocol import failure
 from varve.object_store.retry import RetryingObjectStore
-from varve.object_store.s3 import S3ObjectStore, S3Settings
 
 _SAFE: Final = "-_.~"
 _EMPTY: Final = hashlib.sha256(b"").hexdigest()

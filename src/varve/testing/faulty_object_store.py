@@ -15,8 +15,7 @@ from typing import NamedTuple, TypeVar
 
 from varve.foundation.errors import PowerLoss, StoreThrottled, StoreUnavailable
 from varve.object_store import Buffer, ObjectInfo, ObjectStore
-from varve.object_store.protocol import failure
-from varve.object_store.wrapper import ObjectStoreWrapper
+from varve.object_store.protocol import ObjectStoreWrapper, failure
 
 T = TypeVar("T")
 

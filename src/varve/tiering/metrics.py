@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from varve.commit_log import TopicPartition
 from varve.foundation.metrics import Metric, MetricTable, counter, declared_metrics, gauge
-from varve.object_store import metrics as store_metrics
+from varve.object_store import metering
 from varve.tiering.read.extent_cache import CacheUsage
-from varve.tiering.read.read_caches import ReadCaches
 from varve.tiering.read.read_pool import ReadPool
+from varve.tiering.read.remote_log import ReadCaches
 
 if TYPE_CHECKING:
     from prometheus_client import Metric as Family
@@ -256,7 +256,7 @@ class TierMetrics:
     def __init__(
         self, *, caches: ReadCaches | None = None, stores: MetricTable | None = None
     ) -> None:
-        self.stores = stores or MetricTable(declared_metrics(store_metrics))
+        self.stores = stores or MetricTable(declared_metrics(metering))
         self.table = MetricTable(declared_metrics(sys.modules[__name__]))
         self.table.set(READER_IDLE, 100)
         self._caches = caches

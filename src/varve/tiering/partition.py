@@ -19,7 +19,7 @@ from itertools import islice
 from typing import Final
 from uuid import UUID
 
-from varve.cleaning.key_index.derived_files import is_partition_failure, partition_failure
+from varve.cleaning.key_index.segment_indexes import is_partition_failure, partition_failure
 from varve.cleaning.remote_tier import RemoteBounds
 from varve.commit_log import Log, LogManager, Segment, TopicPartition
 from varve.commit_log.directory_files import encode_topic_id

@@ -59,7 +59,6 @@ from varve.foundation.clock import Clock
 from varve.foundation.errors import Corrupt, InvalidRequest, NotFound, ObjectNotFound
 from varve.kernels.crc import crc32c_of
 from varve.object_store import ObjectStore
-from varve.tiering.copy.segment_upload import CHUNK_BYTES, crc32c_of_file
 from varve.tiering.manifest.manifest import Manifest
 from varve.tiering.manifest.paths import RemotePath
 from varve.tiering.manifest.segment import (
@@ -73,6 +72,7 @@ from varve.tiering.manifest.segment import (
     RemoteSegment,
 )
 from varve.tiering.manifest.store import ManifestStore
+from varve.tiering.segment_upload import CHUNK_BYTES, crc32c_of_file
 
 Advance = Callable[[int], None]
 """Called with the number of bytes processed since the last call."""

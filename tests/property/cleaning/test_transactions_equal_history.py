@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.mark_tables import Mark, make_tables
-from varve.cleaning.compaction.transactions import TransactionTracker
+from varve.cleaning.compaction.segment_plan import TransactionTracker
 from varve.commit_log.transaction_index import AbortedTransaction
 from varve.foundation.settings import LONG_MAX
 

@@ -14,7 +14,7 @@ from tests.support.cleaning_bench import (
     CleaningBench,
     compacted,
 )
-from varve.cleaning.report import CleanProgress
+from varve.cleaning.metrics import CleanProgress
 from varve.commit_log.names import CLEANED, LOG, log_name
 from varve.foundation.errors import StoreError
 from varve.foundation.settings import LONG_MAX

@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 from tests.support.log_bench import DIRECTORY, NOW_MS, Bench, make_batch, split_batches
-from varve.cleaning.explain.explain import (
+from varve.cleaning.explain import (
     ExplainContext,
     explain_key,
     explain_log,
     explain_offset,
 )
-from varve.cleaning.explain.explanation import Blocker, RecordState, RemovalPath
+from varve.cleaning.explanation import Blocker, RecordState, RemovalPath
 from varve.cleaning.key_index.segment_indexes import HeldSegment
 from varve.cleaning.retention.rules import BlockingRule
 from varve.commit_log import Isolation

@@ -6,8 +6,8 @@ import pytest
 
 from tests.support.cleaning_bench import NOW_MS, PARTITION, CleaningBench, compacted
 from varve.cleaning.compaction.log_cleaner import CleaningStopped, LogCleaner
+from varve.cleaning.metrics import CleanProgress
 from varve.cleaning.removals.removal import Reason
-from varve.cleaning.report import CleanProgress
 from varve.cleaning.settings import CleanerSettings
 from varve.commit_log.names import KEYS, LOG, log_name
 from varve.foundation.clock import SystemClock

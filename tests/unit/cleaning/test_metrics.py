@@ -9,9 +9,8 @@ import pytest
 
 from varve.cleaning import metrics as declared
 from varve.cleaning.key_index.segment_indexes import HeldSegment
-from varve.cleaning.metrics import CleanerMetrics
+from varve.cleaning.metrics import CleanerMetrics, CleanReport, PartitionHealth
 from varve.cleaning.removals.removal import Reason
-from varve.cleaning.report import CleanReport, PartitionHealth
 from varve.commit_log import LogManager, TopicPartition
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock

@@ -16,13 +16,13 @@ from tests.support.log_facts import Piece, make_facts
 from tests.support.mark_tables import Mark, make_tables
 from varve.cleaning.compaction.cleanable_log import CleaningBound, judge_cleanable
 from varve.cleaning.compaction.log_cleaner import LogCleaner
-from varve.cleaning.compaction.transactions import TransactionTracker
-from varve.cleaning.explain.explain import (
+from varve.cleaning.compaction.segment_plan import TransactionTracker
+from varve.cleaning.explain import (
     ExplainContext,
     explain_log,
     explain_offset,
 )
-from varve.cleaning.explain.explanation import RecordState
+from varve.cleaning.explanation import RecordState
 from varve.cleaning.remote_tier import NoRemoteTier, RemoteBounds
 from varve.cleaning.retention.rules import BlockingRule
 from varve.commit_log import TopicPartition

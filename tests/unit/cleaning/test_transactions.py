@@ -1,7 +1,7 @@
 """A marker is needed while a batch of its transaction was seen; Kafka's rules, one by one."""
 
 from tests.support.mark_tables import DATA, EMPTY, Mark, make_tables
-from varve.cleaning.compaction.transactions import TransactionTracker
+from varve.cleaning.compaction.segment_plan import TransactionTracker
 from varve.commit_log.transaction_index import AbortedTransaction
 from varve.foundation.settings import LONG_MAX
 from varve.records.control import ControlType

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 import varve
-from varve.cleaning.report import CleanProgress
+from varve.cleaning.metrics import CleanProgress
 from varve.cli.clean import format_change
 from varve.cli.interrupts import interrupts_between
 from varve.cli.main import app

@@ -3,7 +3,7 @@
 import pytest
 
 import varve
-from varve.cleaning.explain.explanation import RecordState
+from varve.cleaning.explanation import RecordState
 from varve.cleaning.retention.rules import BlockingRule
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock

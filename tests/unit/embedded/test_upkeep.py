@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import varve
+from varve.cleaning.metrics import CleanProgress
 from varve.cleaning.removals.removal import Reason
-from varve.cleaning.report import CleanProgress
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Closed, InvalidRequest, InvalidSetting, NotFound

@@ -11,7 +11,7 @@ from varve.object_store import (
     RequestKind,
     default_prices,
 )
-from varve.object_store.prices import AZURE_HOT, FREE, GCS_STANDARD, S3_STANDARD
+from varve.object_store.metering import AZURE_HOT, FREE, GCS_STANDARD, S3_STANDARD
 
 PRICES = PriceTable(
     name="test",

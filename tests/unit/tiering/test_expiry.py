@@ -17,6 +17,7 @@ from varve.testing import FaultKind
 from varve.tiering import tier
 from varve.tiering.expiry import read_remote_removals, total_retention_scope
 from varve.tiering.manifest.segment import SegmentState
+from varve.tiering.manifest.store import ObjectManifestStore
 
 
 @pytest.fixture

@@ -18,9 +18,8 @@ from tests.support.copied_log import (
 from tests.support.log_bench import NOW_MS
 from varve.foundation.clock import ManualClock
 from varve.object_store import MemoryObjectStore
-from varve.object_store.prices import S3_STANDARD
-from varve.tiering.fsck import SETTLE_MS, FsckOptions, fsck
-from varve.tiering.fsck_report import FsckReport, ObjectClass
+from varve.object_store.metering import S3_STANDARD
+from varve.tiering.fsck import SETTLE_MS, FsckOptions, FsckReport, ObjectClass, fsck
 from varve.tiering.manifest.manifest import Manifest
 from varve.tiering.manifest.segment import RemoteSegment, SegmentState
 from varve.tiering.manifest.versions import HINT_INTERVAL

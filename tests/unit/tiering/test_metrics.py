@@ -10,11 +10,11 @@ import pytest
 from varve.cleaning import metrics as cleaning
 from varve.commit_log import TopicPartition
 from varve.foundation.metrics import declared_metrics, exposition
-from varve.object_store import metrics as object_store
+from varve.object_store import metering as object_store
 from varve.tiering import metrics as declared
 from varve.tiering.metrics import COPY, COPY_QUOTA, DELETE, FETCH, FETCH_QUOTA, TierMetrics
 from varve.tiering.read.extent_cache import CacheUsage
-from varve.tiering.read.read_caches import ReadCaches
+from varve.tiering.read.remote_log import ReadCaches
 
 ORDERS = TopicPartition("orders", 0)
 OTHER_ORDERS = TopicPartition("orders", 1)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from varve.cleaning.explain.explanation import RecordState
+from varve.cleaning.explanation import RecordState
 from varve.cleaning.retention.rules import BlockingRule
 from varve.cleaning.retention.segments import SegmentLocation
 from varve.foundation.errors import StoreUnavailable

@@ -18,10 +18,9 @@ from varve.cleaning.compaction.segment_plan import SegmentPlan
 from varve.cleaning.key_index.key_index import NO_TOPIC_ID, SegmentKeys
 from varve.cleaning.key_index.lookup import KeyLookup
 from varve.cleaning.key_index.segment_indexes import SegmentKeyIndexes
-from varve.cleaning.metrics import CleanerMetrics
+from varve.cleaning.metrics import CleanerMetrics, CleanReport, PartitionHealth, Progress
 from varve.cleaning.remote_tier import NoRemoteTier, RemoteBounds, RemoteTier
 from varve.cleaning.removals.removal_log import RemovalLogs
-from varve.cleaning.report import CleanReport, PartitionHealth, Progress
 from varve.cleaning.retention.retention import Retention
 from varve.cleaning.settings import CleanerSettings
 from varve.cleaning.work_budget import Throttle

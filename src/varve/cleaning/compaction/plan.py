@@ -27,6 +27,7 @@ from varve.cleaning.compaction.segment_plan import (
     RunRules,
     SegmentFigures,
     SegmentPlan,
+    TransactionTracker,
     count_by_reason,
     decide_batches,
     estimate_size,
@@ -35,7 +36,6 @@ from varve.cleaning.compaction.segment_plan import (
     stamped_markers_size,
     summarize_input,
 )
-from varve.cleaning.compaction.transactions import TransactionTracker
 from varve.cleaning.key_index.key_index import NO_HORIZON, InputSegment, SegmentKeys
 from varve.cleaning.removals.removal import Reason
 from varve.cleaning.work_budget import WorkBudget

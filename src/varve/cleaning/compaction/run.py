@@ -30,14 +30,15 @@ from varve.cleaning.compaction.rewrite import (
     write_group,
 )
 from varve.cleaning.compaction.segment_plan import RunRules, SegmentPlan
-from varve.cleaning.key_index.derived_files import is_partition_failure, partition_failure
 from varve.cleaning.key_index.segment_indexes import (
     CLEANING_RETRY,
     SegmentKeyIndexes,
+    is_partition_failure,
+    partition_failure,
 )
+from varve.cleaning.metrics import CleanProgress, CleanReport, PartitionHealth, Progress
 from varve.cleaning.removals.removal import Removal, RemovalKind, hex_digest
 from varve.cleaning.removals.removal_log import RemovalLog
-from varve.cleaning.report import CleanProgress, CleanReport, PartitionHealth, Progress
 from varve.cleaning.work_budget import WorkBudget
 from varve.commit_log import Log
 from varve.commit_log.log_directory import LogDirectory

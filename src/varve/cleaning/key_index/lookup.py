@@ -13,11 +13,11 @@ from typing import Final
 import numpy as np
 
 from varve.cleaning.key_index.builder import DEFAULT_BUFFER_BYTES, KeyIndexBuilder
-from varve.cleaning.key_index.derived_files import is_of_derived_file
 from varve.cleaning.key_index.key_index import KeyEntry, KeyIndex
 from varve.cleaning.key_index.segment_indexes import (
     SegmentKeyIndexes,
     hold_reason,
+    is_of_derived_file,
 )
 from varve.cleaning.remote_tier import KeySearch, RemoteTier
 from varve.cleaning.work_budget import UNLIMITED, WorkBudget

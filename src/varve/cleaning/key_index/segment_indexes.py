@@ -9,8 +9,10 @@ Threads    one at a time, the holder of the partition; any thread may call `find
 """
 
 import contextlib
+import errno
 import logging
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,6 +23,8 @@ from varve.cleaning.key_index.builder import build_key_index
 from varve.cleaning.key_index.key_index import (
     BATCH_ABORTED,
     CONTROL_NONE,
+    NO_TOPIC_ID,
+    REMEDY,
     KeyIndexHeader,
     SegmentKeys,
     Table,
@@ -28,13 +32,16 @@ from varve.cleaning.key_index.key_index import (
 )
 from varve.cleaning.work_budget import WorkBudget
 from varve.commit_log import Log
+from varve.commit_log.check import Finding, Severity
+from varve.commit_log.check.directory import DirectoryFacts
+from varve.commit_log.check.partition import PartitionFacts
 from varve.commit_log.names import KEYS, LOG
-from varve.commit_log.segment import Segment
+from varve.commit_log.segment import Segment, SegmentFiles
 from varve.commit_log.segment_reader import first_batch_timestamp
 from varve.commit_log.transaction_index import AbortedTransaction
-from varve.disk import FileSystem
+from varve.disk import DiskProblem, FileSystem, classify_error, to_store_error
 from varve.foundation.backoff import Backoff
-from varve.foundation.errors import Corrupt, StoreError, UnsupportedFormat
+from varve.foundation.errors import Corrupt, StoreError, Unavailable, UnsupportedFormat
 from varve.kernels.batch_layout import BATCH_COLUMN_COUNT, BatchColumn
 from varve.kernels.transaction_marks import find_aborted
 
@@ -247,3 +254,70 @@ def _flags_same_batches(
     find_aborted(rows, candidates.view(np.uint8), aborted_table(aborted), is_aborted)
     is_flagged = batches["flags"][numbers] & BATCH_ABORTED != 0
     return not bool(np.any(candidates & (is_flagged != (is_aborted != 0))))
+
+
+# Key indexes, their temporary and spill files, and a new segment until it is swapped in.
+_DERIVED: Final = re.compile(r".*\.(keys|cleaned)(\.tmp|\.run)?")
+
+
+def is_of_derived_file(error: OSError) -> bool:
+    """Whether the error is of a file that the log does not need.
+
+    A missing file is not a failure: it was deleted with its segment.
+    """
+    if isinstance(error, FileNotFoundError) or not isinstance(error.filename, str):
+        return False
+    return _DERIVED.fullmatch(error.filename) is not None
+
+
+def is_partition_failure(error: OSError) -> bool:
+    """Whether the error fails only the partition, because it says nothing about the log's disk."""
+    # A limit of the process on file sizes refuses the write and leaves everything as it was.
+    return is_of_derived_file(error) or error.errno == errno.EFBIG
+
+
+def partition_failure(error: OSError, doing: str) -> Unavailable:
+    """The error of the partition for a failed derived file."""
+    then = "try again, the log is as it was"
+    if classify_error(error) in (DiskProblem.DENIED, DiskProblem.BROKEN):
+        then = f"{then}; or delete the file: it is rebuilt"
+    return to_store_error(error, doing, then=then)
+
+
+_NEXT_USE: Final = "rebuilt at the next use"
+
+
+def check_key_indexes(fs: FileSystem, facts: DirectoryFacts) -> list[Finding]:
+    """Findings about key indexes; a segment without one is not a finding."""
+    return [
+        finding
+        for partition_facts in facts.partitions.values()
+        for finding in _check_partition(fs, partition_facts)
+    ]
+
+
+def _check_partition(fs: FileSystem, facts: PartitionFacts) -> Iterator[Finding]:
+    topic_id = NO_TOPIC_ID if facts.topic_id is None else facts.topic_id.bytes
+    files = SegmentFiles(fs)
+    for info in facts.segments:
+        segment = Segment(files, facts.directory, base_offset=info.base_offset, size=info.size)
+        path = segment.path(KEYS)
+        # The directory is not locked: an index that vanishes was replaced with its segment.
+        with contextlib.suppress(FileNotFoundError):
+            if not fs.info(path).is_directory:
+                yield from _check_index(fs, segment, path, topic_id)
+
+
+def _check_index(fs: FileSystem, segment: Segment, path: str, topic_id: bytes) -> Iterator[Finding]:
+    try:
+        index = open_key_index(fs, segment, topic_id=topic_id)
+        if index is None:
+            message = f"built from another generation of the data file; {_NEXT_USE}"
+            yield Finding(Severity.NOTE, path, None, "key-index-stale", message)
+            return
+        with index:
+            index.verify()
+    except Corrupt as error:
+        text = str(error).removeprefix(f"{path}: ").removesuffix(f": {REMEDY}")
+        message = f"{text}; {_NEXT_USE}"
+        yield Finding(Severity.NOTE, path, None, "key-index-corrupt", message)

@@ -13,7 +13,7 @@ from varve.foundation.errors import Corrupt
 from varve.jobs.compact.commit import CompactCommit
 from varve.jobs.results import JSON_NAME, JobResult, JsonFields, encode_fields
 from varve.jobs.tasks import TaskError
-from varve.object_store.prices import PriceTable, RequestKind, default_prices
+from varve.object_store.metering import PriceTable, RequestKind, default_prices
 from varve.tiering.manifest.manifest import Manifest
 from varve.tiering.manifest.paths import RemotePath
 

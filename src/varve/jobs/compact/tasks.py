@@ -17,8 +17,12 @@ from typing import Final
 from varve.cleaning.compaction.key_plan import HashRange, Integers, KeyPlan
 from varve.cleaning.compaction.plan import PlanInput, find_latest_records, plan_segment
 from varve.cleaning.compaction.rewrite import WrittenSegment, write_group
-from varve.cleaning.compaction.segment_plan import RunRules, SegmentFigures, SegmentPlan
-from varve.cleaning.compaction.transactions import TransactionTracker
+from varve.cleaning.compaction.segment_plan import (
+    RunRules,
+    SegmentFigures,
+    SegmentPlan,
+    TransactionTracker,
+)
 from varve.cleaning.key_index.builder import build_key_index
 from varve.cleaning.key_index.key_index import KeyIndex, KeyIndexHeader
 from varve.cleaning.removals.removal import SegmentSummary
@@ -32,7 +36,7 @@ from varve.jobs.key_plans import LatestBits, RangeOutcome, SegmentBits, WorkArea
 from varve.jobs.tier import remote_files
 from varve.jobs.tier.bucket import BucketAccess
 from varve.kernels.key_merge import Tally
-from varve.tiering.copy import segment_upload as upload
+from varve.tiering import segment_upload as upload
 from varve.tiering.manifest.paths import RemotePath
 from varve.tiering.manifest.segment import (
     EPOCHS_PART,

@@ -64,7 +64,7 @@ from varve.jobs.object_versions import ErasedVersions, erase_remote_versions
 from varve.jobs.tasks import TaskRunner, pack_by_size, run_together
 from varve.jobs.tier.bucket import Bucket, find_cluster, find_topic
 from varve.jobs.tier.remote_files import sweep_scratch
-from varve.object_store.prices import default_prices
+from varve.object_store.metering import default_prices
 from varve.tiering.manifest.pages import new_id
 
 PASSES_MAX: Final = 4

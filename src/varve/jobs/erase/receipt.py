@@ -29,8 +29,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from varve.cleaning.removals import removal
-from varve.cleaning.removals.audit import Outcome, find_outcome
-from varve.cleaning.removals.live_segments import LiveSegments
+from varve.cleaning.removals.audit import LiveSegments, Outcome, find_outcome
 from varve.cleaning.removals.removal_log import read_removal_log
 from varve.commit_log import Log
 from varve.commit_log.check.partition import show_nothing
@@ -42,7 +41,7 @@ from varve.jobs.erase.targets import ErasureTargets, TopicTarget
 from varve.jobs.results import JsonFields, render_template
 from varve.jobs.tier.bucket import BucketAccess
 from varve.object_store import ObjectStore
-from varve.tiering.copy.history_check import ERASURE_PREFIX
+from varve.tiering.history_check import ERASURE_PREFIX
 from varve.tiering.manifest.paths import RemotePath
 from varve.tiering.manifest.segment import LOG_PART
 

@@ -36,8 +36,8 @@ from varve.jobs.tasks import Stage, Stages, TaskError, run_stage
 from varve.jobs.tier.bucket import BucketAccess
 from varve.jobs.tier.remote_files import open_files
 from varve.object_store import ObjectStore
-from varve.object_store.prices import PriceTable, RequestKind
-from varve.tiering.copy.history_check import ERASURE_PREFIX
+from varve.object_store.metering import PriceTable, RequestKind
+from varve.tiering.history_check import ERASURE_PREFIX
 from varve.tiering.manifest.manifest import Manifest
 from varve.tiering.manifest.pages import new_id
 from varve.tiering.manifest.paths import RemotePath

@@ -37,7 +37,7 @@ from varve.jobs.source.pieces import Piece, PlannedPiece, RemotePiece, pack
 from varve.jobs.source.read import TaskRead
 from varve.jobs.source.topic_source import open_partitions
 from varve.jobs.tasks import ThreadRunner
-from varve.object_store.prices import FREE, PriceTable, RequestKind, default_prices
+from varve.object_store.metering import FREE, PriceTable, RequestKind, default_prices
 from varve.tiering.manifest.segment import KEYS_PART
 
 LOOSE_BYTES_MAX: Final = 256 << 20

@@ -24,8 +24,7 @@ from varve.tiering.manifest.paths import RemotePath
 from varve.tiering.manifest.segment import KEYS_PART, RemoteSegment
 from varve.tiering.manifest.store import ObjectManifestStore
 from varve.tiering.read.extent_cache import FetchMeter
-from varve.tiering.read.read_caches import ReadCaches
-from varve.tiering.read.remote_log import RemoteLog
+from varve.tiering.read.remote_log import ReadCaches, RemoteLog
 from varve.tiering.settings import TierSettings
 
 T = TypeVar("T")

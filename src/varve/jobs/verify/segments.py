@@ -34,7 +34,6 @@ from varve.jobs.verify.result import VERIFY_RULES, VerifyFinding
 from varve.kernels.crc import extend_crc32c
 from varve.object_store import ObjectStore
 from varve.records import HEADER_BYTES, decode_header
-from varve.tiering.copy.segment_upload import CHUNK_BYTES
 from varve.tiering.manifest.paths import RemotePath
 from varve.tiering.manifest.segment import (
     EPOCHS_PART,
@@ -45,6 +44,7 @@ from varve.tiering.manifest.segment import (
     RemoteSegment,
     is_in_lineage,
 )
+from varve.tiering.segment_upload import CHUNK_BYTES
 
 _PRODUCER_EXPIRATION_MS: Final = 86_400_000
 """Kafka's default of `producer.id.expiration.ms`; the bucket does not store the setting."""

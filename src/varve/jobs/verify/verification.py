@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from varve.cleaning.compaction.key_plan import ENTRY_BYTES
-from varve.cleaning.key_index.check import check_key_indexes
 from varve.cleaning.key_index.key_index import KeyIndexHeader
+from varve.cleaning.key_index.segment_indexes import check_key_indexes
 from varve.commit_log.check import hold_lock, inspect_directory
 from varve.commit_log.check.findings import Finding
 from varve.commit_log.check.partition import PartitionContext, PartitionFacts
@@ -51,7 +51,7 @@ from varve.jobs.verify.result import (
 )
 from varve.jobs.verify.segments import SegmentOutcome, SegmentsTask, SegmentWork
 from varve.object_store import ObjectStore
-from varve.tiering.copy.history_check import LocalPart, find_holes, find_lost
+from varve.tiering.history_check import LocalPart, find_holes, find_lost
 from varve.tiering.manifest.paths import RemotePath
 from varve.tiering.manifest.segment import RemoteSegment
 from varve.tiering.partition import get_remote_path

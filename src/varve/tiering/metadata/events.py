@@ -6,13 +6,21 @@ Invariant  the bytes are those that Kafka's RemoteLogMetadataSerde writes for th
 """
 
 import struct
+from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 from uuid import UUID
 
 from varve.foundation.errors import Corrupt, InvalidRequest, MalformedMessage, UnsupportedFormat
-from varve.tiering.manifest.segment import SegmentState
+from varve.tiering.manifest.segment import (
+    LOG_PART,
+    PART_NAMES,
+    ObjectPart,
+    RemoteSegment,
+    SegmentState,
+)
 from varve.wire import decode_exactly, encode
+from varve.wire.compiler import write_uvarint
 from varve.wire.schema import Int8, Int32, Int64, Message, Struct, field
 
 FRAME_VERSION: Final = 1
@@ -126,3 +134,168 @@ def decode_event(value: bytes, where: str) -> Event | None:
     if not 0 <= event.state <= max(RemoteState):
         raise Corrupt(f"{where}: {event.state} is not a state of a segment, they are 0 to 3")
     return event
+
+
+MARK: Final = b"v"
+FORMAT: Final = 1
+
+_HAS_SEGMENT: Final = 1
+_HAS_ABORTED: Final = 2
+_OPTIONAL: Final = (
+    (4, "key_count", False),
+    (8, "stale_bytes", False),
+    (16, "delete_horizon_ms", True),
+    (32, "replaced_until_ms", True),
+    (64, "undecided_from", False),
+)
+"""Flags and names of optional fields; times are relative to that of the event."""
+
+_CRC: Final = struct.Struct(">I")
+_VARINT_BYTES_MAX: Final = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitNote:
+    """The commit in an event; `number` counts the events of its partition from 1."""
+
+    number: int
+    leader_epoch: int
+    at_ms: int
+    log_start_offset: int
+    cleaned_up_to: int
+
+
+def encode_custom(note: CommitNote, segment: RemoteSegment | None, *, event_ms: int) -> bytes:
+    """The bytes for an event of this time; without a segment they describe the commit alone."""
+    out = bytearray(MARK)
+    flags = 0 if segment is None else _HAS_SEGMENT | _HAS_ABORTED * segment.has_aborted
+    for flag, name, _ in _OPTIONAL:
+        flags |= flag * (getattr(segment, name, None) is not None)
+    _write(out, FORMAT, flags, note.number, note.leader_epoch + 1, _zigzag(note.at_ms - event_ms))
+    _write(out, note.log_start_offset, note.cleaned_up_to)
+    if segment is not None:
+        first_ms, last_ms = segment.append_ms
+        _write(out, segment.record_count, _zigzag(first_ms - event_ms), _zigzag(last_ms - first_ms))
+        for flag, name, is_time in _OPTIONAL:
+            if flags & flag:
+                value = getattr(segment, name)
+                _write(out, _zigzag(value - event_ms) if is_time else value)
+        _write_parts(out, segment)
+    return bytes(out)
+
+
+def _write_parts(out: bytearray, segment: RemoteSegment) -> None:
+    """A bit for each of PART_NAMES, the lowest first, then the parts in this order."""
+    parts = {part.name: part for part in segment.parts}
+    if [part.name for part in segment.parts] != [name for name in PART_NAMES if name in parts]:
+        raise InvalidRequest(
+            f"{segment}: its parts {', '.join(parts)} cannot be written to __remote_log_metadata: "
+            f"use some of {', '.join(PART_NAMES)}, in this order"
+        )
+    _write(out, sum(1 << bit for bit, name in enumerate(PART_NAMES) if name in parts))
+    for part in segment.parts:
+        # The event has the size of the log, so the difference takes one byte instead of five.
+        _write(out, _zigzag(part.size - (segment.size if part.name == LOG_PART else 0)))
+        out += _CRC.pack(part.crc32c)
+
+
+def _write(out: bytearray, *numbers: int) -> None:
+    for number in numbers:
+        write_uvarint(out, number)
+
+
+def _zigzag(value: int) -> int:
+    """An unsigned number for a signed one: the nearer to 0, the smaller."""
+    return value << 1 if value >= 0 else (-value << 1) - 1
+
+
+def is_own(custom: bytes | None) -> bool:
+    """Whether varve wrote it, rather than another plugin."""
+    return custom is not None and custom.startswith(MARK)
+
+
+class CustomMetadata:
+    """The custom metadata of an event of this time; the segment is decoded on request.
+
+    Raises Corrupt, naming `where`, for bytes that break the format.
+    """
+
+    def __init__(self, custom: bytes, *, event_ms: int, where: str) -> None:
+        self._data = custom
+        self._position = len(MARK)
+        self._event_ms = event_ms
+        self._where = where
+        format = self._read_unsigned()
+        if format != FORMAT:
+            raise UnsupportedFormat(
+                f"{where}: own metadata of format {format}; this varve reads {FORMAT}, use a later "
+                "one"
+            )
+        self._flags = self._read_unsigned()
+        self.has_segment = bool(self._flags & _HAS_SEGMENT)
+        self.note = CommitNote(
+            number=self._read_unsigned(),
+            leader_epoch=self._read_unsigned() - 1,
+            at_ms=self._read_signed() + event_ms,
+            log_start_offset=self._read_unsigned(),
+            cleaned_up_to=self._read_unsigned(),
+        )
+
+    def decode_segment(self, base: RemoteSegment) -> RemoteSegment:
+        """The segment, which has the fields of its events from `base`; call it once."""
+        record_count = self._read_unsigned()
+        first_ms = self._read_signed() + self._event_ms
+        last_ms = self._read_signed() + first_ms
+        optional: dict[str, Any] = {
+            name: self._read_optional(flag, is_time) for flag, name, is_time in _OPTIONAL
+        }
+        segment = replace(
+            base,
+            record_count=record_count,
+            append_ms=(first_ms, last_ms),
+            has_aborted=bool(self._flags & _HAS_ABORTED),
+            parts=self._read_parts(base.size),
+            **optional,
+        )
+        if self._position != len(self._data):
+            raise self._corrupt(f"{len(self._data) - self._position} bytes after the end")
+        return segment
+
+    def _read_optional(self, flag: int, is_time: bool) -> int | None:
+        if not self._flags & flag:
+            return None
+        return self._read_signed() + self._event_ms if is_time else self._read_unsigned()
+
+    def _read_parts(self, log_size: int) -> tuple[ObjectPart, ...]:
+        bits = self._read_unsigned()
+        if bits >> len(PART_NAMES):
+            raise self._corrupt(f"parts {bits:#x} beyond the {len(PART_NAMES)} that are known")
+        parts = []
+        for bit, name in enumerate(PART_NAMES):
+            if bits & 1 << bit:
+                size = self._read_signed() + (log_size if name == LOG_PART else 0)
+                parts.append(ObjectPart(name, size, self._read_crc()))
+        return tuple(parts)
+
+    def _read_unsigned(self) -> int:
+        value = 0
+        for index, byte in enumerate(self._data[self._position :][:_VARINT_BYTES_MAX]):
+            value |= (byte & 0x7F) << 7 * index
+            if byte < 0x80:
+                self._position += index + 1
+                return value
+        raise self._corrupt(f"no unsigned varint of at most {_VARINT_BYTES_MAX} bytes")
+
+    def _read_signed(self) -> int:
+        value = self._read_unsigned()
+        return value >> 1 if value & 1 == 0 else -(value >> 1) - 1
+
+    def _read_crc(self) -> int:
+        if self._position + _CRC.size > len(self._data):
+            raise self._corrupt("a checksum of 4 bytes expected")
+        crc: int = _CRC.unpack_from(self._data, self._position)[0]
+        self._position += _CRC.size
+        return crc
+
+    def _corrupt(self, problem: str) -> Corrupt:
+        return Corrupt(f"{self._where}: custom metadata, position {self._position}: {problem}")

@@ -36,15 +36,17 @@ from varve.tiering.manifest.segment import (
     check_segment,
     check_transition,
 )
-from varve.tiering.metadata.custom_metadata import CommitNote, CustomMetadata, is_own
 from varve.tiering.metadata.events import (
     REMOTE_STATES,
+    CommitNote,
+    CustomMetadata,
     Event,
     RemoteState,
     SegmentEvent,
     TopicIdPartition,
     decode_event,
     encode_event,
+    is_own,
 )
 from varve.tiering.settings import MetadataSettings
 

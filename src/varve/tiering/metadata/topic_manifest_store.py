@@ -27,9 +27,9 @@ from varve.tiering.manifest.manifest import Manifest
 from varve.tiering.manifest.paths import RemotePath
 from varve.tiering.manifest.segment import TXN_INDEX_PART, RemoteSegment, SegmentState
 from varve.tiering.manifest.store import ManifestStore
-from varve.tiering.metadata.custom_metadata import CommitNote, encode_custom
 from varve.tiering.metadata.events import (
     REMOTE_STATES,
+    CommitNote,
     EpochStart,
     Event,
     RemoteState,
@@ -37,6 +37,7 @@ from varve.tiering.metadata.events import (
     SegmentId,
     SegmentUpdate,
     TopicIdPartition,
+    encode_custom,
 )
 from varve.tiering.metadata.topic import MetadataTopic
 

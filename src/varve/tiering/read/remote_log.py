@@ -14,8 +14,10 @@ Threads    any number of readers; no lock is held during a request. One loads th
 """
 
 from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
 from itertools import chain
-from typing import Final, NoReturn, TypeVar
+from typing import Final, NoReturn, Self, TypeVar
 
 import numpy as np
 
@@ -25,6 +27,9 @@ from varve.commit_log import Log
 from varve.commit_log.log_reader import RemoteRead, RemoteReadRequest
 from varve.commit_log.segment_reader import TimestampOffset, find_offset_by_time
 from varve.commit_log.transaction_index import AbortedTransaction
+from varve.disk import FileSystem, MemoryFileSystem
+from varve.foundation.clock import Clock
+from varve.foundation.closing import Closing
 from varve.foundation.errors import (
     Corrupt,
     InvalidRequest,
@@ -34,11 +39,13 @@ from varve.foundation.errors import (
     StoreUnavailable,
 )
 from varve.kernels.batch_scan import cut_batches
+from varve.object_store import ObjectStore
 from varve.tiering.manifest.manifest import Manifest
 from varve.tiering.manifest.paths import RemotePath
 from varve.tiering.manifest.segment import INDEX_PART, LOG_PART, RemoteSegment
 from varve.tiering.manifest.store import ManifestStore, RecentManifest
-from varve.tiering.read.extent_cache import ExtentSource, FetchMeter
+from varve.tiering.read.extent_cache import ExtentCache, ExtentSource, FetchMeter
+from varve.tiering.read.index_cache import IndexCache
 from varve.tiering.read.key_lookup import RemoteKeyLookup
 from varve.tiering.read.object_file import LogObjectFile, RemoteSegmentView
 from varve.tiering.read.read_ahead import (
@@ -48,7 +55,51 @@ from varve.tiering.read.read_ahead import (
     ReadPosition,
     ReadPositions,
 )
-from varve.tiering.read.read_caches import ReadCaches
+from varve.tiering.read.read_pool import ReadPool
+from varve.tiering.settings import TierSettings
+
+
+@dataclass(frozen=True, slots=True)
+class ReadCaches(Closing):
+    """The caches over one object store; `close` ends their threads, not the store."""
+
+    objects: ObjectStore
+    clock: Clock
+    pool: ReadPool
+    extents: ExtentCache
+    indexes: IndexCache
+
+    @classmethod
+    def open(
+        cls,
+        objects: ObjectStore,
+        clock: Clock,
+        settings: TierSettings,
+        *,
+        fs: FileSystem | None = None,
+        directory: str = "indexes",
+    ) -> Self:
+        """Caches as large as the settings say; indexes are kept in memory without a file system."""
+        pool = ReadPool(
+            threads=settings.remote_log_reader_threads,
+            max_pending=settings.remote_log_reader_max_pending_tasks,
+        )
+        indexes = IndexCache(
+            fs or MemoryFileSystem(clock),
+            directory,
+            objects,
+            pool=pool,
+            limit_bytes=settings.remote_log_index_file_cache_total_size_bytes,
+        )
+        indexes.load()
+        extents = ExtentCache(limit_bytes=settings.varve_tier_cache_bytes)
+        return cls(objects, clock, pool, extents, indexes)
+
+    def close(self) -> None:
+        with ExitStack() as stack:
+            stack.callback(self.indexes.close)
+            stack.callback(self.pool.close)
+
 
 T = TypeVar("T")
 

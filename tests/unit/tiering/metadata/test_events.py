@@ -12,8 +12,9 @@ from tests.support.tier_history import TierHistory
 from varve.foundation.errors import Corrupt, InvalidRequest, UnsupportedFormat
 from varve.tiering.manifest.manifest import Manifest
 from varve.tiering.manifest.segment import ObjectPart, RemoteSegment, SegmentState
-from varve.tiering.metadata.custom_metadata import CommitNote, CustomMetadata, encode_custom, is_own
 from varve.tiering.metadata.events import (
+    CommitNote,
+    CustomMetadata,
     EpochStart,
     Event,
     RemoteState,
@@ -22,7 +23,9 @@ from varve.tiering.metadata.events import (
     SegmentUpdate,
     TopicIdPartition,
     decode_event,
+    encode_custom,
     encode_event,
+    is_own,
 )
 from varve.tiering.metadata.topic import announced
 

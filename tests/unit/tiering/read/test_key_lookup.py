@@ -6,8 +6,8 @@ import pytest
 
 from tests.support.remote_lookup_bench import RemoteLookupBench
 from tests.support.tier_bench import tiered
-from varve.cleaning.explain.explain import explain_offset
-from varve.cleaning.explain.explanation import RecordState
+from varve.cleaning.explain import explain_offset
+from varve.cleaning.explanation import RecordState
 from varve.cleaning.remote_tier import NoRemoteTier
 from varve.foundation.errors import Corrupt, StoreUnavailable, Unavailable
 from varve.records import Codec, Record, build_batch

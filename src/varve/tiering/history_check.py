@@ -25,12 +25,12 @@ from varve.cleaning.removals.removal import Removal, RemovalKind
 from varve.cleaning.removals.removal_log import read_removal_log
 from varve.commit_log import Log, Segment
 from varve.foundation.errors import Corrupt
-from varve.tiering.copy.segment_upload import crc32c_of_file
 from varve.tiering.expiry import decode_evidence
 from varve.tiering.manifest.manifest import Manifest
 from varve.tiering.manifest.segment import LOG_PART, Epochs, RemoteSegment, is_in_lineage
 from varve.tiering.manifest.store import ManifestStore
 from varve.tiering.partition import TieredPartition, find_closed
+from varve.tiering.segment_upload import crc32c_of_file
 
 ERASURE_PREFIX = "erase-"
 """How the keys of an erasure's removal records in the bucket begin."""

@@ -13,10 +13,10 @@ from varve.commit_log.names import INDEX, KEYS, TIME_INDEX
 from varve.foundation.errors import InvalidRequest
 from varve.records import Record
 from varve.testing import FaultKind, ObjectStep
-from varve.tiering.copy import copier
+from varve.tiering import copier
 from varve.tiering.manifest.segment import SegmentState
 from varve.tiering.settings import TierSettings
-from varve.tiering.tier_status import observe_tiers
+from varve.tiering.tier import observe_tiers
 
 
 def test_closed_segments_are_copied_in_order_and_the_active_one_stays() -> None:

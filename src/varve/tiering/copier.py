@@ -30,11 +30,11 @@ from varve.foundation.errors import (
 )
 from varve.foundation.settings import LONG_MAX
 from varve.foundation.worker import StopSignal
-from varve.tiering.copy.history_check import check_same_history
-from varve.tiering.copy.segment_upload import CopyRequest, copy_segment
+from varve.tiering.history_check import check_same_history
 from varve.tiering.manifest.segment import RemoteSegment, SegmentState
 from varve.tiering.metrics import COPY, COPY_QUOTA
 from varve.tiering.partition import TieredPartition, TieredPartitions, find_closed
+from varve.tiering.segment_upload import CopyRequest, copy_segment
 
 
 @dataclass(frozen=True, slots=True)

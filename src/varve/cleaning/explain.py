@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from varve.cleaning.compaction.cleanable_log import KEPT_FOR_REMOTE, judge_cleanable
-from varve.cleaning.explain.explanation import (
+from varve.cleaning.explanation import (
     COMPACTION,
     LOCAL_RETENTION,
     RETENTION,
@@ -18,9 +18,10 @@ from varve.cleaning.explain.explanation import (
     RecordExplanation,
     RecordState,
     RemovalPath,
+    SegmentBlockers,
     SegmentExplanation,
+    read_batch,
 )
-from varve.cleaning.explain.segment_blockers import SegmentBlockers, read_batch
 from varve.cleaning.key_index.segment_indexes import HeldSegment
 from varve.cleaning.remote_tier import RemoteBounds
 from varve.cleaning.retention.forecast import (

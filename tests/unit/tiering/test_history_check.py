@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.copied_log import CopiedLog, copy_log, make_log, open_manifests
 from varve.object_store import MemoryObjectStore
-from varve.tiering.copy.history_check import LocalPart, find_holes, find_lost
+from varve.tiering.history_check import LocalPart, find_holes, find_lost
 from varve.tiering.manifest.store import ObjectManifestStore
 
 

@@ -1,1 +1,0 @@
-"""Copies closed segments to object storage, oldest first."""
