@@ -40,7 +40,7 @@ from varve.tiering.manifest.segment import (
     check_segment,
     check_transition,
 )
-from varve.tiering.manifest.versions import ManifestVersions, NewestManifest
+from varve.tiering.manifest.versions import ManifestVersions
 
 
 def apply_edit(
@@ -71,17 +71,13 @@ def check_edit(base: Manifest, changed: Manifest, pages: PageStore) -> bool:
 
     Raises InvalidRequest when it cannot follow `base`, naming what is wrong.
     """
-    _check_partition(base, changed)
-    return _check_segments(base, in_order(_expand(base, changed, pages)), changed)
-
-
-def _check_partition(base: Manifest, changed: Manifest) -> None:
     if changed.path != base.path:
         raise InvalidRequest(
             f"{base.path}: a change must not turn the manifest into that of {changed.path}"
         )
     _check_not_lowered(base, "log start offset", base.log_start_offset, changed.log_start_offset)
     _check_not_lowered(base, "cleaned-up-to offset", base.cleaned_up_to, changed.cleaned_up_to)
+    return _check_segments(base, in_order(_expand(base, changed, pages)), changed)
 
 
 def _check_not_lowered(base: Manifest, what: str, before: int, after: int) -> None:
@@ -144,20 +140,20 @@ def check_overlaps(manifest: Manifest) -> None:
     """
     if not manifest.pages and not _have_overlap(manifest.segments):
         return
-    spans: list[tuple[int, int, RemoteSegment | PageRef]] = [
-        (segment.base_offset, segment.end_offset, segment)
+    spans = [
+        (segment.base_offset, segment.end_offset, str(segment))
         for segment in manifest.segments
         if segment.is_readable
     ]
     spans += [
-        (ref.readable_first, ref.readable_end, ref) for ref in manifest.pages if ref.readable_count
+        (ref.readable_first, ref.readable_end, f"page {ref.id}")
+        for ref in manifest.pages
+        if ref.readable_count
     ]
-    spans.sort(key=lambda span: span[:2])
-    for (_, end, before), (first, _, after) in pairwise(spans):
+    for (_, end, before), (first, _, after) in pairwise(sorted(spans)):
         if first <= end:
-            names = f"{_name(before)} and {_name(after)}"
             raise InvalidRequest(
-                f"{manifest.path}: {names} would both be readable at offset {first}: "
+                f"{manifest.path}: {before} and {after} would both be readable at offset {first}: "
                 "start the deletion of the one that is replaced in the same change"
             )
 
@@ -171,10 +167,6 @@ def _have_overlap(segments: tuple[RemoteSegment, ...]) -> bool:
                 return True
             end = segment.end_offset
     return False
-
-
-def _name(entry: RemoteSegment | PageRef) -> str:
-    return str(entry) if isinstance(entry, RemoteSegment) else f"page {entry.id}"
 
 
 logger = logging.getLogger(__name__)
@@ -212,36 +204,24 @@ class Commit:
     pending: tuple[Manifest, PageWriter] | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Committer:
     """Carries commits out; `wait` sleeps for a number of milliseconds."""
 
-    def __init__(
-        self,
-        versions: ManifestVersions,
-        pages: PageStore,
-        newest: NewestManifest,
-        *,
-        layout: ManifestLayout,
-        retry: RetryLimits,
-        grace_ms: int,
-        wait: Callable[[float], object],
-        random: random.Random,
-    ) -> None:
-        self._versions = versions
-        self._pages = pages
-        self._newest = newest
-        self._layout = layout
-        self._retry = retry
-        self._grace_ms = grace_ms
-        self._wait = wait
-        self._random = random
+    versions: ManifestVersions
+    pages: PageStore
+    layout: ManifestLayout
+    retry: RetryLimits
+    grace_ms: int
+    wait: Callable[[float], object]
+    random: random.Random
 
     def run(self, commit: Commit) -> Manifest:
         """The version with the change, or the newest version when it changes nothing."""
         failure: Unavailable | None = None
-        for attempt in range(self._retry.attempts):
+        for attempt in range(self.retry.attempts):
             if attempt:
-                self._wait(self._wait_ms(attempt))
+                self.wait(self._wait_ms(attempt))
             try:
                 manifest = self._resolve_pending(commit) if commit.pending else None
                 manifest = manifest or self._attempt(commit, is_first=attempt == 0)
@@ -253,8 +233,8 @@ class Committer:
         raise self._exhausted(commit, failure) from failure
 
     def _wait_ms(self, attempt: int) -> float:
-        longest = min(self._retry.longest_wait_ms, self._retry.first_wait_ms * 2 ** (attempt - 1))
-        return self._random.uniform(0, longest)
+        longest = min(self.retry.longest_wait_ms, self.retry.first_wait_ms * 2 ** (attempt - 1))
+        return self.random.uniform(0, longest)
 
     def _exhausted(self, commit: Commit, failure: Unavailable | None) -> Unavailable:
         cause = f"the last failure was: {failure}" if failure else "others were always first"
@@ -264,8 +244,8 @@ class Committer:
             else "nothing was changed"
         )
         return Unavailable(
-            f"{self._versions.path}: commit {commit.id} of {commit.writer} was given up after "
-            f"{self._retry.attempts} attempts; {cause}; {outcome}"
+            f"{self.versions.path}: commit {commit.id} of {commit.writer} was given up after "
+            f"{self.retry.attempts} attempts; {cause}; {outcome}"
         )
 
     def _attempt(self, commit: Commit, *, is_first: bool) -> Manifest | None:
@@ -273,9 +253,9 @@ class Committer:
         base, changed = self._plan(commit, may_use_cached=is_first)
         if changed is None:
             return base
-        writer = PageWriter(self._pages, self._random)
+        writer = PageWriter(self.pages, self.random)
         try:
-            folded = spill(changed, writer, self._layout)
+            folded = spill(changed, writer, self.layout)
         except Unavailable:
             self._discard(writer)
             raise
@@ -293,7 +273,7 @@ class Committer:
         The cached manifest may be old: it is used only if the change applies, and the newest one
         decides whether there is nothing to change or the change is refused.
         """
-        cached = self._newest.find_cached() if may_use_cached else None
+        cached = self.versions.find_newest() if may_use_cached else None
         if cached is not None:
             try:
                 changed = self._apply(commit, cached)
@@ -301,14 +281,14 @@ class Committer:
                 changed = None
             if changed is not None:
                 return cached, changed
-        base = self._newest.load()
+        base = self.versions.load_newest()
         return base, self._apply(commit, base)
 
     def _apply(self, commit: Commit, base: Manifest) -> Manifest | None:
         edited, is_new = apply_edit(
             base,
             commit.change,
-            self._pages,
+            self.pages,
             leader_epoch=commit.leader_epoch,
             writer=commit.writer,
         )
@@ -316,7 +296,7 @@ class Committer:
 
     def _sign(self, commit: Commit, base: Manifest, folded: Manifest) -> Manifest:
         at_ms = max(commit.now_ms, base.at_ms)
-        removable_ms = at_ms + self._grace_ms
+        removable_ms = at_ms + self.grace_ms
         return replace(
             folded,
             version=base.version + 1,
@@ -334,7 +314,7 @@ class Committer:
         assert commit.pending is not None
         manifest, writer = commit.pending
         try:
-            self._versions.create(manifest)
+            self.versions.create(manifest)
         except ObjectExists:
             return self._resolve_pending(commit, was_refused=True)
         return self._verify_tail(commit, manifest, writer)
@@ -346,13 +326,13 @@ class Committer:
         """
         assert commit.pending is not None
         manifest, writer = commit.pending
-        stored = self._versions.find(manifest.version)
+        stored = self.versions.find(manifest.version)
         if stored is not None and stored.commit_id == commit.id:
             return self._verify_tail(commit, stored, writer)
         if stored is not None:
             self._drop_pending(commit, writer)
             return None
-        if self._versions.list_after(manifest.version):
+        if self.versions.list_after(manifest.version):
             raise Unavailable(
                 f"{manifest.path}: manifest version {manifest.version} was written and removed "
                 f"while {commit.writer} waited: whether it held commit {commit.id} is not known"
@@ -372,15 +352,15 @@ class Committer:
         A writer that slept longer than the retention of versions may create a version whose number
         was used and removed before.
         """
-        later = self._versions.list_after(manifest.version)
+        later = self.versions.list_after(manifest.version)
         if later:
-            following = self._versions.find(manifest.version + 1)
+            following = self.versions.find(manifest.version + 1)
             if following is None or following.previous_commit_id != commit.id:
-                self._versions.remove([manifest.version])
+                self.versions.remove([manifest.version])
                 self._drop_pending(commit, writer)
                 return None
-        self._newest.cache(manifest)
-        self._versions.write_hint(manifest.version)
+        self.versions.record_newest(manifest)
+        self.versions.write_hint(manifest.version)
         return manifest
 
     def _drop_pending(self, commit: Commit, writer: PageWriter) -> None:
@@ -392,9 +372,9 @@ class Committer:
         if not writer.written:
             return
         try:
-            self._pages.remove(writer.written)
+            self.pages.remove(writer.written)
         except Unavailable as error:
             logger.debug(
                 "pages of a failed commit remain until they are swept",
-                extra={"partition": str(self._versions.path), "error": str(error)},
+                extra={"partition": str(self.versions.path), "error": str(error)},
             )

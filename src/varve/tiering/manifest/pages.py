@@ -12,7 +12,7 @@ import random
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 from uuid import UUID
@@ -85,6 +85,16 @@ class PageStore:
             page = decode_page(data, ref, self.path, where=f"{self._objects.name}: {key}")
             self._cache.put(key, page)
         return page
+
+    def walk(
+        self, refs: Iterable[PageRef], matches: Callable[[PageRef], bool] = lambda ref: True
+    ) -> Iterator[tuple[PageRef, Page]]:
+        """The matching pages and those below them, in order; each is read when it is reached."""
+        for ref in refs:
+            if matches(ref):
+                page = self.read(ref)
+                yield ref, page
+                yield from self.walk(page.pages, matches)
 
     def write(self, page: Page, ref: PageRef) -> None:
         """Stores a page durably; it is invisible until a manifest refers to it."""
@@ -159,19 +169,16 @@ def inline_range(manifest: Manifest, pages: PageStore, *, start: int, end: int) 
     inline_ids = {segment.id for segment in manifest.segments}
     segments = list(manifest.segments)
     retired = list(manifest.retired)
-
-    def visit(ref: PageRef) -> None:
+    unvisited = list(reversed(manifest.pages))
+    while unvisited:
+        ref = unvisited.pop()
         if ref.first_offset >= end or ref.end_offset < start:
             kept.append(ref)
-            return
+            continue
         page = pages.read(ref)
         retired.append(_retire(ref, pages))
-        segments.extend(segment for segment in page.segments if segment.id not in inline_ids)
-        for child in page.pages:
-            visit(child)
-
-    for ref in manifest.pages:
-        visit(ref)
+        segments += [segment for segment in page.segments if segment.id not in inline_ids]
+        unvisited += reversed(page.pages)
     if len(retired) == len(manifest.retired):
         return manifest
     return replace(manifest, segments=in_order(segments), pages=tuple(kept), retired=tuple(retired))

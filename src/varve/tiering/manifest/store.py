@@ -36,12 +36,7 @@ from varve.tiering.manifest.pages import (
 )
 from varve.tiering.manifest.paths import RemotePath
 from varve.tiering.manifest.segment import RemoteSegment, SegmentState
-from varve.tiering.manifest.versions import (
-    ManifestVersions,
-    NewestManifest,
-    expire_versions,
-    find_named_pages,
-)
+from varve.tiering.manifest.versions import ManifestVersions, collect_named
 
 logger = logging.getLogger(__name__)
 
@@ -146,12 +141,8 @@ class ManifestStore(ABC):
     def _walk(
         self, refs: Iterable[PageRef], matches: Callable[[PageRef], bool]
     ) -> Iterator[RemoteSegment]:
-        """The segments of matching pages, in order; each page is read when it is reached."""
-        for ref in refs:
-            if matches(ref):
-                page = self._pages.read(ref)
-                yield from page.segments
-                yield from self._walk(page.pages, matches)
+        for _, page in self._pages.walk(refs, matches):
+            yield from page.segments
 
     def remove(
         self,
@@ -282,11 +273,9 @@ class ObjectManifestStore(ManifestStore):
         super().__init__(objects, path, cache=cache)
         self._random = random
         self._versions = ManifestVersions(objects, path)
-        self._newest = NewestManifest(self._versions)
         self._committer = Committer(
-            self._versions,
-            self._pages,
-            self._newest,
+            versions=self._versions,
+            pages=self._pages,
             layout=layout,
             retry=retry,
             grace_ms=grace_ms,
@@ -295,10 +284,10 @@ class ObjectManifestStore(ManifestStore):
         )
 
     def load(self) -> Manifest:
-        return self._newest.load()
+        return self._versions.load_newest()
 
     def find_known(self) -> Manifest | None:
-        return self._newest.find_cached()
+        return self._versions.find_newest()
 
     def find_hinted(self) -> int:
         """The version in the hint; 0 without a hint."""
@@ -318,17 +307,12 @@ class ObjectManifestStore(ManifestStore):
         )
 
     def retire_versions(self, *, now_ms: int, retention_ms: int) -> None:
-        expire_versions(self.objects, self._versions, now_ms=now_ms, retention_ms=retention_ms)
+        self._versions.expire(now_ms=now_ms, retention_ms=retention_ms)
 
     def find_orphan_pages(self) -> list[ObjectInfo]:
         """Pages that no version in the chain refers to, including those of a commit in progress."""
-        pages = [
-            entry
-            for entry in self.objects.list(self.path.page_folder)
-            if self.path.find_page_id(entry.key) is not None
-        ]
-        named = find_named_pages(self.load(), self._versions, self._pages)
-        return [entry for entry in pages if entry.key not in named]
+        listed = list(self.objects.list(self.path.page_folder))
+        return self._without_named(listed, self.load())
 
     def sweep_orphan_pages(self, *, writer: str, now_ms: int) -> list[ObjectInfo]:
         """Removes the pages of failed commits; returns them.
@@ -336,21 +320,29 @@ class ObjectManifestStore(ManifestStore):
         A new version is committed first: a writer that wrote pages for that version number must
         start over, so a page that was listed before and has no reference now stays an orphan.
         """
-        object_infos = self.find_orphan_pages()
-        if not object_infos:
-            return []
-        fence = Commit(
-            id=new_id(self._random),
-            change=lambda manifest: manifest,
-            leader_epoch=None,
-            writer=writer,
-            now_ms=now_ms,
-            is_forced=True,
-        )
-        named = find_named_pages(self._committer.run(fence), self._versions, self._pages)
-        orphans = [entry for entry in object_infos if entry.key not in named]
-        self.objects.delete([entry.key for entry in orphans])
+        orphans = self.find_orphan_pages()
+        if orphans:
+            fence = Commit(
+                id=new_id(self._random),
+                change=lambda manifest: manifest,
+                leader_epoch=None,
+                writer=writer,
+                now_ms=now_ms,
+                is_forced=True,
+            )
+            orphans = self._without_named(orphans, self._committer.run(fence))
+            self.objects.delete([entry.key for entry in orphans])
         return orphans
+
+    def _without_named(self, pages: Sequence[ObjectInfo], newest: Manifest) -> list[ObjectInfo]:
+        named = collect_named(self.objects, self.path, newest)
+        return [
+            entry
+            for entry in pages
+            if self.path.find_page_id(entry.key) is not None
+            and entry.key not in named.pages
+            and entry.key not in named.older_pages
+        ]
 
     def at(self, *, version: int | None = None, time_ms: int | None = None) -> Manifest:
         """The version of this number, or the one that was the newest at this time.

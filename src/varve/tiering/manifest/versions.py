@@ -9,11 +9,13 @@ Invariant  manifests are read after the objects are listed: a segment is announc
            object is written, so a listed object that no manifest refers to is an orphan.
 Crash      a version exists completely or not at all. The hint may be old, missing or wrong: it is
            only the start of a listing. Pages are deleted before the versions that refer to them.
-Threads    any: `NewestManifest` has a lock, which is not held during I/O.
+Threads    any; the lock is not held during I/O.
 """
 
 import logging
 import threading
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
@@ -30,14 +32,19 @@ logger = logging.getLogger(__name__)
 
 HINT_INTERVAL: Final = 16
 """Versions between two updates of the hint; bounds the length of listings from it."""
+RUN_VERSIONS_MAX: Final = 1_000
+"""Versions that one expiry reads at most; each is one request."""
+_LOAD_ATTEMPTS_MAX: Final = 8
 
 
 class ManifestVersions:
-    """Reads, lists and creates the versions of one partition."""
+    """Reads, lists, creates and expires the versions of one partition; caches the newest."""
 
     def __init__(self, objects: ObjectStore, path: RemotePath) -> None:
         self.path = path
         self._objects = objects
+        self._lock = threading.Lock()
+        self._newest: Manifest | None = None  # guarded by _lock
 
     def read(self, version: int) -> Manifest:
         """Raises ObjectNotFound when the version does not exist, Corrupt when it is damaged."""
@@ -76,13 +83,47 @@ class ManifestVersions:
             first -= 1
         return versions[max(first, 0) :], versions[: max(first, 0)]
 
-    def find_newest(self, *, cached_version: int | None) -> int:
-        """The newest version, 0 without one; `cached_version` is one that existed earlier.
+    def find_newest(self) -> Manifest | None:
+        """The newest version seen so far, without a request."""
+        with self._lock:
+            return self._newest
+
+    def record_newest(self, manifest: Manifest) -> None:
+        with self._lock:
+            if self._newest is None or manifest.version > self._newest.version:
+                self._newest = manifest
+
+    def load_newest(self) -> Manifest:
+        """The newest version; an empty manifest of version 0 when there is none."""
+        for _ in range(_LOAD_ATTEMPTS_MAX):
+            known = self.find_newest()
+            version = self._list_newest(None if known is None else known.version)
+            if known is not None and version <= known.version:
+                # Another thread may have seen a version that is newer than this listing.
+                if version < known.version and self.find(known.version) is None:
+                    raise Corrupt(
+                        f"{self.path}: manifest version {known.version} was there and now "
+                        f"{version} is the newest: another program removed it; restore the object"
+                    )
+                return known
+            if version == 0:
+                return Manifest(path=self.path)
+            manifest = self.find(version)
+            if manifest is not None:
+                self.record_newest(manifest)
+                return manifest
+        raise Unavailable(
+            f"{self.path}: {_LOAD_ATTEMPTS_MAX} times the newest manifest version was "
+            "removed before it could be read: give versions a longer retention, then try again"
+        )
+
+    def _list_newest(self, known_version: int | None) -> int:
+        """The newest version, 0 without one; `known_version` is one that existed earlier.
 
         Raises Unavailable when a list without any version is contradicted by one that can be read:
         a partition would otherwise be taken for one that was never copied.
         """
-        start = self.read_hint() if cached_version is None else cached_version
+        start = self.read_hint() if known_version is None else known_version
         versions = self.list_after(start - 1) if start > 0 else []
         if not versions:
             versions = self.list_after(0)
@@ -114,107 +155,31 @@ class ManifestVersions:
     def read_hint(self) -> int:
         """The version in the hint; 0 without a hint or with a malformed one."""
         try:
-            text = self._objects.get(self.path.hint_key)
+            digits = self._objects.get(self.path.hint_key).strip()
         except ObjectNotFound:
             return 0
-        digits = text.strip()
         return int(digits) if digits.isdigit() and len(digits) < 20 else 0
 
+    def expire(self, *, now_ms: int, retention_ms: int) -> None:
+        """Removes versions that were superseded at least `retention_ms` ago.
 
-_LOAD_ATTEMPTS_MAX: Final = 8
-
-
-class NewestManifest:
-    """Loads the newest version, and caches it."""
-
-    def __init__(self, versions: ManifestVersions) -> None:
-        self._versions = versions
-        self._lock = threading.Lock()
-        self._cached: Manifest | None = None  # guarded by _lock
-
-    def find_cached(self) -> Manifest | None:
-        """The newest version seen so far, without a request."""
-        with self._lock:
-            return self._cached
-
-    def cache(self, manifest: Manifest) -> None:
-        with self._lock:
-            if self._cached is None or manifest.version > self._cached.version:
-                self._cached = manifest
-
-    def load(self) -> Manifest:
-        """The newest version; an empty manifest of version 0 when there is none."""
-        for _ in range(_LOAD_ATTEMPTS_MAX):
-            cached = self.find_cached()
-            version = self._versions.find_newest(cached_version=cached.version if cached else None)
-            if cached is not None and version <= cached.version:
-                self._check_not_lost(cached, version)
-                return cached
-            if version == 0:
-                return Manifest(path=self._versions.path)
-            manifest = self._versions.find(version)
-            if manifest is not None:
-                self.cache(manifest)
-                return manifest
-        raise Unavailable(
-            f"{self._versions.path}: {_LOAD_ATTEMPTS_MAX} times the newest manifest version was "
-            "removed before it could be read: give versions a longer retention, then try again"
-        )
-
-    def _check_not_lost(self, cached: Manifest, version: int) -> None:
-        # Another thread may have cached a version that is newer than this listing: read it again.
-        if version < cached.version and self._versions.find(cached.version) is None:
-            raise Corrupt(
-                f"{self._versions.path}: manifest version {cached.version} was there and now "
-                f"{version} is the newest: another program removed it; restore the object"
-            )
-
-
-RUN_VERSIONS_MAX: Final = 1_000
-"""Versions that one run reads at most; each is one request."""
-
-
-def expire_versions(
-    objects: ObjectStore, versions: ManifestVersions, *, now_ms: int, retention_ms: int
-) -> None:
-    """Removes versions that were superseded at least `retention_ms` ago."""
-    chain, leftovers = versions.list_retained()
-    removable: list[int] = []
-    keys: list[str] = []
-    for version, next_version in pairwise(chain[: RUN_VERSIONS_MAX + 1]):
-        following = versions.find(next_version)
-        if following is None or not _is_removable(following, now_ms, retention_ms):
-            break
-        removable.append(version)
-        keys += [f"{versions.path.prefix}{entry.key}" for entry in following.retired]
-    if keys:
-        objects.delete(keys)
-    if removable or leftovers:
-        versions.remove([*leftovers, *removable])
-
-
-def _is_removable(following: Manifest, now_ms: int, retention_ms: int) -> bool:
-    """Whether the predecessor may be removed, with the objects that this version retired."""
-    return following.at_ms <= now_ms - retention_ms and all(
-        entry.removable_ms <= now_ms for entry in following.retired
-    )
-
-
-def find_named_pages(newest: Manifest, versions: ManifestVersions, pages: PageStore) -> set[str]:
-    """The keys of all pages that a version in the chain refers to."""
-    named: set[str] = set()
-    unvisited = list(newest.pages)
-    while unvisited:
-        ref = unvisited.pop()
-        named.add(pages.key(ref))
-        if ref.level:
-            unvisited += pages.read(ref).pages
-    chain, _ = versions.list_retained()
-    for version in chain:
-        manifest = versions.find(version)
-        if manifest is not None:
-            named |= {f"{versions.path.prefix}{entry.key}" for entry in manifest.retired}
-    return named
+        A version goes with the objects that its successor retired, and not before any of those.
+        """
+        chain, leftovers = self.list_retained()
+        removable: list[int] = []
+        keys: list[str] = []
+        for version, next_version in pairwise(chain[: RUN_VERSIONS_MAX + 1]):
+            following = self.find(next_version)
+            if following is None or following.at_ms > now_ms - retention_ms:
+                break
+            if any(entry.removable_ms > now_ms for entry in following.retired):
+                break
+            removable.append(version)
+            keys += [f"{self.path.prefix}{entry.key}" for entry in following.retired]
+        if keys:
+            self._objects.delete(keys)
+        if removable or leftovers:
+            self.remove([*leftovers, *removable])
 
 
 @dataclass(slots=True, kw_only=True)
@@ -235,53 +200,34 @@ def collect_named(objects: ObjectStore, path: RemotePath, newest: Manifest) -> N
     pages = PageStore(objects, path, PageCache())
     named = NamedObjects(newest=newest)
     named.segments = {segment.id: segment for segment in newest.segments}
-    for segment in _collect_segments(newest.pages, pages, named.pages):
-        named.segments.setdefault(segment.id, segment)
+    for ref, page in pages.walk(newest.pages):
+        named.pages.add(pages.key(ref))
+        for segment in page.segments:
+            named.segments.setdefault(segment.id, segment)
     chain, leftovers = versions.list_retained()
     named.leftovers = set(leftovers)
     for number in chain:
         manifest = versions.find(number) if number < newest.version else None
-        if manifest is None:
-            continue
-        named.older_segments |= {segment.id for segment in manifest.segments}
-        _collect_older(manifest.pages, pages, named)
+        if manifest is not None:
+            named.older_segments |= {segment.id for segment in manifest.segments}
+            _collect_older(manifest.pages, pages, named)
     named.older_segments -= named.segments.keys()
-    named.older_pages -= named.pages
     # The newest version retired objects of its predecessor, which may have been removed by now.
-    named.older_pages |= {
-        key
-        for entry in newest.retired
-        if (key := f"{path.prefix}{entry.key}").startswith(path.page_folder)
-    } - named.pages
+    retired = {f"{path.prefix}{entry.key}" for entry in newest.retired}
+    named.older_pages |= {key for key in retired if key.startswith(path.page_folder)}
+    named.older_pages -= named.pages
     return named
 
 
-def _collect_segments(
-    refs: tuple[PageRef, ...], pages: PageStore, keys: set[str]
-) -> list[RemoteSegment]:
-    segments: list[RemoteSegment] = []
-    unvisited = list(refs)
-    while unvisited:
-        ref = unvisited.pop()
-        keys.add(pages.key(ref))
-        page = pages.read(ref)
-        segments += page.segments
-        unvisited += page.pages
-    return segments
-
-
-def _collect_older(refs: tuple[PageRef, ...], pages: PageStore, named: NamedObjects) -> None:
+def _collect_older(refs: Sequence[PageRef], pages: PageStore, named: NamedObjects) -> None:
     """Adds the pages of an older version; each is read once, as versions share most pages."""
-    unvisited = list(refs)
-    while unvisited:
-        ref = unvisited.pop()
+    for ref in refs:
         key = pages.key(ref)
         if key in named.pages or key in named.older_pages:
             continue
         named.older_pages.add(key)
-        try:
+        # A missing page was removed with its version meanwhile.
+        with suppress(ObjectNotFound):
             page = pages.read(ref)
-        except ObjectNotFound:
-            continue  # It was removed with its version meanwhile.
-        named.older_segments |= {segment.id for segment in page.segments}
-        unvisited += page.pages
+            named.older_segments |= {segment.id for segment in page.segments}
+            _collect_older(page.pages, pages, named)
