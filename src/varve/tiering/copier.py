@@ -17,6 +17,7 @@ from typing import Final
 
 from varve.cleaning.compaction.log_cleaner import LogCleaner
 from varve.cleaning.key_index.key_index import SegmentKeys
+from varve.cleaning.key_index.segment_indexes import partition_io
 from varve.cleaning.work_budget import Throttle, WorkBudget
 from varve.commit_log import Log, Segment, TopicPartition
 from varve.foundation.backoff import Backoff
@@ -34,7 +35,7 @@ from varve.tiering.history_check import check_same_history
 from varve.tiering.manifest.segment import RemoteSegment, SegmentState
 from varve.tiering.metrics import COPY, COPY_QUOTA
 from varve.tiering.partition import TieredPartition, TieredPartitions, find_closed
-from varve.tiering.segment_upload import CopyRequest, copy_segment
+from varve.tiering.segment_upload import SegmentCopy
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +190,7 @@ class TierCopier:
         try:
             tiered = self._partitions.get(partition)
             this_round = _CopyRound(self, tiered, now_ms, progress)
-            with tiered.work, tiered.guard("copying"):
+            with tiered.work, partition_io(tiered.directory, f"copying of {partition}"):
                 try:
                     this_round.run(limit_bytes or LONG_MAX)
                     tiered.record_remote_size()
@@ -339,23 +340,24 @@ class _CopyRound(WorkBudget):
     def _copy(self, segment: Segment, next_offset: int, pending: list[RemoteSegment]) -> None:
         tiered, log = self._tiered, self._tiered.log
         announced = [remote for remote in pending if _is_copy_of(remote, segment, next_offset)]
-        request = CopyRequest(
-            log=log,
+        copy = SegmentCopy(
+            tiered=tiered,
             segment=segment,
             next_offset=next_offset,
             keys=self._copier.find_keys(log, segment, next_offset, self._now_ms),
             announced=announced,
+            now_ms=self._now_ms,
+            budget=self,
         )
         self._segment_bytes, self._sent_bytes = segment.size, 0
         try:
-            result = copy_segment(tiered, request, now_ms=self._now_ms, budget=self)
+            self._copied.append(copy.run())
         except (StoreError, OSError):
             tiered.metrics.observe_error(COPY, log.topic_partition)
             raise
         tiered.metrics.observe(COPY, log.topic_partition, segment.size)
-        self._copied.append(result.segment)
-        self._resumed_count += result.is_resumed
-        self._removed_count += len(announced) - result.is_resumed
+        self._resumed_count += copy.is_resumed
+        self._removed_count += len(announced) - copy.is_resumed
         tiered.copied_offset = next_offset
 
     @property

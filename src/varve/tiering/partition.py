@@ -12,14 +12,12 @@ Threads    any; `TieredPartitions` returns the same instance to all threads. No 
 import logging
 import random
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 from uuid import UUID
 
-from varve.cleaning.key_index.segment_indexes import is_partition_failure, partition_failure
 from varve.cleaning.remote_tier import RemoteBounds
 from varve.commit_log import Log, LogManager, Segment, TopicPartition
 from varve.commit_log.directory_files import encode_topic_id
@@ -213,28 +211,6 @@ class TieredPartition:
             return False
         lease = find_lease(self.objects, self.path)
         return lease is None or segment.is_abandoned(now_ms, renewed_ms=lease.at_ms)
-
-    @contextmanager
-    def guard(self, doing: str) -> Iterator[None]:
-        """Translates I/O errors while files of the log are read or removed.
-
-        A missing file means that the log changed meanwhile. An error of a derived file (a key
-        index) fails only this partition, other errors take the log directory offline.
-        """
-        at = f"{doing} of {self.log.topic_partition}"
-        with self.directory.health.io(at):
-            try:
-                yield
-            except FileNotFoundError as error:
-                raise Unavailable(
-                    f"{at}: {error.filename} was removed from the log meanwhile; the next round "
-                    "uses the "
-                    "current segments"
-                ) from error
-            except OSError as error:
-                if not is_partition_failure(error):
-                    raise
-                raise partition_failure(error, at) from error
 
     def retire_versions(self, now_ms: int) -> None:
         """Removes old manifest versions, at most once per `_RETIRE_INTERVAL_MS`."""

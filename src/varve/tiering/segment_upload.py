@@ -23,7 +23,7 @@ import numpy as np
 
 from varve.cleaning.key_index.key_index import NO_HORIZON, SegmentKeys
 from varve.cleaning.work_budget import UNLIMITED, WorkBudget
-from varve.commit_log import Log, Segment
+from varve.commit_log import Segment
 from varve.commit_log.leader_epochs import LeaderEpochs
 from varve.commit_log.names import LOG
 from varve.commit_log.producer_snapshots import decode_producer_snapshot
@@ -132,21 +132,6 @@ def _measure_bytes(name: str, data: bytes) -> BytesContent:
 # Reading a segment before it is copied
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CopyRequest:
-    """A closed segment to copy; `next_offset` is where the next one begins.
-
-    `keys` is its key index, if its topic is compacted. `announced` are copies of it that were
-    started before.
-    """
-
-    log: Log
-    segment: Segment
-    next_offset: int
-    keys: SegmentKeys | None = None
-    announced: Sequence[RemoteSegment] = ()
-
-
 class _SegmentWalk:
     """One pass over a data file: its checksum and record count, and whether its indexes are valid.
 
@@ -226,54 +211,6 @@ class _SegmentWalk:
         self.has_valid_indexes &= bool(is_valid.all() and is_valid_time.all())
 
 
-def _gather_contents(
-    fs: FileSystem, request: CopyRequest, snapshot: bytes
-) -> tuple[list[PartContent], int]:
-    """The contents of a segment's objects, and how many records it has."""
-    segment = request.segment
-    walk = _SegmentWalk(segment, request.next_offset)
-    if not walk.has_valid_indexes:
-        segment.rebuild_indexes()
-    log_part = ObjectPart(LOG_PART, segment.size, walk.crc)
-    contents: list[PartContent] = [
-        FileContent(fs, segment.path(LOG), log_part),
-        _measure_bytes(INDEX_PART, segment.offset_index().encode()),
-        _measure_bytes(TIME_INDEX_PART, segment.time_index().encode()),
-    ]
-    if segment.has_txn_index:
-        contents.append(_measure_bytes(TXN_INDEX_PART, segment.txn_index().encode()))
-    contents.append(_measure_bytes(SNAPSHOT_PART, snapshot))
-    contents.append(_measure_bytes(EPOCHS_PART, _encode_epochs(request.log, request.next_offset)))
-    if request.keys is not None:
-        contents.append(measure_file(fs, KEYS_PART, request.keys.path))
-    return contents, walk.record_count
-
-
-def _encode_epochs(log: Log, next_offset: int) -> bytes:
-    """The leader-epoch-checkpoint file as of the end of the segment."""
-    epochs = LeaderEpochs()
-    for epoch, start_offset in log.epochs:
-        if start_offset < next_offset:
-            epochs.assign(epoch, start_offset)
-    return epochs.encode()
-
-
-def _find_undecided(snapshot: bytes) -> int | None:
-    """The first offset of the oldest transaction that was open at the snapshot."""
-    open_from = [
-        entry.transaction_first_offset
-        for entry in decode_producer_snapshot(snapshot)
-        if entry.transaction_first_offset >= 0
-    ]
-    return min(open_from, default=None)
-
-
-def _count_stale(keys: SegmentKeys) -> int:
-    """Bytes of records that are superseded within their own segment: a lower bound."""
-    with keys.open() as index:
-        return max(index.header.record_bytes - index.listed_bytes(), 0)
-
-
 # Uploading
 
 
@@ -323,136 +260,165 @@ class _Chunks(Iterable[Buffer]):
 # Copying
 
 
-@dataclass(frozen=True, slots=True)
-class CopiedSegment:
-    """A copied segment; `is_resumed` if its objects were uploaded by an earlier round."""
+@dataclass(slots=True, kw_only=True)
+class SegmentCopy:
+    """The copy of one closed segment; `next_offset` is where the next one begins.
 
-    segment: RemoteSegment
-    is_resumed: bool
-
-
-def copy_segment(
-    tiered: TieredPartition, request: CopyRequest, *, now_ms: int, budget: WorkBudget
-) -> CopiedSegment:
-    """Copies a segment, or finishes a copy that was started before.
-
-    Raises Unavailable when the store fails or the segment leaves the log meanwhile, and Corrupt
-    for a damaged one; the manifest then lists what must be deleted.
+    `keys` is its key index, if its topic is compacted. `announced` are copies of it that were
+    started before; `is_resumed` if the objects of one of them were complete.
     """
-    segment, keys = request.segment, request.keys
-    snapshot = request.log.producer_snapshot(request.next_offset)
-    contents, record_count = _gather_contents(tiered.fs, request, snapshot)
-    horizon = NO_HORIZON if keys is None else keys.header.earliest_horizon
-    planned = RemoteSegment(
-        id=new_id(tiered.random),
-        state=SegmentState.COPY_STARTED,
-        at_ms=now_ms,
-        base_offset=segment.base_offset,
-        end_offset=request.next_offset - 1,
-        size=segment.size,
-        record_count=record_count,
-        max_timestamp=segment.max_timestamp,
-        append_ms=request.log.appended_ms(segment),
-        epochs=_get_epochs(request),
-        parts=tuple(content.part for content in contents),
-        has_aborted=segment.has_txn_index and bool(segment.txn_index().entries()),
-        undecided_from=_find_undecided(snapshot),
-        key_count=None if keys is None else keys.header.entry_count,
-        stale_bytes=None if keys is None else _count_stale(keys),
-        delete_horizon_ms=None if horizon == NO_HORIZON else horizon,
-    )
-    resumed = _resume(tiered, request.announced, planned, now_ms)
-    started = resumed or planned
-    if resumed is None:
-        _check_in_log(request)
-        tiered.commit(lambda manifest: manifest.announce(started), now_ms)
-        upload_parts(tiered.objects, tiered.path, started, contents, budget)
-    _check_in_log(request)
-    finished = _finish(tiered, started, now_ms)
-    logger.info(
-        "segment copied",
-        extra={
-            "partition": str(tiered.path),
-            "base_offset": started.base_offset,
-            "bytes": started.size,
-            "is_resumed": resumed is not None,
-        },
-    )
-    return CopiedSegment(finished, resumed is not None)
 
+    tiered: TieredPartition
+    segment: Segment
+    next_offset: int
+    keys: SegmentKeys | None
+    announced: Sequence[RemoteSegment]
+    now_ms: int
+    budget: WorkBudget
+    is_resumed: bool = False
 
-def _get_epochs(request: CopyRequest) -> tuple[tuple[int, int], ...]:
-    log, start, end = request.log, request.segment.base_offset, request.next_offset - 1
-    epochs = restrict_epochs(log.epochs, base_offset=start, end_offset=end)
-    if not epochs:
-        raise Corrupt(
-            f"{log.topic_partition}: no leader epoch is known for the offsets {start} to {end}, so "
-            "they cannot be copied: restore leader-epoch-checkpoint of the partition"
+    def run(self) -> RemoteSegment:
+        """Copies the segment, or finishes a copy that was started before.
+
+        Raises Unavailable when the store fails or the segment leaves the log meanwhile, and Corrupt
+        for a damaged one; the manifest then lists what must be deleted.
+        """
+        tiered = self.tiered
+        snapshot = tiered.log.producer_snapshot(self.next_offset)
+        contents, record_count = self._gather_contents(snapshot)
+        planned = self._plan(snapshot, contents, record_count)
+        resumed = self._resume(planned)
+        started = resumed or planned
+        if resumed is None:
+            self._check_in_log()
+            tiered.commit(lambda manifest: manifest.announce(started), self.now_ms)
+            upload_parts(tiered.objects, tiered.path, started, contents, self.budget)
+        self.is_resumed = resumed is not None
+        self._check_in_log()
+        finished = replace(started, state=SegmentState.COPY_FINISHED, at_ms=self.now_ms)
+        tiered.commit(lambda manifest: self._finish(manifest, finished), self.now_ms)
+        logger.info(
+            "segment copied",
+            extra={
+                "partition": str(tiered.path),
+                "base_offset": started.base_offset,
+                "bytes": started.size,
+                "is_resumed": self.is_resumed,
+            },
         )
-    return epochs
+        return finished
 
+    def _gather_contents(self, snapshot: bytes) -> tuple[list[PartContent], int]:
+        """The contents of the segment's objects, and how many records it has."""
+        fs, segment = self.tiered.fs, self.segment
+        walk = _SegmentWalk(segment, self.next_offset)
+        if not walk.has_valid_indexes:
+            segment.rebuild_indexes()
+        contents: list[PartContent] = [
+            FileContent(fs, segment.path(LOG), ObjectPart(LOG_PART, segment.size, walk.crc)),
+            _measure_bytes(INDEX_PART, segment.offset_index().encode()),
+            _measure_bytes(TIME_INDEX_PART, segment.time_index().encode()),
+        ]
+        if segment.has_txn_index:
+            contents.append(_measure_bytes(TXN_INDEX_PART, segment.txn_index().encode()))
+        # The leader-epoch-checkpoint file as of the end of the segment.
+        epochs = LeaderEpochs()
+        for epoch, start_offset in self.tiered.log.epochs:
+            if start_offset < self.next_offset:
+                epochs.assign(epoch, start_offset)
+        contents.append(_measure_bytes(SNAPSHOT_PART, snapshot))
+        contents.append(_measure_bytes(EPOCHS_PART, epochs.encode()))
+        if self.keys is not None:
+            contents.append(measure_file(fs, KEYS_PART, self.keys.path))
+        return contents, walk.record_count
 
-def _resume(
-    tiered: TieredPartition,
-    announced: Sequence[RemoteSegment],
-    planned: RemoteSegment,
-    now_ms: int,
-) -> RemoteSegment | None:
-    """An earlier copy that only has to be finished; removes the other earlier copies.
-
-    Raises Unavailable when one can no longer be removed.
-    """
-    resumed: RemoteSegment | None = None
-    for segment in announced:
-        is_same = segment == replace(planned, id=segment.id, at_ms=segment.at_ms)
-        if resumed is None and is_same and _is_uploaded(tiered.objects, tiered.path, segment):
-            resumed = segment
-        elif not tiered.remove([segment], now_ms):
-            raise Unavailable(
-                f"{tiered.path}: {segment} was finished or removed by another writer meanwhile; "
-                "the next round continues from there"
+    def _plan(
+        self, snapshot: bytes, contents: Sequence[PartContent], record_count: int
+    ) -> RemoteSegment:
+        log, segment, keys = self.tiered.log, self.segment, self.keys
+        start, end = segment.base_offset, self.next_offset - 1
+        epochs = restrict_epochs(log.epochs, base_offset=start, end_offset=end)
+        if not epochs:
+            raise Corrupt(
+                f"{log.topic_partition}: no leader epoch is known for the offsets {start} to "
+                f"{end}, so they cannot be copied: restore leader-epoch-checkpoint of the partition"
             )
-    return resumed
-
-
-def _check_in_log(request: CopyRequest) -> None:
-    if not request.log.holds(request.segment):
-        raise Unavailable(
-            f"{request.log.topic_partition}: segment {request.segment.base_offset} was "
-            "replaced or left the log while it was copied; the next round copies what is there"
+        open_from = (entry.transaction_first_offset for entry in decode_producer_snapshot(snapshot))
+        horizon = NO_HORIZON if keys is None else keys.header.earliest_horizon
+        return RemoteSegment(
+            id=new_id(self.tiered.random),
+            state=SegmentState.COPY_STARTED,
+            at_ms=self.now_ms,
+            base_offset=start,
+            end_offset=end,
+            size=segment.size,
+            record_count=record_count,
+            max_timestamp=segment.max_timestamp,
+            append_ms=log.appended_ms(segment),
+            epochs=epochs,
+            parts=tuple(content.part for content in contents),
+            has_aborted=segment.has_txn_index and bool(segment.txn_index().entries()),
+            undecided_from=min((offset for offset in open_from if offset >= 0), default=None),
+            key_count=None if keys is None else keys.header.entry_count,
+            stale_bytes=None if keys is None else _count_stale(keys),
+            delete_horizon_ms=None if horizon == NO_HORIZON else horizon,
         )
 
+    def _resume(self, planned: RemoteSegment) -> RemoteSegment | None:
+        """An earlier copy that only has to be finished; removes the other earlier copies.
 
-def _finish(tiered: TieredPartition, started: RemoteSegment, now_ms: int) -> RemoteSegment:
-    """Makes the segment readable; the same commit replaces segments with the same offsets."""
-    log = tiered.log
-    finished = replace(started, state=SegmentState.COPY_FINISHED, at_ms=now_ms)
-    start, end = started.base_offset, started.end_offset + 1
+        Raises Unavailable when one can no longer be removed.
+        """
+        tiered, resumed = self.tiered, None
+        for segment in self.announced:
+            is_same = segment == replace(planned, id=segment.id, at_ms=segment.at_ms)
+            if resumed is None and is_same and _is_uploaded(tiered.objects, tiered.path, segment):
+                resumed = segment
+            elif not tiered.remove([segment], self.now_ms):
+                raise Unavailable(
+                    f"{tiered.path}: {segment} was finished or removed by another writer "
+                    "meanwhile; the next round continues from there"
+                )
+        return resumed
 
-    def change(manifest: Manifest) -> Manifest:
+    def _check_in_log(self) -> None:
+        log = self.tiered.log
+        if not log.holds(self.segment):
+            raise Unavailable(
+                f"{log.topic_partition}: segment {self.segment.base_offset} was replaced or left "
+                "the log while it was copied; the next round copies what is there"
+            )
+
+    def _finish(self, manifest: Manifest, finished: RemoteSegment) -> Manifest:
+        """Makes the segment readable, and replaces segments with the same offsets."""
+        tiered, log_start = self.tiered, self.tiered.log.log_start_offset
+        start, end = finished.base_offset, self.next_offset
         inlined = tiered.manifests.unfold(manifest, start_offset=start, end_offset=end)
         replaced = [
             segment
             for segment in inlined.segments
             if segment.is_readable
-            and segment.id != started.id
+            and segment.id != finished.id
             and segment.base_offset < end
             and segment.end_offset >= start
         ]
         for segment in replaced:
             # Its earlier offsets may be dropped only if the log starts after them.
-            if segment.base_offset < start and log.log_start_offset < start:
+            if segment.base_offset < start and log_start < start:
                 raise InvalidRequest(
-                    f"{tiered.path}: {started} begins within {segment}, which was copied before: "
+                    f"{tiered.path}: {finished} begins within {segment}, which was copied before: "
                     "the borders of local segments have moved. Restore the partition with "
                     "`varve tier restore`, or copy it to another store"
                 )
         inlined = inlined.start_delete(
             [segment.id for segment in replaced],
-            at_ms=now_ms,
-            replaced_until_ms=now_ms + tiered.replaced_retention_ms,
+            at_ms=self.now_ms,
+            replaced_until_ms=self.now_ms + tiered.replaced_retention_ms,
         )
-        return inlined.finish(finished).raise_log_start(log.log_start_offset)
+        return inlined.finish(finished).raise_log_start(log_start)
 
-    tiered.commit(change, now_ms)
-    return finished
+
+def _count_stale(keys: SegmentKeys) -> int:
+    """Bytes of records that are superseded within their own segment: a lower bound."""
+    with keys.open() as index:
+        return max(index.header.record_bytes - index.listed_bytes(), 0)

@@ -19,6 +19,7 @@ from itertools import accumulate, takewhile
 from typing import TYPE_CHECKING, Final
 
 from varve.cleaning.compaction.log_cleaner import LogCleaner
+from varve.cleaning.key_index.segment_indexes import partition_io
 from varve.cleaning.retention.retention import LogRetention, RetentionPlan
 from varve.cleaning.retention.segments import RemoteSegments
 from varve.cleaning.work_budget import Throttle
@@ -303,7 +304,7 @@ class Tier:
     def expire(self, partition: TopicPartition, now_ms: int) -> TierPass:
         """Applies local and total retention to one partition; raises StoreError."""
         tiered = self.partitions.get(partition)
-        with tiered.work, tiered.guard("retention"):
+        with tiered.work, partition_io(tiered.directory, f"retention of {partition}"):
             if not self.partitions.is_current(tiered):
                 return TierPass(partition, RetentionPlan(partition), RemoteExpiry())
             expiry = expire_segments(tiered, now_ms)

@@ -33,8 +33,7 @@ from varve.cleaning.compaction.segment_plan import RunRules, SegmentPlan
 from varve.cleaning.key_index.segment_indexes import (
     CLEANING_RETRY,
     SegmentKeyIndexes,
-    is_partition_failure,
-    partition_failure,
+    partition_io,
 )
 from varve.cleaning.metrics import CleanProgress, CleanReport, PartitionHealth, Progress
 from varve.cleaning.removals.removal import Removal, RemovalKind, hex_digest
@@ -45,7 +44,7 @@ from varve.commit_log.log_directory import LogDirectory
 from varve.commit_log.names import LOG
 from varve.disk import FileSystem
 from varve.foundation.clock import Clock
-from varve.foundation.errors import Corrupt, StoreError, Unavailable, Unbalanced
+from varve.foundation.errors import Corrupt, StoreError, Unbalanced
 from varve.foundation.settings import LONG_MAX
 
 logger = logging.getLogger(__name__)
@@ -133,23 +132,13 @@ class PartitionCleaner:
 
     @contextmanager
     def map_io_errors(self, doing: str) -> Iterator[None]:
-        """Raises I/O errors as store errors.
-
-        A missing file means that the log changed meanwhile: Unavailable. An error of a file that
-        the log does not need fails the partition, any other error its log directory.
-        """
-        with self.directory.health.io(doing):
+        """As `partition_io`; after a missing file each key index is verified again."""
+        with partition_io(self.directory, doing):
             try:
                 yield
-            except FileNotFoundError as error:
+            except FileNotFoundError:
                 self.indexes.forget()
-                raise Unavailable(
-                    f"{doing}: {error.filename} was removed from the log meanwhile; try again"
-                ) from error
-            except OSError as error:
-                if not is_partition_failure(error):
-                    raise
-                raise partition_failure(error, doing) from error
+                raise
 
     @contextmanager
     def work(self, doing: str) -> Iterator[None]:

@@ -35,6 +35,7 @@ from varve.commit_log import Log
 from varve.commit_log.check import Finding, Severity
 from varve.commit_log.check.directory import DirectoryFacts
 from varve.commit_log.check.partition import PartitionFacts
+from varve.commit_log.log_directory import LogDirectory
 from varve.commit_log.names import KEYS, LOG
 from varve.commit_log.segment import Segment, SegmentFiles
 from varve.commit_log.segment_reader import first_batch_timestamp
@@ -270,18 +271,28 @@ def is_of_derived_file(error: OSError) -> bool:
     return _DERIVED.fullmatch(error.filename) is not None
 
 
-def is_partition_failure(error: OSError) -> bool:
-    """Whether the error fails only the partition, because it says nothing about the log's disk."""
-    # A limit of the process on file sizes refuses the write and leaves everything as it was.
-    return is_of_derived_file(error) or error.errno == errno.EFBIG
+@contextlib.contextmanager
+def partition_io(directory: LogDirectory, doing: str) -> Iterator[None]:
+    """Raises I/O errors of the files of one partition as store errors.
 
-
-def partition_failure(error: OSError, doing: str) -> Unavailable:
-    """The error of the partition for a failed derived file."""
-    then = "try again, the log is as it was"
-    if classify_error(error) in (DiskProblem.DENIED, DiskProblem.BROKEN):
-        then = f"{then}; or delete the file: it is rebuilt"
-    return to_store_error(error, doing, then=then)
+    A missing file means that the log changed meanwhile: Unavailable. An error of a derived file
+    fails only the partition, any other error takes the log directory offline.
+    """
+    with directory.health.io(doing):
+        try:
+            yield
+        except FileNotFoundError as error:
+            raise Unavailable(
+                f"{doing}: {error.filename} was removed from the log meanwhile; try again"
+            ) from error
+        except OSError as error:
+            # A limit of the process on file sizes refuses the write and leaves all as it was.
+            if not is_of_derived_file(error) and error.errno != errno.EFBIG:
+                raise
+            then = "try again, the log is as it was"
+            if classify_error(error) in (DiskProblem.DENIED, DiskProblem.BROKEN):
+                then = f"{then}; or delete the file: it is rebuilt"
+            raise to_store_error(error, doing, then=then) from error
 
 
 _NEXT_USE: Final = "rebuilt at the next use"

@@ -150,6 +150,9 @@ _OPTIONAL: Final = (
 )
 """Flags and names of optional fields; times are relative to that of the event."""
 
+# A bit stands for each of PART_NAMES, the lowest first; other parts are written with their names.
+_OTHER_PARTS: Final = 1 << len(PART_NAMES)
+
 _CRC: Final = struct.Struct(">I")
 _VARINT_BYTES_MAX: Final = 10
 
@@ -185,17 +188,27 @@ def encode_custom(note: CommitNote, segment: RemoteSegment | None, *, event_ms: 
 
 
 def _write_parts(out: bytearray, segment: RemoteSegment) -> None:
-    """A bit for each of PART_NAMES, the lowest first, then the parts in this order."""
-    parts = {part.name: part for part in segment.parts}
-    if [part.name for part in segment.parts] != [name for name in PART_NAMES if name in parts]:
-        raise InvalidRequest(
-            f"{segment}: its parts {', '.join(parts)} cannot be written to __remote_log_metadata: "
-            f"use some of {', '.join(PART_NAMES)}, in this order"
-        )
-    _write(out, sum(1 << bit for bit, name in enumerate(PART_NAMES) if name in parts))
+    """Parts in the order of PART_NAMES are bits; from the first that is not on, by name."""
+    bits, ordered_count = 0, 0
     for part in segment.parts:
+        bit = 1 << PART_NAMES.index(part.name) if part.name in PART_NAMES else 0
+        if bit <= bits:
+            break
+        bits |= bit
+        ordered_count += 1
+    others = segment.parts[ordered_count:]
+    _write(out, bits | (_OTHER_PARTS if others else 0))
+    for part in segment.parts[:ordered_count]:
         # The event has the size of the log, so the difference takes one byte instead of five.
         _write(out, _zigzag(part.size - (segment.size if part.name == LOG_PART else 0)))
+        out += _CRC.pack(part.crc32c)
+    if others:
+        _write(out, len(others))
+    for part in others:
+        name = part.name.encode()
+        _write(out, len(name) + 1)
+        out += name
+        _write(out, part.size)
         out += _CRC.pack(part.crc32c)
 
 
@@ -268,13 +281,14 @@ class CustomMetadata:
 
     def _read_parts(self, log_size: int) -> tuple[ObjectPart, ...]:
         bits = self._read_unsigned()
-        if bits >> len(PART_NAMES):
-            raise self._corrupt(f"parts {bits:#x} beyond the {len(PART_NAMES)} that are known")
         parts = []
         for bit, name in enumerate(PART_NAMES):
             if bits & 1 << bit:
                 size = self._read_signed() + (log_size if name == LOG_PART else 0)
                 parts.append(ObjectPart(name, size, self._read_crc()))
+        for _ in range(self._read_unsigned() if bits & _OTHER_PARTS else 0):
+            name = self._read_text(self._read_unsigned() - 1)
+            parts.append(ObjectPart(name, self._read_unsigned(), self._read_crc()))
         return tuple(parts)
 
     def _read_unsigned(self) -> int:
@@ -291,11 +305,21 @@ class CustomMetadata:
         return value >> 1 if value & 1 == 0 else -(value >> 1) - 1
 
     def _read_crc(self) -> int:
-        if self._position + _CRC.size > len(self._data):
-            raise self._corrupt("a checksum of 4 bytes expected")
-        crc: int = _CRC.unpack_from(self._data, self._position)[0]
-        self._position += _CRC.size
-        return crc
+        value: int = _CRC.unpack(self._read_bytes(_CRC.size))[0]
+        return value
+
+    def _read_text(self, size: int) -> str:
+        try:
+            return self._read_bytes(size).decode()
+        except UnicodeDecodeError as error:
+            raise self._corrupt(f"a name that is not UTF-8: {error}") from error
+
+    def _read_bytes(self, size: int) -> bytes:
+        start, end = self._position, self._position + size
+        if size < 0 or end > len(self._data):
+            raise self._corrupt(f"{size} bytes expected, {len(self._data) - start} are left")
+        self._position = end
+        return self._data[start:end]
 
     def _corrupt(self, problem: str) -> Corrupt:
         return Corrupt(f"{self._where}: custom metadata, position {self._position}: {problem}")
