@@ -31,6 +31,11 @@ def _dirty(bench: CleaningBench, rounds: int = 3) -> None:
     _append(bench, (b"tail", b""))
 
 
+@pytest.fixture
+def bench() -> CleaningBench:
+    return CleaningBench()
+
+
 def test_what_is_due_is_cleaned_and_the_rest_left() -> None:
     bench = CleaningBench(compacted(min_cleanable_dirty_ratio=0.5))
     _dirty(bench)
@@ -40,8 +45,7 @@ def test_what_is_due_is_cleaned_and_the_rest_left() -> None:
     assert bench.cleaner.run_once(NOW_MS) == []
 
 
-def test_the_cleaned_part_is_checkpointed() -> None:
-    bench = CleaningBench()
+def test_the_cleaned_part_is_checkpointed(bench: CleaningBench) -> None:
     _dirty(bench)
     report = bench.cleaner.clean(PARTITION, NOW_MS)
     assert report.end_offset == 18
@@ -50,8 +54,7 @@ def test_the_cleaned_part_is_checkpointed() -> None:
     assert directory.cleaner_offset(PARTITION) == 18
 
 
-def test_a_dry_run_changes_no_record_and_says_what_would() -> None:
-    bench = CleaningBench()
+def test_a_dry_run_changes_no_record_and_says_what_would(bench: CleaningBench) -> None:
     _dirty(bench)
     before = bench.log.size
     dry = bench.cleaner.clean(PARTITION, NOW_MS, dry_run=True)
@@ -63,8 +66,7 @@ def test_a_dry_run_changes_no_record_and_says_what_would() -> None:
     assert abs(dry.bytes_after - done.bytes_after) <= 16
 
 
-def test_key_indexes_are_built_when_a_segment_is_decided() -> None:
-    bench = CleaningBench()
+def test_key_indexes_are_built_when_a_segment_is_decided(bench: CleaningBench) -> None:
     _dirty(bench, rounds=2)
     assert bench.cleaner.build_indexes(NOW_MS) == 2
     assert bench.cleaner.build_indexes(NOW_MS) == 0
@@ -72,8 +74,7 @@ def test_key_indexes_are_built_when_a_segment_is_decided() -> None:
     assert bench.cleaner.build_indexes(NOW_MS) == 1
 
 
-def test_a_damaged_key_index_is_built_anew() -> None:
-    bench = CleaningBench()
+def test_a_damaged_key_index_is_built_anew(bench: CleaningBench) -> None:
     _dirty(bench, rounds=2)
     bench.cleaner.build_indexes(NOW_MS)
     path = f"{bench.log.directory}/{log_name(0, KEYS)}"
@@ -127,8 +128,7 @@ def test_a_record_that_waited_too_long_forces_everything_stale_out() -> None:
     assert report.records[Reason.SUPERSEDED] == 1
 
 
-def test_a_key_is_found_in_every_part_of_the_log() -> None:
-    bench = CleaningBench()
+def test_a_key_is_found_in_every_part_of_the_log(bench: CleaningBench) -> None:
     _append(bench, (b"a", b"1"), (b"b", b"1"), (b"gone", b"1"))
     bench.log.roll()
     _append(bench, (b"b", b"2"), (b"gone", None))
@@ -150,8 +150,7 @@ def test_a_key_is_found_in_every_part_of_the_log() -> None:
     assert again.value == b"2"
 
 
-def test_an_aborted_or_open_transaction_has_no_latest_value() -> None:
-    bench = CleaningBench()
+def test_an_aborted_or_open_transaction_has_no_latest_value(bench: CleaningBench) -> None:
     _append(bench, (b"k", b"committed"))
     log = bench.log
     for producer, value in ((7, b"aborted"), (8, b"open")):
@@ -170,8 +169,7 @@ def test_an_aborted_or_open_transaction_has_no_latest_value() -> None:
     assert found.value == b"committed"
 
 
-def test_progress_tells_the_phases_in_order() -> None:
-    bench = CleaningBench()
+def test_progress_tells_the_phases_in_order(bench: CleaningBench) -> None:
     _dirty(bench)
     seen: list[CleanProgress] = []
     bench.cleaner.clean(PARTITION, NOW_MS, progress=seen.append)
@@ -180,8 +178,7 @@ def test_progress_tells_the_phases_in_order() -> None:
     assert all(0 < one.done_bytes <= one.total_bytes for one in seen)
 
 
-def test_a_failing_disk_is_noted_and_tried_again_later() -> None:
-    bench = CleaningBench()
+def test_a_failing_disk_is_noted_and_tried_again_later(bench: CleaningBench) -> None:
     _dirty(bench)
     disk = bench.disk
     assert isinstance(disk, FaultyFileSystem)
@@ -193,8 +190,7 @@ def test_a_failing_disk_is_noted_and_tried_again_later() -> None:
     assert health.retry_ms == NOW_MS + 60_000
 
 
-def test_a_stopped_cleaner_leaves_the_log_as_it_was() -> None:
-    bench = CleaningBench()
+def test_a_stopped_cleaner_leaves_the_log_as_it_was(bench: CleaningBench) -> None:
     _dirty(bench)
     before = bench.log.size
     bench.cleaner.stop()

@@ -26,6 +26,11 @@ UPDATES = [
 ]
 
 
+@pytest.fixture
+def bench() -> CleaningBench:
+    return CleaningBench()
+
+
 @pytest.fixture(params=[1, 3, 10], ids=lambda count: f"batches of {count}")
 def batch_count(request: pytest.FixtureRequest) -> int:
     count: int = request.param
@@ -49,9 +54,8 @@ def _write(
 @pytest.mark.parametrize("rolls", [False, True], ids=["one segment", "many segments"])
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
 def test_g4_five_records_are_left_and_four_after_the_horizon(
-    batch_count: int, codec: Codec, rolls: bool
+    batch_count: int, codec: Codec, rolls: bool, bench: CleaningBench
 ) -> None:
-    bench = CleaningBench()
     _write(bench, batch_count, codec, rolls=rolls)
     first = bench.clean()
     assert bench.offsets() == [4, 6, 7, 8, 9]
@@ -81,8 +85,7 @@ def test_g4_each_run_leaves_what_the_model_foretells(batch_count: int) -> None:
         bench.advance(RETENTION_MS)
 
 
-def test_g4_the_result_is_the_same_after_a_restart() -> None:
-    bench = CleaningBench()
+def test_g4_the_result_is_the_same_after_a_restart(bench: CleaningBench) -> None:
     _write(bench, 1, rolls=True)
     bench.clean()
     cleaned = bench.read_all()
@@ -95,8 +98,7 @@ def test_g4_the_result_is_the_same_after_a_restart() -> None:
     assert bench.offsets() == [4, 6, 7, 8]
 
 
-def test_g4_a_log_that_is_due_is_cleaned_without_being_asked() -> None:
-    bench = CleaningBench()
+def test_g4_a_log_that_is_due_is_cleaned_without_being_asked(bench: CleaningBench) -> None:
     _write(bench, 1)
     (report,) = bench.cleaner.run_once(bench.now_ms)
     assert report.partition == PARTITION
@@ -104,8 +106,7 @@ def test_g4_a_log_that_is_due_is_cleaned_without_being_asked() -> None:
     assert bench.cleaner.run_once(bench.now_ms) == []
 
 
-def test_g7_a_dry_run_tells_the_same_and_changes_nothing() -> None:
-    bench = CleaningBench()
+def test_g7_a_dry_run_tells_the_same_and_changes_nothing(bench: CleaningBench) -> None:
     _write(bench, 1, rolls=True)
     stored = bench.read_all()
     planned = bench.cleaner.clean(PARTITION, bench.now_ms, dry_run=True)
@@ -116,8 +117,7 @@ def test_g7_a_dry_run_tells_the_same_and_changes_nothing() -> None:
     assert not done.is_dry_run
 
 
-def test_g4_the_active_segment_is_left_alone() -> None:
-    bench = CleaningBench()
+def test_g4_the_active_segment_is_left_alone(bench: CleaningBench) -> None:
     _write(bench, 1)
     bench.put("d", "2")
     bench.clean()
@@ -127,8 +127,9 @@ def test_g4_the_active_segment_is_left_alone() -> None:
     assert bench.offsets() == [4, 6, 8, 9, 10]
 
 
-def test_g4_a_superseded_tombstone_goes_at_once_and_one_stays_while_it_is_the_latest() -> None:
-    bench = CleaningBench()
+def test_g4_a_superseded_tombstone_goes_at_once_and_one_stays_while_it_is_the_latest(
+    bench: CleaningBench,
+) -> None:
     _write(bench, 1)
     bench.clean()
     bench.put("b", "3")

@@ -22,6 +22,11 @@ from varve.object_store.directory import WRITING
 DAY_MS = 24 * 60 * 60 * 1000
 
 
+@pytest.fixture
+def store(tmp_path: Path) -> DirectoryObjectStore:
+    return DirectoryObjectStore(str(tmp_path))
+
+
 def test_keys_are_paths_and_nothing_else_stays(tmp_path: Path) -> None:
     store = DirectoryObjectStore(str(tmp_path / "new" / "root"))
     store.put("a/b/c", b"1")
@@ -34,8 +39,7 @@ def test_keys_are_paths_and_nothing_else_stays(tmp_path: Path) -> None:
     assert (root / "a/d").stat().st_nlink == 1
 
 
-def test_failed_writes_leave_nothing_aside(tmp_path: Path) -> None:
-    store = DirectoryObjectStore(str(tmp_path))
+def test_failed_writes_leave_nothing_aside(tmp_path: Path, store: DirectoryObjectStore) -> None:
     store.create("a", b"1")
     with pytest.raises(ObjectExists):
         store.create("a", b"2")
@@ -44,23 +48,22 @@ def test_failed_writes_leave_nothing_aside(tmp_path: Path) -> None:
     assert list((tmp_path / WRITING).iterdir()) == []
 
 
-def test_emptied_directories_go(tmp_path: Path) -> None:
-    store = DirectoryObjectStore(str(tmp_path))
+def test_emptied_directories_go(tmp_path: Path, store: DirectoryObjectStore) -> None:
     store.put("a/b/c/d", b"1")
     store.put("a/e", b"2")
     store.delete(["a/b/c/d"])
     assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["e"]
 
 
-def test_empty_directories_of_others_are_not_listed(tmp_path: Path) -> None:
-    store = DirectoryObjectStore(str(tmp_path))
+def test_empty_directories_of_others_are_not_listed(
+    tmp_path: Path, store: DirectoryObjectStore
+) -> None:
     (tmp_path / "x" / "y").mkdir(parents=True)
     store.put("z/1", b"")
     assert store.list_directories("") == ["z"]
 
 
-def test_objects_of_others_are_listed(tmp_path: Path) -> None:
-    store = DirectoryObjectStore(str(tmp_path))
+def test_objects_of_others_are_listed(tmp_path: Path, store: DirectoryObjectStore) -> None:
     (tmp_path / "not ours").write_bytes(b"123")
     assert [(info.key, info.size) for info in store.list("")] == [("not ours", 3)]
 
@@ -77,8 +80,7 @@ def test_leftovers_go_after_a_day(tmp_path: Path) -> None:
     assert not leftover.exists()
 
 
-def test_a_key_below_an_object_is_refused(tmp_path: Path) -> None:
-    store = DirectoryObjectStore(str(tmp_path))
+def test_a_key_below_an_object_is_refused(store: DirectoryObjectStore) -> None:
     store.put("a/b", b"1")
     for key in ("a", "a/b/c"):
         for write in (store.put, store.create):
@@ -87,8 +89,9 @@ def test_a_key_below_an_object_is_refused(tmp_path: Path) -> None:
             assert not isinstance(caught.value, ObjectExists)
 
 
-def test_a_write_is_synced_up_to_the_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = DirectoryObjectStore(str(tmp_path))
+def test_a_write_is_synced_up_to_the_root(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: DirectoryObjectStore
+) -> None:
     synced: list[str] = []
     sync = os.fsync
 
@@ -118,8 +121,9 @@ def test_a_new_root_is_synced_up_to_what_was_there(
     assert synced == [f"{tmp_path}/a/b", f"{tmp_path}/a", f"{tmp_path}"]
 
 
-def test_a_removed_directory_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = DirectoryObjectStore(str(tmp_path))
+def test_a_removed_directory_is_made_again(
+    monkeypatch: pytest.MonkeyPatch, store: DirectoryObjectStore
+) -> None:
     replace = os.replace
     removed: list[str] = []
 
@@ -136,10 +140,9 @@ def test_a_removed_directory_is_made_again(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_directory_that_goes_while_it_is_looked_at_is_made_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: DirectoryObjectStore
 ) -> None:
     """`makedirs` meets it, a delete takes it away, and the look at what is there finds nothing."""
-    store = DirectoryObjectStore(str(tmp_path))
     (tmp_path / "page").mkdir()
     looks = []
     is_directory = os.path.isdir
@@ -168,9 +171,8 @@ def test_a_directory_that_goes_while_it_is_looked_at_is_made_again(
     ],
 )
 def test_what_the_disk_says_becomes_a_named_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, kind: type[Exception]
+    monkeypatch: pytest.MonkeyPatch, number: int, kind: type[Exception], store: DirectoryObjectStore
 ) -> None:
-    store = DirectoryObjectStore(str(tmp_path))
 
     def refuse(descriptor: int) -> None:
         raise OSError(number, os.strerror(number))
@@ -182,9 +184,8 @@ def test_what_the_disk_says_becomes_a_named_error(
 
 
 def test_what_cannot_be_cleaned_up_hides_no_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch, store: DirectoryObjectStore
 ) -> None:
-    store = DirectoryObjectStore(str(tmp_path))
 
     def refuse(*given: object) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
@@ -203,9 +204,8 @@ def test_a_root_that_is_a_file_is_unavailable(tmp_path: Path, below: str) -> Non
 
 
 def test_a_file_system_without_hard_links_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch, store: DirectoryObjectStore
 ) -> None:
-    store = DirectoryObjectStore(str(tmp_path))
 
     def refuse(source: str, target: str) -> None:
         raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))

@@ -38,6 +38,11 @@ class Bench:
         return {info.key: below.get(info.key) for info in below.list("")}
 
 
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
 WRITES: list[Callable[[MirroredObjectStore], object]] = [
     lambda store: store.put("a", b"12"),
     lambda store: store.create("a", b"12"),
@@ -47,8 +52,7 @@ WRITES: list[Callable[[MirroredObjectStore], object]] = [
 
 
 @pytest.mark.parametrize("write", WRITES)
-def test_a_write_goes_to_both(write: Callable[[MirroredObjectStore], object]) -> None:
-    bench = Bench()
+def test_a_write_goes_to_both(write: Callable[[MirroredObjectStore], object], bench: Bench) -> None:
     write(bench.store)
     assert bench.contents(bench.first) == bench.contents(bench.second) == {"a": b"12"}
     assert bench.store.status().is_complete
@@ -58,9 +62,8 @@ def test_a_write_goes_to_both(write: Callable[[MirroredObjectStore], object]) ->
 
 @pytest.mark.parametrize("write", WRITES)
 def test_a_write_stands_without_the_second_and_is_caught_up(
-    write: Callable[[MirroredObjectStore], object],
+    write: Callable[[MirroredObjectStore], object], bench: Bench
 ) -> None:
-    bench = Bench()
     bench.second.go_down()
     write(bench.store)
     status = bench.store.status()
@@ -75,16 +78,16 @@ def test_a_write_stands_without_the_second_and_is_caught_up(
 
 
 @pytest.mark.parametrize("write", WRITES)
-def test_a_write_fails_without_the_first(write: Callable[[MirroredObjectStore], object]) -> None:
-    bench = Bench()
+def test_a_write_fails_without_the_first(
+    write: Callable[[MirroredObjectStore], object], bench: Bench
+) -> None:
     bench.first.go_down()
     with pytest.raises(StoreUnavailable, match="memory:first"):
         write(bench.store)
     assert bench.contents(bench.second) == {}
 
 
-def test_the_first_decides_who_creates() -> None:
-    bench = Bench()
+def test_the_first_decides_who_creates(bench: Bench) -> None:
     bench.second.put("a", b"left over")
     bench.store.create("a", b"1")
     with pytest.raises(ObjectExists):
@@ -92,8 +95,7 @@ def test_the_first_decides_who_creates() -> None:
     assert bench.contents(bench.second) == {"a": b"1"}
 
 
-def test_reads_fail_over() -> None:
-    bench = Bench()
+def test_reads_fail_over(bench: Bench) -> None:
     for key in "abc":
         bench.store.put(f"d/{key}", key.encode())
     bench.first.go_down()
@@ -105,24 +107,21 @@ def test_reads_fail_over() -> None:
     assert bench.store.status().failover_count == 5
 
 
-def test_a_list_goes_on_in_the_second() -> None:
-    bench = Bench()
+def test_a_list_goes_on_in_the_second(bench: Bench) -> None:
     for key in "abc":
         bench.store.put(key, b"")
     bench.first.fail_at(bench.first.steps + 1, FaultKind.ERROR_AFTER)
     assert [info.key for info in bench.store.list("")] == ["a", "b", "c"]
 
 
-def test_a_list_that_breaks_off_at_once_starts_where_it_was_told() -> None:
-    bench = Bench()
+def test_a_list_that_breaks_off_at_once_starts_where_it_was_told(bench: Bench) -> None:
     for key in "abc":
         bench.store.put(key, b"")
     bench.first.go_down()
     assert [info.key for info in bench.store.list("", start_after="a")] == ["b", "c"]
 
 
-def test_what_the_second_lacks_is_unavailable_not_missing() -> None:
-    bench = Bench()
+def test_what_the_second_lacks_is_unavailable_not_missing(bench: Bench) -> None:
     bench.second.go_down()
     bench.store.put("noted", b"1")
     bench.second.come_up()
@@ -136,8 +135,7 @@ def test_what_the_second_lacks_is_unavailable_not_missing() -> None:
         bench.store.get("neither")
 
 
-def test_a_replaced_object_is_not_read_from_a_second_that_is_behind() -> None:
-    bench = Bench()
+def test_a_replaced_object_is_not_read_from_a_second_that_is_behind(bench: Bench) -> None:
     bench.store.put("a", b"old")
     bench.second.go_down()
     bench.store.put("a", b"new")
@@ -150,8 +148,7 @@ def test_a_replaced_object_is_not_read_from_a_second_that_is_behind() -> None:
     assert bench.contents(bench.second) == {"a": b"new"}
 
 
-def test_repair_finds_what_no_process_noted() -> None:
-    bench = Bench()
+def test_repair_finds_what_no_process_noted(bench: Bench) -> None:
     bench.store.put("same", b"1")
     bench.first.put("only/first", b"2")
     bench.first.put("size", b"long")
@@ -163,8 +160,7 @@ def test_repair_finds_what_no_process_noted() -> None:
     assert bench.contents(bench.second)["only/second"] == b"3"
 
 
-def test_extra_objects_are_deleted_only_if_told_or_known() -> None:
-    bench = Bench()
+def test_extra_objects_are_deleted_only_if_told_or_known(bench: Bench) -> None:
     bench.store.put("gone", b"1")
     bench.second.put("extra", b"2")
     bench.second.go_down()
@@ -177,8 +173,7 @@ def test_extra_objects_are_deleted_only_if_told_or_known() -> None:
     assert bench.contents(bench.second) == {}
 
 
-def test_only_a_deep_repair_compares_bytes() -> None:
-    bench = Bench()
+def test_only_a_deep_repair_compares_bytes(bench: Bench) -> None:
     bench.first.put("a", b"12")
     bench.second.put("a", b"21")
     assert bench.store.repair().copied == ()
@@ -213,8 +208,7 @@ def test_notes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 # A store that is down is spared
 
 
-def test_a_first_that_is_down_is_asked_by_one_read_in_a_while() -> None:
-    bench = Bench()
+def test_a_first_that_is_down_is_asked_by_one_read_in_a_while(bench: Bench) -> None:
     for key in "abc":
         bench.store.put(key, key.encode())
     bench.first.go_down()
@@ -237,8 +231,7 @@ def test_a_first_that_is_down_is_asked_by_one_read_in_a_while() -> None:
     assert bench.second.steps == before
 
 
-def test_what_the_second_lacks_is_asked_of_a_first_that_may_be_back() -> None:
-    bench = Bench()
+def test_what_the_second_lacks_is_asked_of_a_first_that_may_be_back(bench: Bench) -> None:
     bench.store.put("a", b"1")
     bench.first.after_crash().put("only/first", b"2")
     bench.first.go_down()
@@ -247,8 +240,7 @@ def test_what_the_second_lacks_is_asked_of_a_first_that_may_be_back() -> None:
     assert bench.store.get("only/first") == b"2"
 
 
-def test_any_answer_to_a_write_ends_the_rest_of_the_first() -> None:
-    bench = Bench()
+def test_any_answer_to_a_write_ends_the_rest_of_the_first(bench: Bench) -> None:
     bench.store.put("a", b"1")
     bench.first.go_down()
     bench.store.get("a")
@@ -260,8 +252,7 @@ def test_any_answer_to_a_write_ends_the_rest_of_the_first() -> None:
     assert bench.second.steps == before
 
 
-def test_a_list_is_not_taken_from_a_second_that_is_behind() -> None:
-    bench = Bench()
+def test_a_list_is_not_taken_from_a_second_that_is_behind(bench: Bench) -> None:
     bench.store.put("a", b"1")
     bench.second.go_down()
     bench.store.put("b", b"2")
@@ -277,9 +268,8 @@ def test_a_list_is_not_taken_from_a_second_that_is_behind() -> None:
 
 @pytest.mark.parametrize("error", [StoreDenied, BucketNotFound])
 def test_a_first_that_denies_or_lost_its_bucket_is_read_from_the_second(
-    error: type[StoreError],
+    error: type[StoreError], bench: Bench
 ) -> None:
-    bench = Bench()
     bench.store.put("a", b"1")
 
     class Refusing(MemoryObjectStore):
@@ -289,8 +279,7 @@ def test_a_first_that_denies_or_lost_its_bucket_is_read_from_the_second(
     assert MirroredObjectStore(Refusing(), bench.second).get("a") == b"1"
 
 
-def test_a_second_that_is_down_costs_one_write_in_a_while() -> None:
-    bench = Bench()
+def test_a_second_that_is_down_costs_one_write_in_a_while(bench: Bench) -> None:
     bench.second.go_down()
     before = bench.second.steps
     for number in range(10):
@@ -306,8 +295,7 @@ def test_a_second_that_is_down_costs_one_write_in_a_while() -> None:
 # Catching up
 
 
-def test_what_was_noted_is_caught_up_once_the_second_is_back() -> None:
-    bench = Bench()
+def test_what_was_noted_is_caught_up_once_the_second_is_back(bench: Bench) -> None:
     bench.store.put("gone", b"1")
     bench.second.go_down()
     bench.store.put("a", b"1")
@@ -321,8 +309,7 @@ def test_what_was_noted_is_caught_up_once_the_second_is_back() -> None:
     assert bench.store.status().is_complete
 
 
-def test_catching_up_ends_in_time_and_when_a_store_fails() -> None:
-    bench = Bench()
+def test_catching_up_ends_in_time_and_when_a_store_fails(bench: Bench) -> None:
     bench.second.go_down()
     for key in "abc":
         bench.store.put(key, b"1")
@@ -336,8 +323,7 @@ def test_catching_up_ends_in_time_and_when_a_store_fails() -> None:
     assert bench.store.catch_up(within_ms=1000) == 2
 
 
-def test_a_note_made_while_its_object_is_caught_up_stays() -> None:
-    bench = Bench()
+def test_a_note_made_while_its_object_is_caught_up_stays(bench: Bench) -> None:
     bench.second.go_down()
     bench.store.put("a", b"old")
     bench.second.come_up()
@@ -356,8 +342,7 @@ def test_a_note_made_while_its_object_is_caught_up_stays() -> None:
 # Comparing
 
 
-def test_a_comparison_tells_and_changes_nothing() -> None:
-    bench = Bench()
+def test_a_comparison_tells_and_changes_nothing(bench: Bench) -> None:
     bench.store.put("same", b"1")
     bench.first.put("only/first", b"22")
     bench.first.put("size", b"long")
@@ -373,8 +358,7 @@ def test_a_comparison_tells_and_changes_nothing() -> None:
     assert len(bench.contents(bench.second)) == 3
 
 
-def test_what_changed_since_the_lists_is_left_alone() -> None:
-    bench = Bench()
+def test_what_changed_since_the_lists_is_left_alone(bench: Bench) -> None:
     bench.first.put("deleted", b"1")
     bench.second.put("created", b"2")
     found = bench.store.compare()
@@ -404,8 +388,7 @@ def test_a_repair_that_is_interrupted_goes_on_where_it_was(monkeypatch: pytest.M
     assert bench.store.repair().copied == ("b", "c")
 
 
-def test_an_undeleted_object_that_is_gone_all_the_same_is_no_note_any_more() -> None:
-    bench = Bench()
+def test_an_undeleted_object_that_is_gone_all_the_same_is_no_note_any_more(bench: Bench) -> None:
     bench.store.put("a", b"1")
     bench.second.fail_at(bench.second.steps + 1, FaultKind.ERROR_AFTER)
     bench.store.delete(["a"])
@@ -414,8 +397,7 @@ def test_an_undeleted_object_that_is_gone_all_the_same_is_no_note_any_more() -> 
     assert bench.store.status().is_complete
 
 
-def test_a_list_that_breaks_off_in_the_second_goes_on_in_a_first_that_is_back() -> None:
-    bench = Bench()
+def test_a_list_that_breaks_off_in_the_second_goes_on_in_a_first_that_is_back(bench: Bench) -> None:
     for key in "abc":
         bench.store.put(key, b"")
     bench.first.go_down()
@@ -448,8 +430,7 @@ class Mark:
         self.is_marked = False
 
 
-def test_lists_are_not_taken_from_a_second_that_was_never_seen_to_be_level() -> None:
-    bench = Bench()
+def test_lists_are_not_taken_from_a_second_that_was_never_seen_to_be_level(bench: Bench) -> None:
     bench.first.put("a", b"1")
     mark = Mark()
     mirror = MirroredObjectStore(bench.first, bench.second, clock=bench.clock, in_sync=mark)
@@ -469,8 +450,9 @@ def test_lists_are_not_taken_from_a_second_that_was_never_seen_to_be_level() -> 
     assert [info.key for info in later.list("")] == ["a"]
 
 
-def test_the_mark_is_gone_before_a_write_returns_that_leaves_the_second_behind() -> None:
-    bench = Bench()
+def test_the_mark_is_gone_before_a_write_returns_that_leaves_the_second_behind(
+    bench: Bench,
+) -> None:
     mark = Mark(is_marked=True)
     mirror = MirroredObjectStore(bench.first, bench.second, clock=bench.clock, in_sync=mark)
     mirror.put("a", b"1")

@@ -40,8 +40,12 @@ class Bench:
             self.faulty.fail_at(self.faulty.steps + number, kind)
 
 
-def test_a_request_that_failed_is_repeated_until_it_succeeds() -> None:
-    bench = Bench()
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def test_a_request_that_failed_is_repeated_until_it_succeeds(bench: Bench) -> None:
     bench.fail_next(FaultKind.ERROR_BEFORE, FaultKind.ERROR_AFTER, FaultKind.THROTTLED)
     bench.store.put("a", b"1")
     assert bench.store.get("a") == b"1"
@@ -81,16 +85,14 @@ def test_time_is_bounded() -> None:
     assert 3.9 < sum(bench.waits) <= 5
 
 
-def test_other_errors_are_not_repeated() -> None:
-    bench = Bench()
+def test_other_errors_are_not_repeated(bench: Bench) -> None:
     with pytest.raises(ObjectNotFound):
         bench.store.get("a")
     assert (bench.faulty.steps, bench.waits) == (1, [])
 
 
 @pytest.mark.parametrize("fault", [FaultKind.ERROR_AFTER, FaultKind.REPEATED])
-def test_a_create_whose_answer_was_lost_is_ours(fault: FaultKind) -> None:
-    bench = Bench()
+def test_a_create_whose_answer_was_lost_is_ours(fault: FaultKind, bench: Bench) -> None:
     bench.fail_next(fault)
     info = bench.store.create("a", b"mine")
     assert (info.key, info.size) == ("a", 4)
@@ -98,8 +100,7 @@ def test_a_create_whose_answer_was_lost_is_ours(fault: FaultKind) -> None:
 
 
 @pytest.mark.parametrize("theirs", [b"theirs", b"min", b"mine and more", b""])
-def test_a_lost_race_is_told_apart_from_a_lost_answer(theirs: bytes) -> None:
-    bench = Bench()
+def test_a_lost_race_is_told_apart_from_a_lost_answer(theirs: bytes, bench: Bench) -> None:
     bench.memory.create("a", theirs)
     bench.fail_next(FaultKind.ERROR_BEFORE)
     with pytest.raises(ObjectExists):
@@ -107,14 +108,12 @@ def test_a_lost_race_is_told_apart_from_a_lost_answer(theirs: bytes) -> None:
     assert bench.store.get("a") == theirs
 
 
-def test_comparing_is_repeated_too() -> None:
-    bench = Bench()
+def test_comparing_is_repeated_too(bench: Bench) -> None:
     bench.fail_next(FaultKind.ERROR_AFTER, FaultKind.SLOW, FaultKind.ERROR_BEFORE)
     assert bench.store.create("a", b"mine").size == 4
 
 
-def test_a_list_goes_on_behind_the_last_key() -> None:
-    bench = Bench()
+def test_a_list_goes_on_behind_the_last_key(bench: Bench) -> None:
     keys = [f"k{number:02}" for number in range(10)]
     for key in keys:
         bench.memory.put(key, b"")
@@ -129,8 +128,7 @@ def test_a_list_without_progress_ends() -> None:
         list(bench.store.list(""))
 
 
-def test_parts_are_repeated_only_if_they_can_be_read_again() -> None:
-    bench = Bench()
+def test_parts_are_repeated_only_if_they_can_be_read_again(bench: Bench) -> None:
     bench.fail_next(FaultKind.PARTIAL, FaultKind.ERROR_AFTER)
     bench.store.put_parts("a", [b"12", b"34"], size=4)
     assert bench.store.get("a") == b"1234"
@@ -141,8 +139,7 @@ def test_parts_are_repeated_only_if_they_can_be_read_again() -> None:
         bench.memory.get("b")
 
 
-def test_a_partial_delete_is_finished() -> None:
-    bench = Bench()
+def test_a_partial_delete_is_finished(bench: Bench) -> None:
     for key in "abcd":
         bench.memory.put(key, b"")
     bench.fail_next(FaultKind.PARTIAL)

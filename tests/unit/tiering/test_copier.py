@@ -19,8 +19,12 @@ from varve.tiering.settings import TierSettings
 from varve.tiering.tier import observe_tiers
 
 
-def test_closed_segments_are_copied_in_order_and_the_active_one_stays() -> None:
-    bench = TierBench()
+@pytest.fixture
+def bench() -> TierBench:
+    return TierBench()
+
+
+def test_closed_segments_are_copied_in_order_and_the_active_one_stays(bench: TierBench) -> None:
     bench.fill(3, 2, 4)
     bench.hot.put("a", "active")
     report = bench.copy()
@@ -100,8 +104,7 @@ def _break_index(bench: TierBench, path: str, true: bytes, fault: str) -> None:
         file.write_at(len(true) - 4, wrong.to_bytes(4, "big"))
 
 
-def test_what_belongs_to_an_open_transaction_waits() -> None:
-    bench = TierBench()
+def test_what_belongs_to_an_open_transaction_waits(bench: TierBench) -> None:
     bench.fill(2)
     bench.hot.put("a", "1", producer_id=5, transactional=True)
     bench.hot.roll()
@@ -114,8 +117,7 @@ def test_what_belongs_to_an_open_transaction_waits() -> None:
     bench.check()
 
 
-def test_a_topic_is_switched_off_and_on_again_and_goes_on_where_it_was() -> None:
-    bench = TierBench()
+def test_a_topic_is_switched_off_and_on_again_and_goes_on_where_it_was(bench: TierBench) -> None:
     bench.fill(2)
     bench.copy()
     for off in ({"remote_storage_enable": False}, {"remote_log_copy_disable": True}):
@@ -139,8 +141,7 @@ def test_topics_that_are_not_compacted_have_no_key_index() -> None:
     bench.check()
 
 
-def test_a_missing_producer_snapshot_is_made_anew() -> None:
-    bench = TierBench()
+def test_a_missing_producer_snapshot_is_made_anew(bench: TierBench) -> None:
     bench.hot.put("a", "1", producer_id=7)
     bench.hot.roll()
     (expected,) = [one["snapshot"] for one in bench.local_files().values()]
@@ -150,8 +151,7 @@ def test_a_missing_producer_snapshot_is_made_anew() -> None:
     assert bench.bucket.get(bench.home.part_key(segment, "snapshot")) == expected
 
 
-def test_a_copy_whose_objects_are_all_there_is_finished_without_an_upload() -> None:
-    bench = TierBench()
+def test_a_copy_whose_objects_are_all_there_is_finished_without_an_upload(bench: TierBench) -> None:
     bench.fill(3)
     steps = _count_steps(bench)
     uploads = [step.number for step in steps if step.operation == "put"]
@@ -170,8 +170,7 @@ def test_a_copy_whose_objects_are_all_there_is_finished_without_an_upload() -> N
     bench.check()
 
 
-def test_an_unfinished_copy_is_taken_back_and_begun_under_another_id() -> None:
-    bench = TierBench()
+def test_an_unfinished_copy_is_taken_back_and_begun_under_another_id(bench: TierBench) -> None:
     bench.fill(3)
     first = next(s.number for s in _count_steps(bench) if s.key.endswith("/timeindex"))
     bench = TierBench()
@@ -203,8 +202,7 @@ def test_a_segment_joined_across_the_copied_offset_takes_the_place_of_what_it_ho
     bench.check()
 
 
-def test_the_cleaner_leaves_what_is_not_copied_as_it_is() -> None:
-    bench = TierBench()
+def test_the_cleaner_leaves_what_is_not_copied_as_it_is(bench: TierBench) -> None:
     bench.fill(4)
     bench.copy()
     bench.fill(3, 2)
@@ -219,8 +217,7 @@ def test_the_cleaner_leaves_what_is_not_copied_as_it_is() -> None:
     bench.check()
 
 
-def test_a_log_that_lost_what_was_copied_does_not_replace_the_good_copy() -> None:
-    bench = TierBench()
+def test_a_log_that_lost_what_was_copied_does_not_replace_the_good_copy(bench: TierBench) -> None:
     bench.fill(3, 3)
     bench.copy()
     bench.hot.log.truncate_to(3)
@@ -261,8 +258,7 @@ def test_a_damaged_segment_is_not_copied_and_waits_longer_each_time(position: in
     assert bench.copier.run_once(bench.hot.now_ms + 2_999) == []
 
 
-def test_the_status_tells_what_is_hot_remote_and_behind() -> None:
-    bench = TierBench()
+def test_the_status_tells_what_is_hot_remote_and_behind(bench: TierBench) -> None:
     bench.fill(3)
     bench.copy()
     bench.fill(2, 2)
@@ -313,8 +309,9 @@ def test_versions_of_the_manifest_are_not_listed_with_every_copy() -> None:
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.EACCES, errno.EISDIR])
-def test_a_key_index_that_cannot_be_read_fails_the_copy_and_not_the_directory(code: int) -> None:
-    bench = TierBench()
+def test_a_key_index_that_cannot_be_read_fails_the_copy_and_not_the_directory(
+    code: int, bench: TierBench
+) -> None:
     bench.fill(4, 4)
     segment, following = bench.hot.log.view.closed[0], bench.hot.log.view.closed[1]
     bench.hot.cleaner.ensure_keys(PARTITION, segment, following.base_offset, bench.hot.now_ms)

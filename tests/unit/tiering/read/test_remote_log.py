@@ -1,6 +1,7 @@
 """What a reader gets out of the cold tier, and how little it asks of the store for it."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from tests.support.remote_bench import (
     drop_extents,
     make_batches,
 )
+from varve.commit_log.log_reader import RemoteRead
 from varve.commit_log.transaction_index import AbortedTransaction
 from varve.foundation.errors import Corrupt, InvalidRequest, StoreUnavailable, UnsupportedFormat
 from varve.tiering.read.read_ahead import ExtentSizes
@@ -24,6 +26,13 @@ def bench() -> Iterator[RemoteBench]:
     bench.close()
 
 
+def read(bench: RemoteBench, offset: int, **limits: Any) -> RemoteRead:
+    """A read that finds something."""
+    run = bench.read(offset, **limits)
+    assert run is not None
+    return run
+
+
 def test_a_reader_that_goes_on_sees_every_record_once_from_any_offset(bench: RemoteBench) -> None:
     bench.add(make_batches(0, 20))
     bench.add(make_batches(40, 15, value_bytes=90))
@@ -34,8 +43,7 @@ def test_a_reader_that_goes_on_sees_every_record_once_from_any_offset(bench: Rem
 
 def test_the_first_batch_is_the_one_that_holds_the_offset(bench: RemoteBench) -> None:
     bench.add(make_batches(0, 10, records=5))
-    run = bench.read(23, max_bytes=1)
-    assert run is not None
+    run = read(bench, 23, max_bytes=1)
     assert offsets_in(run.data) == [20, 21, 22, 23, 24]
     assert run.next_offset == 25
 
@@ -53,22 +61,18 @@ def test_where_compaction_left_nothing_the_segments_behind_follow(bench: RemoteB
 
 def test_none_at_or_above_the_limit(bench: RemoteBench) -> None:
     bench.add(make_batches(0, 10))
-    run = bench.read(0, limit_offset=7)
-    assert run is not None
+    run = read(bench, 0, limit_offset=7)
     assert (offsets_in(run.data), run.next_offset) == ([0, 1, 2, 3, 4, 5], 6)
-    run = bench.read(6, limit_offset=7)
-    assert run is not None
+    run = read(bench, 6, limit_offset=7)
     assert (len(run.data), run.next_offset) == (0, 6)
     assert bench.read(7, limit_offset=7) is None
 
 
 def test_a_batch_larger_than_asked_for_comes_alone_or_not_at_all(bench: RemoteBench) -> None:
     bench.add(make_batches(0, 4, records=1, value_bytes=3_000))
-    run = bench.read(1, max_bytes=100, min_one=True)
-    assert run is not None
+    run = read(bench, 1, max_bytes=100, min_one=True)
     assert offsets_in(run.data) == [1]
-    run = bench.read(1, max_bytes=100, min_one=False)
-    assert run is not None
+    run = read(bench, 1, max_bytes=100, min_one=False)
     assert (len(run.data), run.next_offset) == (0, 1)
 
 
@@ -101,8 +105,7 @@ def test_offsets_in_no_segment_are_lost_and_never_passed_over(bench: RemoteBench
         bench.read(30, limit_offset=35)
     assert bench.read(10, limit_offset=10) is None
     bench.add(make_batches(10, 5), base_offset=10)
-    run = bench.read(15, limit_offset=30)
-    assert run is not None
+    run = read(bench, 15, limit_offset=30)
     assert offsets_in(run.data)[0] == 14
 
 
@@ -148,8 +151,7 @@ def test_nothing_is_read_ahead_for_a_random_access(bench: RemoteBench) -> None:
 def test_a_first_read_fetches_a_guess_beside_the_index_and_is_done_if_it_is_right() -> None:
     bench = RemoteBench(sizes=ExtentSizes(index_slack=400), cache_bytes=1 << 24)
     bench.add(make_batches(0, 2_000, value_bytes=100))
-    run = bench.read(2_001, max_bytes=500)
-    assert run is not None
+    run = read(bench, 2_001, max_bytes=500)
     assert offsets_in(run.data)[0] == 2_000
     assert bench.gets("log") == 1
     assert bench.extents.usage().misses == 0
@@ -163,8 +165,7 @@ def test_the_guess_holds_the_indexed_batch_too_however_large_batches_are(value_b
         bench.add(make_batches(base_offset, 100, value_bytes=value_bytes))
     for number, segment in enumerate(bench.segments):
         offset = segment.base_offset + 61 + 13 * number
-        run = bench.read(offset, max_bytes=500)
-        assert run is not None
+        run = read(bench, offset, max_bytes=500)
         assert offsets_in(run.data)[0] == offset - offset % 2
         assert bench.gets("log") == bench.gets("index") == number + 1
     bench.close()
@@ -175,8 +176,7 @@ def test_a_wrong_guess_costs_one_request_and_no_more_of_that_segment() -> None:
     uneven = make_batches(0, 50, value_bytes=2_000) + make_batches(100, 500)
     bench.add(uneven)
     for offset, requests in ((1_000, 2), (800, 3), (600, 4)):
-        run = bench.read(offset, max_bytes=300)
-        assert run is not None
+        run = read(bench, offset, max_bytes=300)
         assert offsets_in(run.data)[0] == offset
         bench.wait_idle()
         assert bench.gets("log") == requests
@@ -185,11 +185,9 @@ def test_a_wrong_guess_costs_one_request_and_no_more_of_that_segment() -> None:
 
 def test_a_store_that_answers_at_once_is_not_read_ahead(bench: RemoteBench) -> None:
     bench.add(make_batches(0, 200))
-    run = bench.read(0, max_bytes=100)
+    run = read(bench, 0, max_bytes=100)
     for _ in range(20):
-        assert run is not None
-        run = bench.read(run.next_offset, max_bytes=100)
-    assert run is not None
+        run = read(bench, run.next_offset, max_bytes=100)
     bench.pool.close()
     assert sum(bench.observed) <= 50.5 * run.next_offset + 2 * bench.sizes.near_max
 
@@ -255,10 +253,8 @@ def test_what_a_lone_reader_leaves_behind_is_let_go_of(bench: RemoteBench) -> No
 
 def test_what_another_reader_will_come_to_is_kept(bench: RemoteBench) -> None:
     segment = bench.add(make_batches(0, 200))
-    behind = bench.read(0, max_bytes=300)
-    assert behind is not None
-    behind = bench.read(behind.next_offset, max_bytes=300)
-    assert behind is not None
+    behind = read(bench, 0, max_bytes=300)
+    behind = read(bench, behind.next_offset, max_bytes=300)
     assert bench.read_on(behind.next_offset + 20, max_bytes=300)
     assert bench.read_on(behind.next_offset, max_bytes=300)
     assert sum(bench.observed) <= segment.size + bench.sizes.first_max
@@ -326,12 +322,10 @@ def test_aborted_transactions_are_collected_as_far_as_they_may_matter(bench: Rem
     bench.add(make_batches(10, 5), undecided_from=8)
     bench.add(make_batches(20, 5), aborted=[late])
     bench.add(make_batches(30, 5), aborted=[AbortedTransaction(3, 30, 35, 35)])
-    run = bench.read(0, with_aborted=True)
-    assert run is not None
+    run = read(bench, 0, with_aborted=True)
     assert (run.next_offset, run.aborted, run.is_complete) == (10, (first, late), True)
     assert bench.gets("txnindex") == 2
-    run = bench.read(0, limit_offset=6, with_aborted=True)
-    assert run is not None
+    run = read(bench, 0, limit_offset=6, with_aborted=True)
     assert (run.aborted, run.is_complete) == ((first,), True)
 
 
@@ -339,11 +333,9 @@ def test_a_transaction_open_at_the_end_of_the_tier_leaves_the_rest_to_the_local_
     bench: RemoteBench,
 ) -> None:
     bench.add(make_batches(0, 5), undecided_from=4)
-    run = bench.read(0, with_aborted=True)
-    assert run is not None
+    run = read(bench, 0, with_aborted=True)
     assert (run.aborted, run.is_complete) == ((), False)
-    run = bench.read(0, limit_offset=4, with_aborted=True)
-    assert run is not None
+    run = read(bench, 0, limit_offset=4, with_aborted=True)
     assert run.is_complete
 
 
@@ -352,8 +344,7 @@ def test_a_marker_in_a_segment_copied_later_is_found(bench: RemoteBench) -> None
     assert bench.read(0) is not None
     late = AbortedTransaction(2, 4, 15, 15)
     bench.add(make_batches(10, 5), aborted=[late])
-    run = bench.read(0, limit_offset=10, with_aborted=True)
-    assert run is not None
+    run = read(bench, 0, limit_offset=10, with_aborted=True)
     assert (run.aborted, run.is_complete) == ((late,), True)
 
 
@@ -363,12 +354,10 @@ def test_a_segment_in_the_place_of_the_one_being_read_tells_no_transaction_twice
     aborted = AbortedTransaction(1, 2, 7, 2)
     old = [bench.add(make_batches(0, 5), aborted=[aborted], undecided_from=4)]
     old += [bench.add(make_batches(10, 5))]
-    first = bench.read(0, max_bytes=200)
-    assert first is not None
+    first = read(bench, 0, max_bytes=200)
     bench.add(make_batches(0, 10), aborted=[aborted], id="merged", replaces=old)
     bench.reader.refresh()
-    run = bench.read(first.next_offset, with_aborted=True)
-    assert run is not None
+    run = read(bench, first.next_offset, with_aborted=True)
     assert run.aborted == (aborted,)
 
 
