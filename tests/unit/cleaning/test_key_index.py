@@ -1,5 +1,7 @@
 """An open key index: its header, whose segment it is of, and what it finds."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -20,7 +22,7 @@ from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Corrupt, UnsupportedFormat
 from varve.kernels.crc import crc32c
 from varve.kernels.hashes import hash_bytes
-from varve.records import Record, build_batch
+from varve.records import Record, build_batch, end_transaction_marker
 
 HEADER = KeyIndexHeader(TOPIC_ID, 40, 90, 1000, 0xFEDCBA98, 3, 2, 1, 9, 4, 1, 700, 5, 0x12345678)
 
@@ -183,3 +185,39 @@ def test_a_file_that_shrinks_while_open_is_corrupt(fs: MemoryFileSystem) -> None
             index.batches()
         with pytest.raises(Corrupt):
             index.verify()
+
+
+# The example of docs/reference/formats/keys.md is what the builder writes
+
+
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "formats" / "keys.md"
+TIME_MS = 1_700_000_000_000
+
+
+def _example() -> bytes:
+    lines = PAGE.read_text(encoding="utf-8").split("```hex\n")[1].split("```")[0].splitlines()
+    return b"".join(bytes.fromhex(line.split(";")[0]) for line in lines)
+
+
+def test_the_example_is_what_the_builder_writes() -> None:
+    content = [(b"a", b"1"), (b"b", None), (b"a", b"2")]
+    data = build_batch(
+        [Record(key, value, timestamp=TIME_MS) for key, value in content],
+        base_offset=42,
+        producer_id=9,
+        producer_epoch=0,
+        base_sequence=0,
+        transactional=True,
+    )
+    marker = end_transaction_marker(
+        committed=True,
+        producer_id=9,
+        producer_epoch=0,
+        coordinator_epoch=0,
+        timestamp=TIME_MS,
+        base_offset=45,
+    )
+    fs = MemoryFileSystem(ManualClock())
+    segment = write_segment(fs, 42, [data, marker])
+    build_key_index(fs, segment, topic_id=TOPIC_ID, aborted=[])
+    assert fs.read(segment.path(KEYS)) == _example()

@@ -3,9 +3,13 @@
 import numpy as np
 import pytest
 
+from tests.support.cleaning_bench import CleaningBench, compacted
+from tests.support.cleaning_checks import check_exact, foretell
 from tests.support.key_model import DIRECTORY, TOPIC_ID, check_index, model_of, write_segment
+from varve.cleaning.compaction.rewrite import filter_compressed
 from varve.cleaning.key_index.builder import KeyIndexBuilder, build_key_index
 from varve.cleaning.key_index.key_index import open_key_index
+from varve.cleaning.settings import CleanerSettings
 from varve.cleaning.work_budget import WorkBudget
 from varve.commit_log.names import KEYS, LOG, log_name
 from varve.commit_log.segment import Segment
@@ -14,7 +18,8 @@ from varve.commit_log.transaction_index import AbortedTransaction
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Corrupt, OffsetOverflow, UnsupportedFormat
-from varve.kernels.batch_layout import BatchColumn
+from varve.kernels.batch_filter import KEEP_TIMESTAMP
+from varve.kernels.batch_layout import ATTRIBUTES_AT, HEADER_BYTES, BatchColumn
 from varve.kernels.batch_scan import batch_table, scan_batches
 from varve.records import Codec, Record, build_batch, end_transaction_marker
 
@@ -246,3 +251,50 @@ def test_memory_stays_within_its_bound_for_tables_too(fs: MemoryFileSystem) -> N
     index = open_key_index(fs, segment, topic_id=TOPIC_ID)
     assert index is not None
     check_index(index, model_of(10, marker))
+
+
+# A stored batch whose attributes name no codec is damage, also where it is rewritten
+
+
+@pytest.mark.parametrize("number", [5, 6, 7])
+def test_a_rewrite_refuses_an_unknown_codec(number: int) -> None:
+    batch = np.zeros(HEADER_BYTES + 20, np.uint8)
+    batch[ATTRIBUTES_AT + 1] = number
+    with pytest.raises(Corrupt, match=f"orders-0: codec number {number} is unknown"):
+        filter_compressed(
+            batch,
+            horizon=KEEP_TIMESTAMP,
+            keep=np.zeros(1, np.uint8),
+            first_bit=0,
+            where="orders-0",
+        )
+
+
+# More keys than the planning memory holds: one run still finds the latest of each. G4
+
+
+KEY_COUNT = 9000
+
+
+@pytest.mark.parametrize("buffer_bytes", [80_000, 300_000, 128 << 20])
+def test_g4_memory_does_not_bound_the_number_of_keys(buffer_bytes: int) -> None:
+    bench = CleaningBench(
+        compacted(segment_bytes=60_000),
+        cleaner_settings=CleanerSettings(log_cleaner_dedupe_buffer_size=buffer_bytes),
+    )
+    for start in range(0, 2 * KEY_COUNT, 1000):
+        # Every key twice, the second time in another order and every tenth as a tombstone.
+        records = [
+            Record(
+                b"key-%d" % (number * 7 % KEY_COUNT),
+                None if number > KEY_COUNT and number % 10 == 0 else b"value %d" % number,
+                timestamp=bench.now_ms,
+            )
+            for number in range(start, start + 1000)
+        ]
+        bench.append(records, codec=Codec.ZSTD if start % 3000 == 0 else Codec.NONE)
+    bench.roll()
+    assert len(bench.log.view) > 4
+    foretold = foretell(bench)
+    check_exact(bench, foretold, bench.clean())
+    assert len(bench.offsets()) == KEY_COUNT

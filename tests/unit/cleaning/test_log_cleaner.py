@@ -4,14 +4,15 @@ import threading
 
 import pytest
 
-from tests.support.cleaning_bench import NOW_MS, PARTITION, CleaningBench, compacted
+from tests.support.cleaning_bench import DIRECTORY, NOW_MS, PARTITION, CleaningBench, compacted
+from tests.support.log_model import split_batches
 from varve.cleaning.compaction.log_cleaner import CleaningStopped, LogCleaner
 from varve.cleaning.metrics import CleanProgress
 from varve.cleaning.removals.removal import Reason
 from varve.cleaning.settings import CleanerSettings
 from varve.commit_log.names import KEYS, LOG, log_name
 from varve.foundation.clock import SystemClock
-from varve.foundation.errors import PolicyViolation
+from varve.foundation.errors import PolicyViolation, StoreError
 from varve.records import Record, build_batch
 from varve.testing.faulty_disk import FaultyFileSystem
 
@@ -241,3 +242,31 @@ def test_a_damaged_segment_is_held_and_heals_by_itself() -> None:
     assert healed.records[Reason.SUPERSEDED] == 5
     (health,) = bench.cleaner.health()
     assert health.is_healthy
+
+
+# A key is looked up among damage and changes: no answer is better than a wrong one
+
+
+@pytest.mark.parametrize("is_closed", [True, False])
+@pytest.mark.parametrize(
+    "position",
+    [pytest.param(8, id="length"), pytest.param(16, id="magic"), pytest.param(66, id="key")],
+)
+def test_a_batch_that_cannot_be_read_may_hold_the_key(is_closed: bool, position: int) -> None:
+    bench = CleaningBench(compacted())
+    bench.put("k", "old")
+    bench.put("k", "new")
+    bench.put("other", "1")
+    if is_closed:
+        bench.roll()
+        bench.put("tail", "1")
+    path = f"{DIRECTORY}/{log_name(0, LOG)}"
+    first = len(split_batches(bench.disk.read(path))[0])
+    with bench.disk.open_writable(path) as file:
+        file.write_at(first + position, b"\x7b")
+    lock = bench.cleaner._get_cleaner(PARTITION).is_busy
+    for is_taken in (False, True):
+        if is_taken:
+            lock.acquire()
+        with pytest.raises(StoreError):
+            bench.cleaner.find_key(PARTITION, b"k", bench.now_ms)

@@ -1,5 +1,7 @@
 """Commits, races, fencing, time travel and lookup."""
 
+import random
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -9,14 +11,16 @@ from varve.foundation.errors import (
     Corrupt,
     InvalidRequest,
     NotFound,
+    ObjectExists,
     ObjectNotFound,
     Unavailable,
 )
-from varve.object_store import MemoryObjectStore
+from varve.object_store import Buffer, MemoryObjectStore, ObjectInfo
 from varve.tiering.manifest.commit import ManifestEdit, RetryLimits
 from varve.tiering.manifest.manifest import Manifest
 from varve.tiering.manifest.segment import SegmentState
 from varve.tiering.manifest.store import ObjectManifestStore
+from varve.tiering.manifest.versions import HINT_INTERVAL
 
 
 @pytest.fixture
@@ -344,3 +348,83 @@ def test_segments_of_one_base_offset_may_stand_in_two_pages(store: ObjectManifes
             now_ms=0,
         )
         assert list(store.segments(store.load())) == expected
+
+
+# A store whose list is empty although its objects can be read: never taken for an empty tier
+
+
+class LyingStore(MemoryObjectStore):
+    """Lists nothing while `is_lying`."""
+
+    is_lying = False
+
+    def list(self, prefix: str, *, start_after: str | None = None) -> Iterator[ObjectInfo]:
+        return iter(()) if self.is_lying else super().list(prefix, start_after=start_after)
+
+
+def _make() -> LyingStore:
+    objects = LyingStore()
+    store = open_manifest(objects, 1)
+    for number in range(HINT_INTERVAL):
+        copy(store, number)
+    return objects
+
+
+def test_an_empty_list_beside_a_version_that_is_there_is_refused() -> None:
+    objects = _make()
+    objects.is_lying = True
+    with pytest.raises(Unavailable, match=r"shows no version, but version 32 is there"):
+        open_manifest(objects, 2).load()
+    objects.is_lying = False
+    assert open_manifest(objects, 3).load().version == 2 * HINT_INTERVAL
+
+
+def test_a_hint_without_any_version_is_an_empty_tier() -> None:
+    objects = _make()
+    objects.delete([info.key for info in objects.list("") if info.key != HOME.hint_key])
+    assert open_manifest(objects, 2).load().version == 0
+
+
+# A store that refuses to create what is not there: waited for, and given up in the end
+
+
+class RefusingStore(MemoryObjectStore):
+    """Says so many times that an object exists which does not."""
+
+    def __init__(self, refusals: int) -> None:
+        super().__init__()
+        self.refusals = refusals
+
+    def create(self, key: str, data: Buffer) -> ObjectInfo:
+        if self.refusals > 0:
+            self.refusals -= 1
+            raise ObjectExists(f"memory: create {key!r} failed: it exists")
+        return super().create(key, data)
+
+
+def _open(objects: RefusingStore, waits: list[float]) -> ObjectManifestStore:
+    retry = RetryLimits(attempts=10)
+    return ObjectManifestStore(
+        objects, HOME, random=random.Random(1), wait=waits.append, retry=retry
+    )
+
+
+def _announce(store: ObjectManifestStore) -> int:
+    segment = make_segment(0)
+    done = store.commit(lambda m: m.announce(segment), leader_epoch=0, writer="copier", now_ms=0)
+    return done.version
+
+
+def test_a_commit_waits_until_the_store_lets_it_create() -> None:
+    waits: list[float] = []
+    assert _announce(_open(RefusingStore(4), waits)) == 1
+    assert len(waits) == 4
+
+
+def test_a_commit_that_is_always_refused_is_given_up() -> None:
+    objects = RefusingStore(10_000)
+    waits: list[float] = []
+    with pytest.raises(Unavailable, match=r"given up after 10 attempts.*does not let copier"):
+        _announce(_open(objects, waits))
+    assert objects.refusals == 10_000 - 10
+    assert list(objects.list("")) == []

@@ -1,12 +1,15 @@
-"""A store that is opened by its first request: what fails when, and how often it is opened."""
+"""From URL to store."""
 
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 
+import obstore
 import pytest
 
+from varve.foundation import plugins
 from varve.foundation.errors import (
     Closed,
     InvalidRequest,
@@ -17,13 +20,147 @@ from varve.foundation.errors import (
 )
 from varve.foundation.settings import GivenValue
 from varve.object_store import (
+    DirectoryObjectStore,
     LazyObjectStore,
     MemoryObjectStore,
     ObjectStore,
     open_lazily,
+    open_object_store,
     register,
 )
 from varve.object_store import opening as registry
+from varve.object_store.opening import hide_secrets, normal_url
+
+
+@pytest.fixture(autouse=True)
+def _unregistered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_registered", {})
+
+
+def open_plugin(url: str, settings: Mapping[str, GivenValue]) -> ObjectStore:
+    return MemoryObjectStore(f"{url} {sorted(settings)}")
+
+
+@pytest.mark.parametrize("form", ["file:{}", "file://{}", "file://localhost{}", "FILE:{}"])
+def test_a_directory_by_any_form_of_file_url(form: str, tmp_path: Path) -> None:
+    store = open_object_store(form.format(f"{tmp_path}/some%20where"))
+    assert isinstance(store, DirectoryObjectStore)
+    assert store.name == f"file://{tmp_path}/some where"
+
+
+def test_memory_stores_share_nothing() -> None:
+    first, second = open_object_store("memory:"), open_object_store("memory:")
+    first.put("a", b"1")
+    assert list(second.list("")) == []
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["", "/data/cold", "ftp://host/TOPSECRET", "file:", "file://host/path", "s3:", "s3:///prefix",
+     "s3://bucket/a//b", "s3://bucket/../b", "s3://bucket?x=TOPSECRET", "s3://key:TOPSECRET@bucket",
+     "gs://", "az://c#TOPSECRET"],
+)  # fmt: skip
+def test_a_url_that_names_no_store_is_refused(url: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        open_object_store(url)
+    assert "TOPSECRET" not in str(caught.value)
+
+
+def test_unknown_settings_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSetting, match="did you mean 'endpoint'"):
+        open_object_store("s3://bucket", {"endpoints": "https://host"})
+    with pytest.raises(InvalidRequest, match="no settings"):
+        open_object_store(f"file:{tmp_path}", {"region": "x"})
+
+
+def test_a_secret_of_the_wrong_type_is_not_shown() -> None:
+    with pytest.raises(InvalidSetting, match="not shown") as caught:
+        open_object_store("s3://bucket", {"secret.access.key": 987654321})
+    assert "987654321" not in str(caught.value)
+
+
+def test_a_registered_scheme_is_opened_with_its_settings() -> None:
+    register("ours", open_plugin)
+    assert open_object_store("ours://place", {"b": 1}).name == "ours://place ['b']"
+
+
+@pytest.mark.parametrize("scheme", ["s3", "file", "", "Ours", "a:b", "1a"])
+def test_some_schemes_cannot_be_registered(scheme: str) -> None:
+    with pytest.raises(InvalidRequest, match="cannot be registered"):
+        register(scheme, open_plugin)
+
+
+def test_an_installed_package_is_found_by_its_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    point = EntryPoint("theirs", f"{__name__}:open_plugin", registry.ENTRY_POINTS)
+    monkeypatch.setattr(plugins, "entry_points", EntryPoints([point]).select)
+    monkeypatch.setattr(EntryPoint, "load", lambda self: open_plugin)
+    assert open_object_store("theirs:x").name == "theirs:x []"
+    with pytest.raises(InvalidRequest, match="begins with one of"):
+        open_object_store("nobodys:x")
+
+
+# Ranges are views of what obstore received, not copies of it
+
+
+def test_a_range_is_a_view_of_what_was_received() -> None:
+    store = MemoryObjectStore()
+    store.put("a", bytes(100))
+    assert isinstance(store.get_range("a", 10, 20).obj, obstore.Bytes)
+
+
+# URLs of object stores: equal places are written alike, and no secret is shown
+
+
+@pytest.mark.parametrize(
+    ("url", "normal"),
+    [
+        ("file:/p/q", "file:/p/q"),
+        ("file:///p/q/", "file:/p/q"),
+        ("FILE:/p/./x/../q//", "file:/p/q"),
+        ("file://localhost/p/q", "file:/p/q"),
+        ("file:/p%20q", "file:/p%20q"),
+        ("file:/p q", "file:/p%20q"),
+        ("s3://b", "s3://b"),
+        ("S3://b/", "s3://b"),
+        ("s3://Bucket/a/b/", "s3://Bucket/a/b"),
+        ("gs://b//a/", "gs://b/a"),
+        ("az://c/x", "az://c/x"),
+        ("Memory:x", "memory:x"),
+        ("Own://user@h/?x", "Own://user@h/?x"),
+        ("topic", "topic"),
+    ],
+)
+def test_each_place_is_written_one_way(url: str, normal: str) -> None:
+    assert normal_url(url) == normal
+    assert normal_url(normal) == normal
+
+
+def test_a_relative_directory_becomes_absolute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert normal_url("file:cold") == f"file:{tmp_path}/cold"
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["s3://AKIA:TOPSECRET@b/x", "gs://b?TOPSECRET", "file://TOPSECRET@/x", "az://b#TOPSECRET"],
+)
+def test_credentials_in_a_url_are_refused_and_not_shown(url: str) -> None:
+    with pytest.raises(InvalidRequest, match="credentials and options are settings") as caught:
+        normal_url(url)
+    assert "TOPSECRET" not in str(caught.value)
+    assert "TOPSECRET" not in hide_secrets(url)
+
+
+@pytest.mark.parametrize("url", ["s3://[b", "file://[b"])
+def test_a_url_that_cannot_be_read_is_told_so(url: str) -> None:
+    with pytest.raises(InvalidRequest, match="cannot be read"):
+        normal_url(url)
+
+
+# A store that is opened by its first request: what fails when, and how often it is opened
+
 
 REQUESTS: dict[str, Callable[[ObjectStore], object]] = {
     "put": lambda store: store.put("a", b"1"),
@@ -122,11 +259,6 @@ def test_a_closed_one_is_not_opened_any_more() -> None:
 
 
 # By URL
-
-
-@pytest.fixture(autouse=True)
-def _unregistered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "_registered", {})
 
 
 @pytest.mark.parametrize(
