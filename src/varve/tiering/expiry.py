@@ -67,7 +67,9 @@ class RemoteExpiry:
 
 def expire_segments(tiered: TieredPartition, now_ms: int) -> RemoteExpiry:
     """One pass over one partition; raises StoreError, and the next pass continues."""
-    if not _has_work(tiered, tiered.recent(now_ms), now_ms):
+    recent = tiered.recent(now_ms)
+    is_any_due = next(_find_due(tiered, recent, now_ms), None) is not None
+    if not is_any_due and not any(_find_removable(tiered, recent, now_ms)):
         tiered.retire_versions(now_ms)
         return RemoteExpiry()
     manifest = tiered.load()
@@ -87,15 +89,7 @@ def preview_expiry(tiered: TieredPartition, now_ms: int) -> RemoteExpiry:
     """What a pass would expire and delete now; nothing changes."""
     manifest = tiered.load()
     expired = tuple(_find_due(tiered, manifest, now_ms))
-    pending = tiered.manifests.pending(manifest)
-    return RemoteExpiry(expired, sum(_is_due(tiered, segment, now_ms) for segment in pending))
-
-
-def _has_work(tiered: TieredPartition, manifest: Manifest, now_ms: int) -> bool:
-    if next(_find_due(tiered, manifest, now_ms), None) is not None:
-        return True
-    pending = tiered.manifests.pending(manifest)
-    return any(_is_due(tiered, segment, now_ms) for segment in pending)
+    return RemoteExpiry(expired, sum(1 for _ in _find_removable(tiered, manifest, now_ms)))
 
 
 def _expire_batch(
@@ -145,16 +139,26 @@ def _record(tiered: TieredPartition, dues: Sequence[Due[RemoteSegmentInfo]], now
 
 
 def _remove_due(tiered: TieredPartition, manifest: Manifest, now_ms: int) -> int:
-    """Deletes the objects of segments whose grace period has ended.
-
-    If the topic is no longer copied, also those of abandoned copies.
-    """
-    pending = tiered.manifests.pending(manifest)
-    due = iter([segment for segment in pending if _is_due(tiered, segment, now_ms)])
+    """Deletes the objects of segments whose grace period has ended."""
+    removable = iter(list(_find_removable(tiered, manifest, now_ms)))
     removed = 0
-    while chunk := list(islice(due, _SEGMENTS_MAX)):
+    while chunk := list(islice(removable, _SEGMENTS_MAX)):
         removed += len(tiered.remove(chunk, now_ms))
     return removed
+
+
+def _find_removable(
+    tiered: TieredPartition, manifest: Manifest, now_ms: int
+) -> Iterator[RemoteSegment]:
+    """Segments past their grace period; if the topic is no longer copied, also abandoned copies."""
+    for segment in tiered.manifests.pending(manifest):
+        if segment.state is not SegmentState.COPY_STARTED:
+            is_removable = segment.may_be_deleted(now_ms)
+        else:
+            is_copied = tiered.log.settings.copies_to_tier
+            is_removable = not is_copied and tiered.is_abandoned(segment, now_ms)
+        if is_removable:
+            yield segment
 
 
 def _find_due(
@@ -162,7 +166,9 @@ def _find_due(
 ) -> Iterator[Due[RemoteSegmentInfo]]:
     """The remote segments that are due by the limits of both tiers, oldest first."""
     scope = total_retention_scope(tiered, manifest)
-    return due_now(readable_segments(tiered, manifest), scope, now_ms)
+    readable = tiered.manifests.readable(manifest)
+    segments = (describe_segment(segment, tiered.log) for segment in readable)
+    return due_now(segments, scope, now_ms)
 
 
 def _take_batch(expired: Iterator[Due[RemoteSegmentInfo]]) -> list[Due[RemoteSegmentInfo]]:
@@ -173,12 +179,6 @@ def _take_batch(expired: Iterator[Due[RemoteSegmentInfo]]) -> list[Due[RemoteSeg
     batch = list(islice(expired, _SEGMENTS_MAX))
     is_below = bool(batch) and batch[0].reason is Reason.BELOW_LOG_START
     return list(takewhile(lambda due: (due.reason is Reason.BELOW_LOG_START) is is_below, batch))
-
-
-def _is_due(tiered: TieredPartition, segment: RemoteSegment, now_ms: int) -> bool:
-    if segment.state is SegmentState.COPY_STARTED:
-        return not tiered.log.settings.copies_to_tier and tiered.is_abandoned(segment, now_ms)
-    return segment.may_be_deleted(now_ms)
 
 
 def _balance(log: Log, dues: Sequence[Due[RemoteSegmentInfo]], now_ms: int) -> Removal:
@@ -223,31 +223,19 @@ def read_remote_segments(tiered: TieredPartition, *, delete_delay_ms: int) -> Re
     )
 
 
-def readable_segments(tiered: TieredPartition, manifest: Manifest) -> Iterator[RemoteSegmentInfo]:
-    """The readable segments of a manifest, by offset; pages are read as they are reached."""
-    for segment in tiered.manifests.segments(manifest):
-        if segment.is_readable:
-            yield describe_segment(segment, tiered.log)
-
-
 def total_retention_scope(tiered: TieredPartition, manifest: Manifest) -> RetentionScope:
-    """The retention scope of both tiers by `retention.*`: each record counts once."""
-    log, copied = tiered.log, tiered.copied_offset or 0
-    local_bytes = sum(segment.size for segment in log.view if segment.base_offset >= copied)
-    remote_bytes = manifest.log_bytes - _other_history_bytes(tiered, manifest, copied)
-    limits = RetentionLimits.total(log.settings)
-    return RetentionScope(limits, remote_bytes + local_bytes, log.log_start_offset)
+    """The retention scope of both tiers by `retention.*`: each record counts once.
 
-
-def _other_history_bytes(tiered: TieredPartition, manifest: Manifest, copied_offset: int) -> int:
-    """Bytes of readable segments after the copied offset: the log was truncated before them.
-
-    They count for no limit: no other segment must be removed because of them.
+    Readable segments after the copied offset count for no limit: the log was truncated before
+    them, and no other segment must be removed because of them.
     """
-    if manifest.highest_offset < copied_offset:
-        return 0
-    diverged = tiered.manifests.readable(manifest, from_offset=copied_offset)
-    return sum(segment.size for segment in diverged)
+    log, copied = tiered.log, tiered.copied_offset or 0
+    size = sum(segment.size for segment in log.view if segment.base_offset >= copied)
+    size += manifest.log_bytes
+    if manifest.highest_offset >= copied:
+        diverged = tiered.manifests.readable(manifest, from_offset=copied)
+        size -= sum(segment.size for segment in diverged)
+    return RetentionScope(RetentionLimits.total(log.settings), size, log.log_start_offset)
 
 
 def describe_segment(segment: RemoteSegment, log: Log) -> RemoteSegmentInfo:

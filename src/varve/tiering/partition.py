@@ -381,7 +381,8 @@ class TieredPartitions:
     def _create(
         self, partition: TopicPartition, log: Log, directory: LogDirectory
     ) -> TieredPartition:
-        path = self._path(partition, directory)
+        cluster = None if directory.metadata is None else directory.metadata.cluster_id
+        path = get_remote_path(partition, directory.topic_ids.get(partition), cluster)
         return TieredPartition(
             log=log,
             directory=directory,
@@ -396,10 +397,6 @@ class TieredPartitions:
             manifest_retention_ms=self.settings.varve_tier_manifest_retention_ms,
             may_be_new=self._may_be_new,
         )
-
-    def _path(self, partition: TopicPartition, directory: LogDirectory) -> RemotePath:
-        cluster = None if directory.metadata is None else directory.metadata.cluster_id
-        return get_remote_path(partition, directory.topic_ids.get(partition), cluster)
 
 
 def get_remote_path(

@@ -20,7 +20,7 @@ import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from varve.commit_log import LoadRequest, Log, LogSettings, SegmentFiles, TopicPartition
@@ -88,17 +88,15 @@ class RestoredFile:
     crc32c: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Fetcher:
     """Fetches the files of a directory, `workers` at a time."""
 
-    def __init__(
-        self, objects: ObjectStore, fs: FileSystem, *, workers: int, advance: Advance
-    ) -> None:
-        self._objects = objects
-        self._fs = fs
-        self._workers = workers
-        self._advance = advance
-        self._is_stopped = threading.Event()
+    objects: ObjectStore
+    fs: FileSystem
+    workers: int
+    advance: Advance
+    is_stopped: threading.Event = field(default_factory=threading.Event)
 
     def fetch_all(self, directory: str, files: Sequence[RestoredFile]) -> tuple[int, int]:
         """The bytes fetched, and those of files that were there already.
@@ -109,28 +107,28 @@ class Fetcher:
 
         def reuse_or_fetch(file: RestoredFile) -> tuple[int, int]:
             if self._is_complete(directory, file):
-                self._advance(file.size)
+                self.advance(file.size)
                 return 0, file.size
             self._fetch(directory, file)
             return file.size, 0
 
-        if self._workers == 1:
+        if self.workers == 1:
             counts = [reuse_or_fetch(file) for file in files]
         else:
-            with ThreadPoolExecutor(self._workers, thread_name_prefix="varve-restore") as pool:
+            with ThreadPoolExecutor(self.workers, thread_name_prefix="varve-restore") as pool:
                 try:
                     counts = list(pool.map(reuse_or_fetch, files))
                 except BaseException:
-                    self._is_stopped.set()
+                    self.is_stopped.set()
                     pool.shutdown(cancel_futures=True)
                     raise
         return sum(count for count, _ in counts), sum(count for _, count in counts)
 
     def _is_complete(self, directory: str, restored: RestoredFile) -> bool:
         path = f"{directory}/{restored.name}"
-        if not self._fs.exists(path) or self._fs.info(path).size != restored.size:
+        if not self.fs.exists(path) or self.fs.info(path).size != restored.size:
             return False
-        with self._fs.open(path) as file:
+        with self.fs.open(path) as file:
             if crc32c_of_file(file, restored.size) != restored.crc32c:
                 return False
             # A run that was interrupted before its sync may have written it.
@@ -138,7 +136,7 @@ class Fetcher:
         return True
 
     def _fetch(self, directory: str, restored: RestoredFile) -> None:
-        with self._fs.open_writable(f"{directory}/{restored.name}") as file:
+        with self.fs.open_writable(f"{directory}/{restored.name}") as file:
             if file.size():
                 file.truncate(0)
             try:
@@ -157,20 +155,20 @@ class Fetcher:
     def _copy(self, restored: RestoredFile, file: File) -> tuple[int, int]:
         position = crc = 0
         # Request one extra byte to detect an object that is too long.
-        while position <= restored.size and not self._is_stopped.is_set():
+        while position <= restored.size and not self.is_stopped.is_set():
             end = min(position + CHUNK_BYTES, restored.size + 1)
-            chunk = self._objects.get_range(restored.key, position, end)
+            chunk = self.objects.get_range(restored.key, position, end)
             if not chunk:
                 break
             file.write_at(position, chunk)
             crc = crc32c_of(chunk, crc)
             position += len(chunk)
-            self._advance(len(chunk))
+            self.advance(len(chunk))
         return position, crc
 
     def _corrupt(self, restored: RestoredFile, fault: str) -> Corrupt:
         return Corrupt(
-            f"{self._objects.name}: {restored.key} {fault}, by its manifest: `varve tier fsck` "
+            f"{self.objects.name}: {restored.key} {fault}, by its manifest: `varve tier fsck` "
             "shows other damage; put the object back, or restore up to the segment before it with "
             "--to"
         )
@@ -309,7 +307,7 @@ def restore_partition(
     state made it, and Corrupt when an object is not what the manifest says.
     """
     return _Restore(plan, fs, log_directory, clock).run(
-        Fetcher(objects, fs, workers=workers, advance=advance)
+        Fetcher(objects=objects, fs=fs, workers=workers, advance=advance)
     )
 
 
@@ -344,10 +342,14 @@ class _Restore:
         if self._is_done():
             # The run that restored it may have ended before it synced the rename.
             self._fs.sync_directory(self._log_directory)
-            return replace(self._report(self._read_end()), was_there=True)
+            offsets = self._read_offsets(RECOVERY_POINT_FILE)
+            end_offset = offsets.get(self._partition, self._plan.end_offset)
+            return replace(self._report(end_offset), was_there=True)
         self._fs.make_directory(self._future)
         self._fs.sync_directory(self._log_directory)
-        self._remove_others({file.name for file in files})
+        # Leftovers of an earlier run are not part of this plan.
+        for name in set(self._fs.names(self._future)) - {file.name for file in files}:
+            self._fs.remove(f"{self._future}/{name}")
         fetched, reused = fetcher.fetch_all(self._future, files)
         self._write(PARTITION_METADATA_FILE, encode_partition_metadata(topic_id))
         self._write_append_times()
@@ -375,16 +377,10 @@ class _Restore:
             "log directory, or move it away first"
         )
 
-    def _read_end(self) -> int:
-        path = f"{self._log_directory}/{RECOVERY_POINT_FILE}"
-        offsets = decode_offsets(self._fs.read(path), where=path) if self._fs.exists(path) else {}
-        return offsets.get(self._partition, self._plan.end_offset)
-
-    def _remove_others(self, restored: set[str]) -> None:
-        """Removes leftovers of an earlier run that are not part of this plan."""
-        for name in self._fs.names(self._future):
-            if name not in restored:
-                self._fs.remove(f"{self._future}/{name}")
+    def _read_offsets(self, name: str) -> dict[TopicPartition, int]:
+        """A checkpoint of the log directory; empty without a file."""
+        path = f"{self._log_directory}/{name}"
+        return decode_offsets(self._fs.read(path), where=path) if self._fs.exists(path) else {}
 
     def _write(self, name: str, data: bytes) -> None:
         with self._fs.open_writable(f"{self._future}/{name}") as file:
@@ -437,18 +433,19 @@ class _Restore:
         """Replaces the partition's entries in the checkpoints of the log directory."""
         start = self._plan.log_start_offset
         is_within = start > self._plan.segments[0].base_offset
-        self._write_offset(RECOVERY_POINT_FILE, end_offset)
-        self._write_offset(HIGH_WATERMARK_FILE, end_offset)
-        self._write_offset(LOG_START_OFFSET_FILE, start if is_within else None)
-        self._write_offset(CLEANER_OFFSET_FILE, None)
-
-    def _write_offset(self, name: str, offset: int | None) -> None:
-        path = f"{self._log_directory}/{name}"
-        offsets = decode_offsets(self._fs.read(path), where=path) if self._fs.exists(path) else {}
-        others = {name: at for name, at in offsets.items() if name != self._partition}
-        changed = others if offset is None else {**others, self._partition: offset}
-        if changed != offsets:
-            write_atomically(self._fs, path, encode_offsets(changed))
+        for name, offset in (
+            (RECOVERY_POINT_FILE, end_offset),
+            (HIGH_WATERMARK_FILE, end_offset),
+            (LOG_START_OFFSET_FILE, start if is_within else None),
+            (CLEANER_OFFSET_FILE, None),
+        ):
+            before = self._read_offsets(name)
+            changed = {**before, self._partition: offset or 0}
+            if offset is None:
+                del changed[self._partition]
+            if changed != before:
+                path = f"{self._log_directory}/{name}"
+                write_atomically(self._fs, path, encode_offsets(changed))
 
     def _report(self, end_offset: int) -> RestoreReport:
         return RestoreReport(

@@ -98,11 +98,9 @@ class LogCleaner:
 
     def _run_thread(self, number: int, now_ms: int) -> None:
         if number == 0:
-            self.build_indexes(now_ms)
-        self._clean_due(now_ms, number)
-        if number == 0:
-            self._expire_compacted(now_ms)
-            self.observe_health()
+            self.run_once(now_ms)
+        else:
+            self._clean_due(now_ms, number)
 
     def run_once(self, now_ms: int) -> list[CleanReport]:
         """Builds missing key indexes, cleans due logs, and applies retention to compacted logs."""
@@ -314,8 +312,8 @@ class LogCleaner:
         cleaner = self._get_cleaner(partition)
         with cleaner.try_take() as may_build:
             lookup = KeyLookup(
-                cleaner.log,
-                cleaner.indexes,
+                log=cleaner.log,
+                indexes=cleaner.indexes,
                 topic_id=cleaner.topic_id,
                 clock=self._clock,
                 may_build=may_build,

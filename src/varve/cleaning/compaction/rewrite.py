@@ -11,7 +11,7 @@ Crash      the log does not change here: the new files are synced, and the log s
 import contextlib
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -359,43 +359,36 @@ def _remove_files(fs: FileSystem, directory: str, base_offset: int) -> None:
             fs.remove(f"{directory}/{log_name(base_offset, kind)}{CLEANED}")
 
 
+@dataclass(slots=True)
 class _SegmentCopy:
     """Copies the surviving records of one segment to the output."""
 
-    def __init__(
-        self,
-        plan: SegmentPlan,
-        decisions: BatchDecisions,
-        output: _Output,
-        budget: WorkBudget,
-    ) -> None:
-        self._plan = plan
-        self._decisions = decisions
-        self._output = output
-        self._budget = budget
-        self._file = plan.segment.file()
-        self._chunk: Bytes = np.empty(0, np.uint8)
+    plan: SegmentPlan
+    decisions: BatchDecisions
+    output: _Output
+    budget: WorkBudget
+    chunk: Bytes = field(default_factory=lambda: np.empty(0, np.uint8))
 
     def run(self) -> None:
-        for first, last, start, end in find_windows(self._decisions):
+        for first, last, start, end in find_windows(self.decisions):
             self._copy(first, last, start, self._read(start, end))
 
     def _read(self, start: int, end: int) -> Bytes:
-        size = self._plan.segment.size
+        size = self.plan.segment.size
         if end > size:
             raise self._damaged(size, "the data file ends before its last batch")
-        if self._chunk.size < end - start:
-            self._chunk = np.empty(max(end - start, CHUNK_BYTES), np.uint8)
-        chunk = self._chunk[: end - start]
-        filled = self._file.read_into(start, memoryview(chunk))
+        if self.chunk.size < end - start:
+            self.chunk = np.empty(max(end - start, CHUNK_BYTES), np.uint8)
+        chunk = self.chunk[: end - start]
+        filled = self.plan.segment.file().read_into(start, memoryview(chunk))
         if filled < end - start:
             raise self._damaged(start + filled, "the data file ends before its last batch")
-        self._output.bytes_read += filled
-        self._budget.spend(filled)
+        self.output.bytes_read += filled
+        self.budget.spend(filled)
         return chunk
 
     def _copy(self, first: int, last: int, start: int, chunk: Bytes) -> None:
-        decisions, output = self._decisions, self._output
+        decisions, output = self.decisions, self.output
         while first < last:
             status, first, output.filled = rewrite_batches(
                 chunk,
@@ -407,7 +400,7 @@ class _SegmentCopy:
                 decisions.first_records,
                 decisions.actions,
                 decisions.horizons,
-                self._plan.keep,
+                self.plan.keep,
                 first,
                 last,
                 output.buffer,
@@ -423,27 +416,27 @@ class _SegmentCopy:
                 raise self._damaged(position, _FAULTS[FilterStatus(status)])
 
     def _room_for(self, batch: int) -> int:
-        decisions = self._decisions
+        decisions = self.decisions
         growth = int(decisions.counts[batch]) * RECORD_GROWTH_MAX
         return int(decisions.sizes[batch]) + growth + HEADER_BYTES
 
     def _filter_compressed(self, batch: int, start: int, chunk: Bytes) -> None:
-        decisions = self._decisions
+        decisions = self.decisions
         position, size = int(decisions.positions[batch]), int(decisions.sizes[batch])
         try:
             filtered = filter_compressed(
                 chunk[position - start : position - start + size],
                 horizon=int(decisions.horizons[batch]),
-                keep=self._plan.keep,
+                keep=self.plan.keep,
                 first_bit=int(decisions.first_records[batch]),
-                where=f"{self._plan.segment.path(LOG)}: position {position}",
+                where=f"{self.plan.segment.path(LOG)}: position {position}",
             )
         except Corrupt as error:
             raise self._damaged(position, str(error)) from error
-        self._output.add_batch(filtered)
+        self.output.add_batch(filtered)
 
     def _damaged(self, position: int, fault: str) -> DamagedSegment:
-        segment = self._plan.segment
+        segment = self.plan.segment
         return DamagedSegment(
             f"{segment.path(LOG)}: position {position}: {fault}; {HELD_REMEDY}",
             segment.base_offset,

@@ -8,6 +8,7 @@ Threads    any; a segment without an index is indexed in memory while another th
 """
 
 import logging
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -38,26 +39,19 @@ _ATTEMPTS_MAX: Final = 8
 _TAIL: Final = "tail.keys"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KeyLookup:
-    """Looks keys up in one log."""
+    """Looks keys up in one log.
 
-    def __init__(
-        self,
-        log: Log,
-        indexes: SegmentKeyIndexes,
-        *,
-        topic_id: bytes,
-        clock: Clock,
-        may_build: bool,
-        remote: RemoteTier,
-    ) -> None:
-        """`may_build` says that no other thread is building key indexes of this log."""
-        self._remote = remote
-        self._log = log
-        self._indexes = indexes
-        self._may_build = may_build
-        self._topic_id = topic_id
-        self._clock = clock
+    `may_build` says that no other thread is building key indexes of this log.
+    """
+
+    log: Log
+    indexes: SegmentKeyIndexes
+    topic_id: bytes
+    clock: Clock
+    may_build: bool
+    remote: RemoteTier
 
     def find(
         self,
@@ -73,55 +67,48 @@ class KeyLookup:
         a damaged segment may hold it.
         """
         for _ in range(_ATTEMPTS_MAX):
-            view = self._log.view
+            view = self.log.view
             try:
                 entry = self._locate(key, now_ms, budget, below)
-                if entry is None or entry.offset < self._log.log_start_offset:
+                if entry is None or entry.offset < self.log.log_start_offset:
                     return None
                 record = self._read(entry.offset)
             except FileNotFoundError:
                 continue
             except Corrupt:
-                if self._log.view is view:
+                if self.log.view is view:
                     raise
                 continue
             if record is not None and record.key == key:
                 return record
         raise Unavailable(
-            f"{self._log.topic_partition}: segments were replaced {_ATTEMPTS_MAX} times during one "
+            f"{self.log.topic_partition}: segments were replaced {_ATTEMPTS_MAX} times during one "
             "look-up; try again"
         )
-
-    def hash(self, key: bytes) -> tuple[int, int]:
-        secret = np.frombuffer(self._topic_id, "<u8")
-        high, low = hash_bytes(np.frombuffer(key, np.uint8), 0, len(key), secret[0], secret[1])
-        return int(high), int(low)
 
     def _locate(
         self, key: bytes, now_ms: int, budget: WorkBudget, below: int | None
     ) -> KeyEntry | None:
-        high, low = self.hash(key)
-        stable = self._log.last_stable_offset
+        secret = np.frombuffer(self.topic_id, "<u8")
+        high, low = hash_bytes(np.frombuffer(key, np.uint8), 0, len(key), secret[0], secret[1])
+        hash = int(high), int(low)
+        stable = self.log.last_stable_offset
         bound = stable if below is None else min(below, stable)
-        view = self._log.view
-        end = self._log.end_offset
+        view = self.log.view
+        end = self.log.end_offset
         segments: list[ReadableSegment] = list(view)
         for segment in reversed(segments):
             if segment.base_offset < bound:
-                entry = self._find_in(segment, end, stable, (high, low), now_ms, budget)
+                entry = self._find_in(segment, end, stable, hash, now_ms, budget)
                 if entry is not None:
                     return entry
             end = segment.base_offset
-        return self._locate_remote((high, low), min(bound, end))
-
-    def _locate_remote(self, hash: tuple[int, int], end_offset: int) -> KeyEntry | None:
-        """Looks in the remote tier, for offsets below the first local segment."""
-        log = self._log
-        start_offset = log.log_start_offset
+        # Object storage has the offsets below the first local segment.
+        start_offset, end_offset = self.log.log_start_offset, min(bound, end)
         if start_offset >= end_offset:
             return None
-        search = KeySearch(hash, self._topic_id, start_offset, end_offset)
-        return self._remote.find_key(log.topic_partition, search)
+        search = KeySearch(hash, self.topic_id, start_offset, end_offset)
+        return self.remote.find_key(self.log.topic_partition, search)
 
     def _find_in(
         self,
@@ -159,15 +146,15 @@ class KeyLookup:
     ) -> KeyIndex:
         if not isinstance(segment, Segment) or end > stable:
             return self._index_tail(segment, stable, budget)
-        keys = self._indexes.find(segment, end)
-        if keys is None and self._may_build:
-            keys = self._indexes.ensure(segment, end, now_ms, budget)
+        keys = self.indexes.find(segment, end)
+        if keys is None and self.may_build:
+            keys = self.indexes.ensure(segment, end, now_ms, budget)
         if keys is not None:
             return keys.open()
-        hold = self._indexes.holds.get(segment.base_offset)
+        hold = self.indexes.holds.get(segment.base_offset)
         if hold is not None:
             raise Unavailable(
-                f"{self._log.topic_partition}: segment {segment.base_offset} is damaged and may "
+                f"{self.log.topic_partition}: segment {segment.base_offset} is damaged and may "
                 f"hold the key: {hold.reason}"
             )
         return self._index_tail(segment, stable, budget)
@@ -180,14 +167,14 @@ class KeyLookup:
             raise Corrupt(hold_reason(error)) from error
 
     def _scan_tail(self, segment: ReadableSegment, stable: int, budget: WorkBudget) -> KeyIndex:
-        fs = MemoryFileSystem(self._clock)
+        fs = MemoryFileSystem(self.clock)
         builder = KeyIndexBuilder(
             fs,
             _TAIL,
             base_offset=segment.base_offset,
-            topic_id=self._topic_id,
+            topic_id=self.topic_id,
             buffer_bytes=DEFAULT_BUFFER_BYTES,
-            aborted=self._log.collect_aborted(segment.base_offset, stable),
+            aborted=self.log.collect_aborted(segment.base_offset, stable),
         )
         size = segment.size
         walk = BatchWalk(segment.file(), start=0, end=size, verify_crc=True)
@@ -204,7 +191,7 @@ class KeyLookup:
         return KeyIndex(fs.open(_TAIL))
 
     def _read(self, offset: int) -> Record | None:
-        fetched = self._log.read(
+        fetched = self.log.read(
             start_offset=offset, max_bytes=1, isolation=Isolation.READ_COMMITTED, min_one=True
         )
         data = fetched.data

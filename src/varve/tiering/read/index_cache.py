@@ -350,13 +350,18 @@ class IndexCache:
         key = _IndexKey(index_name(segment, kind), self._get_part(path, segment, kind))
         index: _Index | None = None
         while index is None:
-            index, fetch = self._find(key)
+            index, fetch, is_own = self._find_or_begin(key)
             if index is not None:
                 self._files.touch(key.name)
-            elif fetch is None:
-                index = self._load_shared(path, segment, key)
+            elif is_own:
+                index = self._load_shared(path, segment, key, fetch)
             else:
-                index = self._wait_for_fetch(fetch)
+                try:
+                    index = fetch.result()
+                except StoreError as error:
+                    raise error.again() from None
+                with self._lock:
+                    self._hits += index is not None
         assert isinstance(index, cls)
         return index
 
@@ -371,8 +376,8 @@ class IndexCache:
             "`varve tier fsck` shows what else is damaged"
         )
 
-    def _find(self, key: _IndexKey) -> tuple[_Index | None, "Future[_Index | None] | None"]:
-        """The index in memory, else a fetch in progress; with neither, the caller must fetch."""
+    def _find_or_begin(self, key: _IndexKey) -> tuple[_Index | None, "Future[_Index | None]", bool]:
+        """The index in memory, else its fetch, and whether the caller must carry that out."""
         with self._lock:
             if self._is_closed:
                 raise Closed(
@@ -382,22 +387,19 @@ class IndexCache:
             if index is not None:
                 self._decoded.move_to_end(key)
                 self._hits += 1
-                return index, None
-            fetch = self._fetches.get(key)
-            if fetch is None:
-                self._fetches[key] = Future()
-            return None, fetch
+            begun = self._fetches.get(key)
+            fetch: Future[_Index | None] = begun or Future()
+            if index is None and begun is None:
+                self._fetches[key] = fetch
+            return index, fetch, begun is None
 
-    def _wait_for_fetch(self, fetch: "Future[_Index | None]") -> _Index | None:
-        try:
-            index = fetch.result()
-        except StoreError as error:
-            raise error.again() from None
-        with self._lock:
-            self._hits += index is not None
-        return index
-
-    def _load_shared(self, path: RemotePath, segment: RemoteSegment, key: _IndexKey) -> _Index:
+    def _load_shared(
+        self,
+        path: RemotePath,
+        segment: RemoteSegment,
+        key: _IndexKey,
+        fetch: "Future[_Index | None]",
+    ) -> _Index:
         index: _Index | None = None
         failure: StoreError | None = None
         try:
@@ -408,7 +410,7 @@ class IndexCache:
             raise
         finally:
             with self._lock:
-                fetch = self._fetches.pop(key)
+                del self._fetches[key]
                 if index is not None:
                     self._hold_locked(key, index)
             if failure is None:

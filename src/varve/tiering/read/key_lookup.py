@@ -9,6 +9,7 @@ Threads    any.
 """
 
 import logging
+from dataclasses import dataclass
 from typing import Final
 
 from varve.cleaning.key_index.builder import KeyIndexBuilder
@@ -38,40 +39,31 @@ _SCANNED: Final = "scanned.keys"
 _FSCK: Final = "`varve tier fsck` lists what is missing"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteKeyLookup:
     """Looks keys up in the remote part of one log, through the extents of `source`."""
 
-    def __init__(
-        self,
-        path: RemotePath,
-        manifests: ManifestStore,
-        recent: RecentManifest,
-        source: ExtentSource,
-        indexes: IndexCache,
-        clock: Clock,
-        local: Log | None,
-    ) -> None:
-        self._path = path
-        self._manifests = manifests
-        self._recent = recent
-        self._source = source
-        self._indexes = indexes
-        self._clock = clock
-        self._local = local
+    path: RemotePath
+    manifests: ManifestStore
+    recent: RecentManifest
+    source: ExtentSource
+    indexes: IndexCache
+    clock: Clock
+    local: Log | None
 
     def find(self, search: KeySearch) -> KeyEntry | None:
         """See `RemoteLog.find_key`."""
-        manifest = self._recent.get()
+        manifest = self.recent.get()
         if manifest.highest_offset + 1 < search.end_offset:
-            manifest = self._recent.refresh()
+            manifest = self.recent.refresh()
         try:
             try:
                 entry = self._find(search, manifest)
             except ObjectNotFound:
-                entry = self._find(search, self._recent.refresh())
+                entry = self._find(search, self.recent.refresh())
         except ObjectNotFound as error:
             raise Corrupt(
-                f"{self._path}: the newest manifest names an object that is not there: {error}; "
+                f"{self.path}: the newest manifest names an object that is not there: {error}; "
                 f"{_FSCK}"
             ) from error
         if entry is None or not search.start_offset <= entry.offset < search.end_offset:
@@ -81,10 +73,10 @@ class RemoteKeyLookup:
     def _find(self, search: KeySearch, manifest: Manifest) -> KeyEntry | None:
         offset = search.end_offset - 1
         while offset >= search.start_offset:
-            segment = self._manifests.find(manifest, offset)
+            segment = self.manifests.find(manifest, offset)
             if segment is None:
                 raise Unavailable(
-                    f"{self._path}: offset {offset} is in no segment of the remote tier by "
+                    f"{self.path}: offset {offset} is in no segment of the remote tier by "
                     f"manifest version {manifest.version}, so the key cannot be looked up; {_FSCK}"
                 )
             entry = self._find_in(segment, search, manifest)
@@ -103,7 +95,7 @@ class RemoteKeyLookup:
             except Corrupt as error:
                 logger.warning(
                     "key index in object storage cannot be used, the whole segment is read",
-                    extra={"partition": str(self._path), "error": str(error)},
+                    extra={"partition": str(self.path), "error": str(error)},
                 )
         return self._scan(segment, search, manifest)
 
@@ -117,12 +109,12 @@ class RemoteKeyLookup:
             header = index.header
             indexed = (header.topic_id, header.base_offset, header.log_size)
             if indexed != (search.topic_id, segment.base_offset, segment.size):
-                raise Corrupt(f"{self._source.name}: {file.path!r} is of another segment")
+                raise Corrupt(f"{self.source.name}: {file.path!r} is of another segment")
             return index.find(*search.hash)
 
     def _open(self, segment: RemoteSegment, part: ObjectPart, block_bytes: int) -> BlockObjectFile:
-        key = self._path.part_key(segment, part.name)
-        return BlockObjectFile(key, part.size, self._source, fetch_bytes=block_bytes)
+        key = self.path.part_key(segment, part.name)
+        return BlockObjectFile(key, part.size, self.source, fetch_bytes=block_bytes)
 
     def _scan(
         self, segment: RemoteSegment, search: KeySearch, manifest: Manifest
@@ -130,14 +122,14 @@ class RemoteKeyLookup:
         """Reads the segment, with its CRCs, and indexes it a chunk at a time."""
         part = segment.find_part(LOG_PART)
         if part is None:
-            raise Corrupt(f"{self._path}: {segment} has no log object; {_FSCK}")
+            raise Corrupt(f"{self.path}: {segment} has no log object; {_FSCK}")
         file = self._open(segment, part, _LOG_BLOCK_BYTES)
         aborted = self._collect_aborted(segment, manifest)
         walk = BatchWalk(file, start=0, end=segment.size, verify_crc=True)
         entry: KeyEntry | None = None
         for table in walk:
             entry = self._search_table(table, search, aborted) or entry
-        where = f"{self._source.name}: {file.path!r}"
+        where = f"{self.source.name}: {file.path!r}"
         walk.check_ended(where, remedy=_FSCK)
         if walk.position != segment.size:
             raise Corrupt(
@@ -149,7 +141,7 @@ class RemoteKeyLookup:
     def _search_table(
         self, table: BatchTable, search: KeySearch, aborted: list[AbortedTransaction]
     ) -> KeyEntry | None:
-        fs = MemoryFileSystem(self._clock)
+        fs = MemoryFileSystem(self.clock)
         builder = KeyIndexBuilder(
             fs,
             _SCANNED,
@@ -171,13 +163,13 @@ class RemoteKeyLookup:
     ) -> list[AbortedTransaction]:
         """The aborted transactions of a segment; their markers lie in it or after it."""
         start, end = segment.base_offset, segment.end_offset + 1
-        aborted, is_complete = self._indexes.collect_aborted(
-            self._path,
-            self._manifests.readable(manifest, from_offset=start),
+        aborted, is_complete = self.indexes.collect_aborted(
+            self.path,
+            self.manifests.readable(manifest, from_offset=start),
             start_offset=start,
             end_offset=end,
         )
-        if is_complete or self._local is None:
+        if is_complete or self.local is None:
             return list(aborted)
-        local = self._local.collect_aborted(start, end)
+        local = self.local.collect_aborted(start, end)
         return [*aborted, *(transaction for transaction in local if transaction not in aborted)]

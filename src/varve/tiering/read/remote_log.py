@@ -144,7 +144,13 @@ class RemoteLog:
         )
         self._positions = ReadPositions()
         self._keys = RemoteKeyLookup(
-            path, manifests, self._recent, self._source, caches.indexes, caches.clock, local
+            path=path,
+            manifests=manifests,
+            recent=self._recent,
+            source=self._source,
+            indexes=caches.indexes,
+            clock=caches.clock,
+            local=local,
         )
 
     def refresh(self) -> Manifest:
