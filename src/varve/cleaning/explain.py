@@ -235,7 +235,7 @@ class _Explainer:
             compaction=self._compaction(segment),
             dirty_ratio=dirty_ratio,
             stale_bytes=stale_bytes,
-            place=segment.location,
+            location=segment.location,
             local=retained.local,
         )
 

@@ -101,7 +101,7 @@ class SegmentExplanation:
     compaction: RemovalPath | None
     dirty_ratio: float | None
     stale_bytes: int | None
-    place: SegmentLocation = SegmentLocation.LOCAL
+    location: SegmentLocation = SegmentLocation.LOCAL
     local: RemovalPath | None = None
 
     @property

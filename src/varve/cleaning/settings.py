@@ -42,11 +42,6 @@ class CleanerSettings:
         at_least=0.01,  # Kafka refuses a buffer that holds no key only when a cleaner starts
         at_most=1,
     )
-    log_cleaner_io_buffer_size: int = setting(
-        512 << 10,
-        "Memory for reading and writing, of all threads together; a larger batch gets its own.",
-        at_least=0,
-    )
     log_cleaner_io_max_bytes_per_second: float = setting(
         sys.float_info.max,
         "Most bytes that all threads together read and write per second; the default is no limit.",

@@ -120,7 +120,7 @@ def _segment_details(segment: "SegmentExplanation") -> Iterator[tuple[str, str]]
         if path is not None:
             yield from _path_details(path, segment.now_ms)
     kind = "active segment" if segment.is_active else "segment"
-    if segment.place is SegmentLocation.REMOTE:
+    if segment.location is SegmentLocation.REMOTE:
         kind = "segment of the remote tier"
     yield (
         "in",
@@ -159,7 +159,7 @@ def _print_segments(output: Output, segments: "Sequence[SegmentExplanation]") ->
             output.print_object("segment", segment.to_json())
         return
     is_tiered = any(
-        segment.place is not SegmentLocation.LOCAL or segment.local is not None
+        segment.location is not SegmentLocation.LOCAL or segment.local is not None
         for segment in segments
     )
     columns = ["partition", "segment", "bytes", "stale", *(["tier"] if is_tiered else [])]
@@ -169,7 +169,7 @@ def _print_segments(output: Output, segments: "Sequence[SegmentExplanation]") ->
             segment.base_offset,
             Grouped(segment.size),
             None if segment.stale_bytes is None else Grouped(segment.stale_bytes),
-            *([segment.place.value] if is_tiered else []),
+            *([segment.location.value] if is_tiered else []),
         ]
         for segment in segments
     ]

@@ -53,7 +53,6 @@ _settings = st.builds(
 _cleaner_settings = st.builds(
     CleanerSettings,
     log_cleaner_dedupe_buffer_size=st.sampled_from([80_000, 128 << 20]),
-    log_cleaner_io_buffer_size=st.sampled_from([0, 100, 512 << 10]),
 )
 
 Content = tuple[bytes, bytes | None, tuple[tuple[str, bytes | None], ...], int]

@@ -184,15 +184,15 @@ def test_segments_of_both_tiers_are_explained() -> None:
             kit.store.topic("t").append(key=f"k{number % 3}", value=f"{number:060}")
         found = kit.store.explain("t")
         offsets = kit.store.topic("t").partition(0).offsets()
-    places = [one.place for one in found]
+    places = [one.location for one in found]
     assert places == sorted(places, key=[*_ORDER].index)
     assert set(places) == set(_ORDER)
-    by_place = {one.place: one for one in found}
+    by_place = {one.location: one for one in found}
     assert by_place[SegmentLocation.LEAVING].retention.blocks[0].rule is BlockingRule.GRACE
     assert by_place[SegmentLocation.LEAVING].next_offset <= offsets.log_start
     assert by_place[SegmentLocation.REMOTE].next_offset <= offsets.local_start
     assert by_place[SegmentLocation.REMOTE].local is None
-    waiting = [one.local for one in found if one.place is SegmentLocation.LOCAL]
+    waiting = [one.local for one in found if one.location is SegmentLocation.LOCAL]
     rules = [way.blocks[0].rule for way in waiting if way]
     assert set(rules[:-1]) == {BlockingRule.COPY}
     assert found[-2].retention.earliest_ms is None
@@ -216,7 +216,7 @@ def test_a_record_in_the_tier_tells_what_replaces_it_and_when_it_expires() -> No
         newest = kit.store.explain_key("t", "k0")
     assert (record.state, record.key, record.superseded_by) == (RecordState.REMOTE, b"k1", 37)
     assert record.segment is not None
-    assert record.segment.place is SegmentLocation.REMOTE
+    assert record.segment.location is SegmentLocation.REMOTE
     assert record.segment.retention.earliest_ms is not None
     assert newest is not None
     assert newest.offset == 39

@@ -133,9 +133,9 @@ def _row_json(row: Row) -> dict[str, object]:
 def _remote_row_json(row: Row) -> dict[str, object]:
     return {
         **_row_json(row),
-        "gone_ms": row.deleted_ms,
+        "deleted_ms": row.deleted_ms,
         "stored_bytes": row.segment.stored_size,
-        "place": row.segment.location,
+        "location": row.segment.location,
     }
 
 
