@@ -63,10 +63,8 @@ class Case:
 TOMBSTONES: Final = (HORIZON, TOMBSTONE_GONE)
 MARKERS: Final = (SHELL, MARKER_HORIZON, MARKER_GONE, ABORTED_LISTED)
 LARGE: Final = {"internal.segment.bytes": "150000"}
-# Little memory: varve plans more than one range of key hashes and copies batch by batch.
-SPARING: Final = CleanerSettings(
-    log_cleaner_dedupe_buffer_size=73_000, log_cleaner_io_buffer_size=100
-)
+# Little memory: varve plans more than one range of key hashes.
+SPARING: Final = CleanerSettings(log_cleaner_dedupe_buffer_size=73_000)
 CASES: Final[Mapping[str, Case]] = {
     "uncompressed": Case(expected=(*TOMBSTONES, *MARKERS)),
     "gzip": Case(shape=Shape(codecs=(Codec.GZIP,)), expected=TOMBSTONES),

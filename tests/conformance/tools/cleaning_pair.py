@@ -28,8 +28,8 @@ from tests.conformance.tools.our_log import INTERNAL_NAMES
 from tests.conformance.tools.shell import JavaShell
 from tests.conformance.tools.stored_batches import StoredPartition, find_differences, read_partition
 from varve.cleaning.compaction.log_cleaner import LogCleaner
-from varve.cleaning.removals.removal_log import RemovalLog
 from varve.cleaning.metrics import CleanReport
+from varve.cleaning.removals.removal_log import RemovalLog
 from varve.cleaning.retention.retention import LogRetention, RetentionPlan
 from varve.cleaning.settings import CleanerSettings
 from varve.commit_log import (
