@@ -10,6 +10,7 @@ Threads    any, beside writers of the same partitions and other sweeps.
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import groupby
@@ -308,7 +309,9 @@ class _PartitionCheck:
             base_offset
             for (base_offset, id), keys in beyond.items()
             if keys.keys() >= _REQUIRED_PARTS
-            and self._is_unreferenced(base_offset, id, keys[LOG_PART])
+            # Check again: it may have been announced or removed since the listing.
+            and self._manifests.find_listed(base_offset=base_offset, id=id) is None
+            and self._exists(keys[LOG_PART])
         ]
         if not complete_offsets:
             return
@@ -325,11 +328,6 @@ class _PartitionCheck:
             )
         )
 
-    def _is_unreferenced(self, base_offset: int, id: str, key: str) -> bool:
-        """Checks again: it may have been announced or removed since the listing."""
-        listed = self._manifests.find_listed(base_offset=base_offset, id=id)
-        return listed is None and self._exists(key)
-
     def _exists(self, key: str) -> bool:
         try:
             self._objects.head(key)
@@ -339,34 +337,32 @@ class _PartitionCheck:
 
     def _classify(self, entry: ObjectInfo) -> tuple[ObjectClass, str]:
         path, named, key = self._path, self._named, entry.key
-        version = path.find_version(key)
-        part = find_part(path, key)
-        is_evidence = key.startswith(f"{path.prefix}evidence/") and key.endswith(".json")
-        is_page = path.find_page_id(key) is not None
-        is_single = key in (path.hint_key, path.lease_key)
-        is_work = key.startswith(path.work_folder)
         if key == path.removal_probe_key:
             return self._classify_unreferenced(entry, _PROBE)
+        version, part = path.find_version(key), find_part(path, key)
+        is_page = path.find_page_id(key) is not None
+        is_evidence = key.startswith(f"{path.prefix}evidence/") and key.endswith(".json")
+        is_single = key in (path.hint_key, path.lease_key)
+        is_work = key.startswith(path.work_folder)
         if not (version or part or is_evidence or is_page or is_single or is_work):
             return ObjectClass.FOREIGN, "not a name that varve uses"
         if named is None:
             return ObjectClass.RETAINED, "its manifest cannot be read"
-        if is_evidence or is_single:
-            return ObjectClass.LIVE, ""
         if is_work:
             return ObjectClass.PENDING, "of a job in progress; the next compaction removes it"
-        if version is not None:
-            return _classify_version(version, named)
+        if is_evidence or is_single or key in named.pages:
+            return ObjectClass.LIVE, ""
         if part is not None:
             return self._classify_part(entry, part, named)
-        return self._classify_page(entry, named)
-
-    def _classify_page(self, entry: ObjectInfo, named: NamedObjects) -> tuple[ObjectClass, str]:
-        if entry.key in named.pages:
-            return ObjectClass.LIVE, ""
-        if entry.key in named.older_pages:
+        if version is None and key not in named.older_pages:
+            return self._classify_unreferenced(entry, "a page that no version names")
+        if version is None:
             return ObjectClass.RETAINED, "named by an older version"
-        return self._classify_unreferenced(entry, "a page that no version names")
+        if version >= named.newest.version:
+            return ObjectClass.LIVE, ""
+        if version in named.leftovers:
+            return ObjectClass.ORPHAN, "a version below a hole in the chain"
+        return ObjectClass.RETAINED, "an older version"
 
     def _classify_part(
         self, entry: ObjectInfo, part: PartKey, named: NamedObjects
@@ -398,20 +394,16 @@ class _PartitionCheck:
     def _check_parts(self, segment: RemoteSegment, sizes: dict[str, int]) -> None:
         for part in segment.parts:
             key = self._path.part_key(segment, part.name)
-            if sizes.get(key) != part.size:
-                self._confirm_damage(segment, key, part.size)
-
-    def _confirm_damage(self, segment: RemoteSegment, key: str, expected_size: int) -> None:
-        """Checks again: the listing may be older than the copy, or the segment deleted by now."""
-        try:
-            size: int | None = self._objects.head(key).size
-        except ObjectNotFound:
-            size = None
-        if size == expected_size or not self._is_still_live(segment):
-            return
-        fault = "is missing" if size is None else f"has {size} bytes"
-        message = f"{fault}, the manifest says {expected_size}: restore it from a mirror or a copy"
-        self.result.damage.append(Damage(key, message, expected_size, size))
+            if sizes.get(key) == part.size:
+                continue
+            # Check again: the listing may be older than the copy, or the segment deleted by now.
+            size: int | None = None
+            with suppress(ObjectNotFound):
+                size = self._objects.head(key).size
+            if size != part.size and self._is_still_live(segment):
+                fault = "is missing" if size is None else f"has {size} bytes"
+                message = f"{fault}, the manifest says {part.size}: {_RESTORE}"
+                self.result.damage.append(Damage(key, message, part.size, size))
 
     def _is_still_live(self, segment: RemoteSegment) -> bool:
         listed = self._manifests.find_listed(base_offset=segment.base_offset, id=segment.id)
@@ -443,8 +435,7 @@ class _PartitionCheck:
                     verified += part.size
                 elif self._is_still_live(segment):
                     actual = "none" if crc is None else f"{crc:08x}"
-                    message = f"CRC-32C {actual}, the manifest says {part.crc32c:08x}: "
-                    message += "restore it from a mirror or a copy"
+                    message = f"CRC-32C {actual}, the manifest says {part.crc32c:08x}: {_RESTORE}"
                     self.result.damage.append(Damage(key, message))
         return verified
 
@@ -472,25 +463,19 @@ class _PartitionCheck:
                 self._objects.delete([listed.key])
                 self.result.swept.append(listed)
         if any(self._path.find_page_id(listed.key) is not None for listed in orphans):
-            self._sweep_pages()
+            # The manifest store first fences commits that might use the pages.
+            for entry in self._manifests.sweep_orphan_pages(writer="fsck", now_ms=self._now_ms):
+                reason = "a page that no version names"
+                self.result.swept.append(Listed(entry.key, entry.size, ObjectClass.ORPHAN, reason))
         versions = [listed for listed in orphans if self._path.find_version(listed.key) is not None]
         if versions or self._options.retention_ms is not None:
             self._retire(versions)
 
     def _may_delete(self, part: PartKey) -> bool:
         listed = self._manifests.find_listed(base_offset=part.base_offset, id=part.id)
-        if listed is None:
-            return True
-        if listed.state is SegmentState.DELETE_STARTED:
-            return self._is_overdue(listed)
         # An unlisted part of a live segment may be about to be listed.
-        return False
-
-    def _sweep_pages(self) -> None:
-        """Removes orphan pages; the manifest store first fences commits that might use them."""
-        for entry in self._manifests.sweep_orphan_pages(writer="fsck", now_ms=self._now_ms):
-            reason = "a page that no version names"
-            self.result.swept.append(Listed(entry.key, entry.size, ObjectClass.ORPHAN, reason))
+        is_deleting = listed is not None and listed.state is SegmentState.DELETE_STARTED
+        return listed is None or (is_deleting and self._is_overdue(listed))
 
     def _retire(self, leftovers: list[Listed]) -> None:
         retention_ms = self._options.retention_ms
@@ -512,15 +497,8 @@ class _PartitionCheck:
 
 
 _OVERDUE: Final = "its deletion is overdue"
+_RESTORE: Final = "restore it from a mirror or a copy"
 _PROBE: Final = "left by the removal of a partition that was interrupted"
 _REQUIRED_PARTS: Final = {LOG_PART, "index", "timeindex", SNAPSHOT_PART, EPOCHS_PART}
 """Parts that every segment has."""
 _FOREVER_MS: Final = 1 << 62
-
-
-def _classify_version(version: int, named: NamedObjects) -> tuple[ObjectClass, str]:
-    if version >= named.newest.version:
-        return ObjectClass.LIVE, ""
-    if version in named.leftovers:
-        return ObjectClass.ORPHAN, "a version below a hole in the chain"
-    return ObjectClass.RETAINED, "an older version"

@@ -199,15 +199,11 @@ class Removal:
             if count and reason not in _REASONS_OF[self.kind]:
                 kind = self.kind
                 yield f"{count} records are {reason.value!r}, a reason that {kind} does not have"
-        if self.removes_whole_segments:
-            yield from self._find_drop_faults()
-        else:
+        if not self.removes_whole_segments:
             yield from self._find_rewrite_faults()
-
-    def _find_drop_faults(self) -> Iterator[str]:
-        if not self.inputs:
+        elif not self.inputs:
             yield "no segment is named"
-        if self.outputs:
+        elif self.outputs:
             yield f"{len(self.outputs)} segments would come out, where whole ones are removed"
 
     def _find_rewrite_faults(self) -> Iterator[str]:
