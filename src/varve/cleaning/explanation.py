@@ -1,6 +1,8 @@
-"""The values that explain returns: segments, records, and the rules that keep them.
+"""The explanations of segments and records, and the rules that keep stale records.
 
-Invariant  values only; `to_json` gives plain dictionaries, keys as text where they are UTF-8.
+Invariant  read-only; `to_json` gives plain dictionaries, keys as text where they are UTF-8. All
+           blockers of a segment are listed at once, except that a segment which cannot be cleaned
+           yet is not judged by its ratios.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The metrics of cleaning and retention, with the names of Kafka's equivalents.
+"""What cleaning reports: its runs, the health of partitions, and metrics with Kafka's equivalents.
 
 Percentages stay percentages, as in Kafka; times are in seconds, as usual in Prometheus.
 

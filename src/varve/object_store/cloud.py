@@ -1,7 +1,12 @@
-"""Object stores of cloud providers: their common base, Google Cloud Storage and Azure; see s3.py.
+"""Object stores of cloud providers: their common base, Google Cloud Storage, Azure, and Amazon S3
+with all servers that speak its API.
 
 A store is a class with its scheme, its obstore client and its settings, and an entry in the table
 of `opening`.
+
+Invariant  a create is a conditional put; an S3 server that ignores that is refused at open.
+Crash      an interrupted multipart upload leaves parts that no list shows and that cost money:
+           give the bucket a lifecycle rule that aborts incomplete multipart uploads.
 """
 
 import re

@@ -1,7 +1,10 @@
-"""An object store wrapper that counts requests, bytes, errors and their cost.
+"""An object store wrapper that counts requests, bytes, errors and their cost by a price table.
 
 Request counts are computed: an upload in parts takes one per part and two more, a list one per
-thousand objects. Below a RetryingObjectStore every attempt counts, as it does on the bill.
+thousand objects. Below a RetryingObjectStore every attempt counts, as it does on the bill. Prices
+are list prices with date and source, which callers may replace; discounts, free allowances, volume
+tiers and taxes are not included, and no provider charges deletes.
+docs/reference/object-stores.md describes how each table was compared with its source.
 
 Threads    any; the metric table has its own lock, `_lock` guards the sum of errors.
 """

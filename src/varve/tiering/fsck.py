@@ -1,5 +1,7 @@
 """Checks every object of a cluster in the remote tier, and sweeps orphans.
 
+The report has every object in one class, with bytes and cost.
+
 Invariant  read-only, unless it sweeps. A sweep removes orphans, and objects of deleted segments
            past their grace period; the newest manifest is loaded again before each removal. Without
            a readable manifest nothing of its partition is removed.

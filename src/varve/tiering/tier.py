@@ -1,4 +1,4 @@
-"""The remote tier of an open store: copies, expiry, local retention and reads.
+"""The remote tier of an open store: copies, expiry, local retention, reads and status.
 
 Invariant  the log works without it: an object store that is down fails only copies, expiry and
            remote reads, each with a retriable error.

@@ -3,6 +3,13 @@
 Invariant  every record is counted under one reason; a kept record keeps its offset, timestamp, key,
            value and headers. The rules for empty batches, delete horizons and transaction markers
            are Kafka's.
+Invariant  a marker is needed while a batch of its transaction exists. A batch that is seen in a run
+           keeps its marker, even if the run removes the batch. From an offset on, readers of the
+           remote tier may need markers, whose batches a local run does not see. The tracker gets
+           all segments of a run once, in offset order; an aborted transaction is kept while its
+           marker is needed. From the first held segment on all markers stay: their transactions
+           may have records in it.
+Threads    one; a run has its own tracker.
 """
 
 from bisect import bisect_left

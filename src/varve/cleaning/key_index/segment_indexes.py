@@ -4,8 +4,12 @@ Invariant  an index is used only after its checksum was verified or it was built
            while it marks the same transactions as aborted as the log does: a truncation may have
            removed a marker, and a later one may have decided otherwise. A segment whose data is
            damaged is held: cleaning skips it, and tries again after an interval that doubles.
+Invariant  I/O errors of derived files, which are key indexes and segments that are not yet part of
+           the log, fail only their partition: the log works without these files. Other I/O errors
+           are those of the log (`commit_log/health.py`).
 Threads    one at a time, the holder of the partition; any thread may call `find`, which deletes the
-           files of unusable indexes, and `needs_run`.
+           files of unusable indexes, and `needs_run`. `check_key_indexes` reads a directory that
+           is not locked; a store may have it open.
 """
 
 import contextlib

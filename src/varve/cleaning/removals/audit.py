@@ -6,7 +6,8 @@ segments that must exist at the end are read and compared. `varve tier fsck` che
 storage holds the evicted ones.
 
 Invariant  read-only, whether a store has the directory open or not; damaged files are reported
-           and do not make it raise.
+           and do not make it raise. A swap whose new files are all in place counts as carried out,
+           as it does at the next open.
 Crash      a crash may leave a line without its removal, and a removal without its line `done`: the
            segments in a later line or on disk show whether it was carried out.
 """

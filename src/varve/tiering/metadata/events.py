@@ -1,8 +1,12 @@
-"""The events of Kafka's topic __remote_log_metadata, and their bytes.
+"""The events of Kafka's topic __remote_log_metadata, and varve's custom metadata in them.
 
 Layout     unsigned varints for the frame version (1), the type and its version (0), then the
-           message in Kafka's flexible encoding. docs/reference/formats/remote-log-metadata.md
+           message in Kafka's flexible encoding. The custom metadata has the fields of segments and
+           commits beyond Kafka's: `v`, format 1, flags, the commit (event number, leader epoch,
+           time, log start offset, cleaned-up-to offset), then the segment.
+           docs/reference/formats/remote-log-metadata.md
 Invariant  the bytes are those that Kafka's RemoteLogMetadataSerde writes for the same values.
+           Decoding restores the encoded RemoteSegment, given the fields that its event carries.
 """
 
 import struct

@@ -9,6 +9,8 @@ stay for a grace period after it was replaced or expired.
 Invariant  a read returns whole batches of one segment, in order, none at or above the limit: a view
            of one extent, or one batch that was joined from several. A batch lies within its object,
            and its offsets within its segment; anything else is Corrupt, with key and position.
+Invariant  remote reads use only the threads and the memory of `ReadCaches`, so that local reads
+           never wait for object storage.
 Threads    any number of readers; no lock is held during a request. One loads the manifest, the
            others continue with the one they have.
 """
