@@ -90,7 +90,7 @@ def test_a_key_below_an_object_is_refused(store: DirectoryObjectStore) -> None:
 
 
 def test_a_write_is_synced_up_to_the_root(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: DirectoryObjectStore
+    store: DirectoryObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[str] = []
     sync = os.fsync
@@ -122,7 +122,7 @@ def test_a_new_root_is_synced_up_to_what_was_there(
 
 
 def test_a_removed_directory_is_made_again(
-    monkeypatch: pytest.MonkeyPatch, store: DirectoryObjectStore
+    store: DirectoryObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replace = os.replace
     removed: list[str] = []
@@ -140,7 +140,7 @@ def test_a_removed_directory_is_made_again(
 
 
 def test_a_directory_that_goes_while_it_is_looked_at_is_made_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: DirectoryObjectStore
+    store: DirectoryObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`makedirs` meets it, a delete takes it away, and the look at what is there finds nothing."""
     (tmp_path / "page").mkdir()
@@ -171,7 +171,7 @@ def test_a_directory_that_goes_while_it_is_looked_at_is_made_again(
     ],
 )
 def test_what_the_disk_says_becomes_a_named_error(
-    monkeypatch: pytest.MonkeyPatch, number: int, kind: type[Exception], store: DirectoryObjectStore
+    store: DirectoryObjectStore, monkeypatch: pytest.MonkeyPatch, number: int, kind: type[Exception]
 ) -> None:
 
     def refuse(descriptor: int) -> None:
@@ -184,7 +184,7 @@ def test_what_the_disk_says_becomes_a_named_error(
 
 
 def test_what_cannot_be_cleaned_up_hides_no_error(
-    monkeypatch: pytest.MonkeyPatch, store: DirectoryObjectStore
+    store: DirectoryObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
 
     def refuse(*given: object) -> None:
@@ -204,7 +204,7 @@ def test_a_root_that_is_a_file_is_unavailable(tmp_path: Path, below: str) -> Non
 
 
 def test_a_file_system_without_hard_links_is_named(
-    monkeypatch: pytest.MonkeyPatch, store: DirectoryObjectStore
+    store: DirectoryObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
 
     def refuse(source: str, target: str) -> None:
