@@ -23,8 +23,7 @@ from varve.tiering.copier import CopyReport, TierCopier
 from varve.tiering.manifest.paths import RemotePath
 from varve.tiering.manifest.segment import RemoteSegment
 from varve.tiering.manifest.store import ObjectManifestStore
-from varve.tiering.metadata.backends import ManifestStores
-from varve.tiering.partition import TieredPartitions
+from varve.tiering.partition import ManifestStores, TieredPartitions
 from varve.tiering.settings import TierSettings
 
 KINDS = {"log": LOG, "index": INDEX, "timeindex": TIME_INDEX, "txnindex": TXN_INDEX, "keys": KEYS}

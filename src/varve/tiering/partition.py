@@ -12,10 +12,10 @@ Threads    any; `TieredPartitions` returns the same instance to all threads. No 
 import logging
 import random
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from varve.cleaning.remote_tier import RemoteBounds
@@ -24,19 +24,92 @@ from varve.commit_log.directory_files import encode_topic_id
 from varve.commit_log.log_directory import LogDirectory
 from varve.disk import FileSystem
 from varve.foundation.clock import Clock
-from varve.foundation.errors import Corrupt, InvalidRequest, StoreError, Unavailable
+from varve.foundation.errors import Corrupt, InvalidRequest, InvalidSetting, StoreError, Unavailable
+from varve.foundation.plugins import PluginRegistry
 from varve.object_store import ObjectStore
 from varve.tiering.manifest.commit import ManifestEdit
 from varve.tiering.manifest.manifest import Manifest
+from varve.tiering.manifest.pages import PageCache
 from varve.tiering.manifest.paths import RemotePath
 from varve.tiering.manifest.segment import RemoteSegment, SegmentState, is_in_lineage
-from varve.tiering.manifest.store import ManifestStore
-from varve.tiering.metadata.backends import ManifestStores
+from varve.tiering.manifest.store import ManifestStore, ObjectManifestStore
 from varve.tiering.metrics import DELETE, TierMetrics
 from varve.tiering.partition_lease import find_lease
 from varve.tiering.read.remote_log import RemoteLog
+from varve.tiering.settings import TierSettings
+
+if TYPE_CHECKING:
+    from varve.tiering.metadata.topic import MetadataTopic
 
 logger = logging.getLogger(__name__)
+
+ManifestBackend = Callable[["ManifestStores", RemotePath], ManifestStore]
+"""Opens the manifest store of a partition."""
+
+
+def _open_in_objects(stores: "ManifestStores", path: RemotePath) -> ManifestStore:
+    return ObjectManifestStore(
+        stores.objects,
+        path,
+        random=stores.random,
+        wait=stores.wait,
+        cache=stores.pages,
+        grace_ms=stores.settings.varve_tier_grace_ms,
+    )
+
+
+def _open_in_topic(stores: "ManifestStores", path: RemotePath) -> ManifestStore:
+    # Kafka's messages take a moment to compile: only tiers with this backend load them.
+    from varve.tiering.metadata.topic_manifest_store import TopicManifestStore
+
+    assert stores.topic is not None
+    return TopicManifestStore(stores.topic, stores.objects, path)
+
+
+BACKENDS: Final[PluginRegistry[ManifestBackend]] = PluginRegistry(
+    kind="varve.tier.metadata",
+    group="varve.manifest_stores",
+    built_in={"object": _open_in_objects, "topic": _open_in_topic},
+)
+"""What varve.tier.metadata names: manifests beside the segments, or events in Kafka's topic
+__remote_log_metadata; other names are entry points, each a `ManifestBackend`."""
+
+
+class ManifestStores:
+    """Opens the manifest store of each partition of one tier.
+
+    `wait` sleeps for milliseconds. `topic` is required by the backend `topic`.
+    """
+
+    def __init__(
+        self,
+        backend: str,
+        objects: ObjectStore,
+        *,
+        random: random.Random,
+        wait: Callable[[float], object],
+        settings: TierSettings,
+        topic: "MetadataTopic | None" = None,
+    ) -> None:
+        self.objects = objects
+        self.random = random
+        self.wait = wait
+        self.settings = settings
+        self.topic = topic
+        self.pages = PageCache()
+        try:
+            self._plugin = BACKENDS.get(backend)
+        except InvalidRequest as error:
+            raise InvalidSetting(str(error)) from error
+        if backend == "topic" and topic is None:
+            raise InvalidSetting(
+                "varve.tier.metadata is topic, but this store has no topic "
+                "__remote_log_metadata: use object"
+            )
+
+    def open(self, path: RemotePath) -> ManifestStore:
+        return self._plugin(self, path)
+
 
 RECENT_MS: Final = 600_000
 """How long a cached manifest is used: the delay until commits of other processes are seen."""

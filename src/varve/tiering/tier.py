@@ -37,9 +37,8 @@ from varve.tiering.expiry import (
     read_remote_segments,
 )
 from varve.tiering.history_check import check_copied
-from varve.tiering.metadata.backends import ManifestStores
 from varve.tiering.metrics import FETCH, FETCH_QUOTA, TierMetrics
-from varve.tiering.partition import TieredPartition, TieredPartitions
+from varve.tiering.partition import ManifestStores, TieredPartition, TieredPartitions
 from varve.tiering.read.extent_cache import FetchMeter
 from varve.tiering.read.remote_log import ReadCaches, RemoteLog
 from varve.tiering.settings import TierSettings

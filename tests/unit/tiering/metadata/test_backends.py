@@ -16,7 +16,6 @@ from varve.foundation.settings import GivenValue, parse_settings
 from varve.object_store import MemoryObjectStore
 from varve.tiering.manifest.paths import RemotePath
 from varve.tiering.manifest.store import ManifestStore, ObjectManifestStore
-from varve.tiering.metadata.backends import ManifestStores
 from varve.tiering.metadata.topic import (
     COMMIT_BYTES_MAX,
     METADATA_TOPIC,
@@ -24,6 +23,7 @@ from varve.tiering.metadata.topic import (
     ensure_metadata_topic,
 )
 from varve.tiering.metadata.topic_manifest_store import TopicManifestStore
+from varve.tiering.partition import ManifestStores
 from varve.tiering.settings import MetadataSettings, TierSettings
 
 
