@@ -4,14 +4,15 @@ Opening may be cut at any of its steps; the next opening finds the same log.
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
 from tests.crash.bench import ACK, INTERVAL, PARTITION, Bench, Scenario, judge, new_disk, open_store
 from tests.crash.test_crash_at_every_step import SCENARIOS
+from tests.support.crash_images import CrashPoint, crash_images, named, record
 from tests.support.log_model import LogModel, check_equals, read_all
 from varve.commit_log import LogSettings
-from varve.disk import PowerLoss
 from varve.records import Record, build_batch, edit_batch
 from varve.testing.faulty_disk import CrashMode, FaultyFileSystem
 
@@ -19,21 +20,9 @@ DIRECTORY = f"/d/a/{PARTITION}"
 MODES = (CrashMode.KEEP_ALL, CrashMode.LOSE_UNSYNCED, CrashMode.RANDOM)
 
 
-def _open_steps(disk: FaultyFileSystem, settings: LogSettings) -> int:
-    """How many steps opening takes."""
+def _record_opening(disk: FaultyFileSystem, settings: LogSettings) -> list[CrashPoint[None]]:
     copy = disk.after_crash(CrashMode.KEEP_ALL)
-    open_store(copy, settings)
-    return copy.steps
-
-
-def _crash_while_opening(
-    disk: FaultyFileSystem, settings: LogSettings, step: int
-) -> FaultyFileSystem:
-    copy = disk.after_crash(CrashMode.KEEP_ALL)
-    copy.crash_at(step)
-    with pytest.raises(PowerLoss):
-        open_store(copy, settings)
-    return copy
+    return record(lambda: open_store(copy, settings), lambda: None, disk=copy)
 
 
 @pytest.mark.parametrize(
@@ -55,15 +44,15 @@ def test_g1_g3_recovery_may_be_cut_anywhere(
         step, bench = point.step, point.state
         for first_mode in (CrashMode.KEEP_ALL, CrashMode.RANDOM):
             found = point.disk.after_crash(first_mode, step)
-            for within in range(1, _open_steps(found, settings) + 1):
-                cut = _crash_while_opening(found, settings, within)
-                mode = MODES[(step + within) % 3]
-                worse = mode if first_mode is CrashMode.KEEP_ALL else first_mode
-                try:
-                    judge(bench, cut.after_crash(mode, within), worse, with_close=within % 4 == 0)
-                except BaseException as error:
-                    error.add_note(f"{step} {first_mode}; then {cut.trace[-1]} {mode}")
-                    raise
+            opening = _record_opening(found, settings)[:-1]
+            for image in crash_images(opening, partial(_mode_in_turn, step)):
+                worse = image.mode if first_mode is CrashMode.KEEP_ALL else first_mode
+                with named(point), named(image):
+                    judge(bench, image.disk, worse, with_close=image.step % 4 == 0)
+
+
+def _mode_in_turn(first: int, second: int) -> list[tuple[CrashMode, int]]:
+    return [(MODES[(first + second) % 3], second)]
 
 
 def _two_closed_segments(bench: Bench) -> None:
@@ -123,31 +112,25 @@ def test_g3_g6_a_swap_cut_anywhere_leaves_the_old_or_the_new_segments(
     mode: CrashMode, rounds_factor: int
 ) -> None:
     bench, parts, old = _prepared_swap()
-    _swap(bench.disk, parts, old)
-    steps = bench.disk.steps
+    points = record(lambda: _swap(bench.disk, parts, old), lambda: None, disk=bench.disk)
     before = bench.model.batches
     old_log = [batch.data for batch in before]
     new_log = _replacement(bench.model) + old_log[8:]
     outcomes = set()
-    for step in range(1, steps + 1):
-        bench, parts, old = _prepared_swap()
-        bench.disk.crash_at(step)
-        with pytest.raises(PowerLoss):
-            _swap(bench.disk, parts, old)
-        disk = bench.disk.after_crash(mode, step)
-        open_steps = _open_steps(disk, INTERVAL)
-        for within in range(0, open_steps + 1, 1 if rounds_factor > 1 else 3):
-            found = disk.after_crash(CrashMode.KEEP_ALL)
-            if within:
-                cut_at = min(within + step % 3, open_steps)
-                found = _crash_while_opening(disk, INTERVAL, cut_at).after_crash(mode, within)
-            store = open_store(found, INTERVAL)
-            stored = read_all(store.get(PARTITION))
-            assert stored in (old_log, new_log), f"step {step}, then {within} while opening"
-            outcomes.add(stored == new_log)
-            names = found.names(DIRECTORY)
-            assert not [n for n in names if n.endswith((".swap", ".cleaned", ".deleted"))]
-            store.abandon()
+    stride = 1 if rounds_factor > 1 else 3
+    for first in crash_images(points, lambda step: [(mode, step)], crashes_again=True):
+        opening = _record_opening(first.disk, INTERVAL)
+        # The last point is that of an opening that is not cut.
+        chosen = [opening[-1], *opening[first.step % stride : -1 : stride]]
+        for image in crash_images(chosen, lambda step: [(mode, step)]):
+            with named(first), named(image):
+                store = open_store(image.disk, INTERVAL)
+                stored = read_all(store.get(PARTITION))
+                assert stored in (old_log, new_log)
+                outcomes.add(stored == new_log)
+                names = image.disk.names(DIRECTORY)
+                assert not [n for n in names if n.endswith((".swap", ".cleaned", ".deleted"))]
+                store.abandon()
     assert outcomes >= {False}
 
 
@@ -175,14 +158,12 @@ def test_g3_a_segment_that_outgrew_its_indexes_is_split_whatever_happens(mode: C
     for data in _far_batches():
         model.append(data)
     disk = disk.after_crash(CrashMode.KEEP_ALL)
-    for within in range(_open_steps(disk, INTERVAL) + 1):
-        found = disk.after_crash(CrashMode.KEEP_ALL)
-        if within:
-            found = _crash_while_opening(disk, INTERVAL, within).after_crash(mode, within)
-        store = open_store(found, INTERVAL)
-        check_equals(store.get(PARTITION), model)
-        assert len(store.get(PARTITION).view) == 3
-        store.close()
+    for image in crash_images(_record_opening(disk, INTERVAL), lambda step: [(mode, step)]):
+        with named(image):
+            store = open_store(image.disk, INTERVAL)
+            check_equals(store.get(PARTITION), model)
+            assert len(store.get(PARTITION).view) == 3
+            store.close()
 
 
 def _tear_base_offset(data: bytearray, at: int) -> None:

@@ -1,6 +1,7 @@
 """G5: whatever step of a cleaning a crash hits, the evidence and the disk still agree."""
 
 from tests.support.cleaning_bench import DIRECTORY, CleaningBench, compacted
+from tests.support.crash_images import crash_images, named, record
 from varve.cleaning.removals.audit import AuditReport, Outcome, audit_partition
 from varve.cleaning.removals.removal import RemovalKind
 from varve.testing.faulty_disk import CrashMode
@@ -56,28 +57,25 @@ def test_what_was_cleaned_is_on_record_and_verified_down_to_its_keys() -> None:
 
 
 def test_the_evidence_agrees_with_the_disk_after_a_crash_at_any_step() -> None:
-    trial = prepare()
-    first = trial.faulty.steps
-    clean_twice(trial)
-    steps = trial.faulty.steps - first
-    assert steps > 40
+    prepared = prepare()
+    points = record(lambda: clean_twice(prepared), lambda: None, disk=prepared.faulty)
+    assert len(points) > 40
     outcomes = set()
-    for step in range(1, steps + 1):
-        bench = prepare()
-        with bench.power_fails_after(step):
-            clean_twice(bench)
-        broken = bench.faulty
-        for mode, seed in ((CrashMode.LOSE_UNSYNCED, 0), (CrashMode.RANDOM, step)):
-            bench.disk = broken.after_crash(mode, seed)
-            report = audit_partition(bench.disk, DIRECTORY)
-            assert report.is_clean, (step, mode, report.findings, broken.describe_trace())
-            bench.open()
+    for image in crash_images(points, _power_losses):
+        with named(image):
+            report = audit_partition(image.disk, DIRECTORY)
+            assert report.is_clean, report.findings
+            bench = prepared.on(image.disk)
             after = audit(bench, deep=False)
             outcomes |= {entry.outcome for entry in after.entries}
-            if step % 5 == 0:
+            if image.step % 5 == 0:
                 bench.clean()
                 audit(bench)
     assert outcomes >= {Outcome.DONE, Outcome.DONE_UNMARKED, Outcome.NOT_DONE}
+
+
+def _power_losses(step: int) -> list[tuple[CrashMode, int]]:
+    return [(CrashMode.LOSE_UNSYNCED, 0), (CrashMode.RANDOM, step)]
 
 
 def test_expired_segments_are_on_record() -> None:

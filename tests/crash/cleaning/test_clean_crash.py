@@ -5,6 +5,7 @@ lost, opening again finds the same, and the next cleaning ends where the model s
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -16,6 +17,7 @@ from tests.support.cleaning_checks import (
     check_promises,
     foretell,
 )
+from tests.support.crash_images import crash_images, named, record
 from varve.records import Codec, Record
 from varve.testing.faulty_disk import CrashMode
 
@@ -82,13 +84,6 @@ def _prepared(prepare: Prepare) -> CleaningBench:
     return bench
 
 
-def _count_steps(bench: CleaningBench) -> int:
-    other = bench.copy()
-    before = other.faulty.steps
-    other.clean()
-    return other.faulty.steps - before
-
-
 def _modes(step: int, rounds_factor: int) -> list[tuple[CrashMode, int]]:
     """All modes in turn, or all of them with many seeds."""
     if rounds_factor == 1:
@@ -101,26 +96,16 @@ def _modes(step: int, rounds_factor: int) -> list[tuple[CrashMode, int]]:
 def test_g3_g4_a_crash_at_any_step_leaves_whole_segments_before_or_after(
     name: str, rounds_factor: int
 ) -> None:
-    prepared = _prepared(SCENARIOS[name])
-    step_count = _count_steps(prepared)
-    for step in range(1, step_count + 1):
-        bench = prepared.copy()
-        foretold = foretell(bench)
-        with bench.power_fails_after(step):
-            bench.clean()
-        for mode, seed in _modes(step, rounds_factor):
-            is_short = rounds_factor == 1 and step % 4 != 0
-            try:
-                _judge(bench, foretold, mode, seed, is_short=is_short)
-            except BaseException as error:
-                error.add_note(f"crashed at {bench.faulty.trace[-1]}, then {mode} seed {seed}")
-                raise
+    bench = _prepared(SCENARIOS[name])
+    foretold = foretell(bench)
+    points = record(bench.clean, lambda: None, disk=bench.faulty)
+    for image in crash_images(points, lambda step: _modes(step, rounds_factor)):
+        is_short = rounds_factor == 1 and image.step % 4 != 0
+        with named(image):
+            _judge(bench.on(image.disk), foretold, is_short=is_short)
 
 
-def _judge(
-    crashed: CleaningBench, foretold: Foretold, mode: CrashMode, seed: int, *, is_short: bool
-) -> None:
-    bench = _reopened(crashed, mode, seed)
+def _judge(bench: CleaningBench, foretold: Foretold, *, is_short: bool) -> None:
     check_mixture(bench.batches(), foretold)
     check_promises(bench)
     found = bench.read_all()
@@ -136,13 +121,6 @@ def _judge(
     bench.reopen()
     assert bench.read_all() == cleaned
     check_promises(bench)
-
-
-def _reopened(crashed: CleaningBench, mode: CrashMode, seed: int) -> CleaningBench:
-    disk = crashed.faulty.after_crash(mode, seed)
-    return CleaningBench(
-        crashed.settings, clock=crashed.clock, disk=disk, history=crashed.history.copy()
-    )
 
 
 def _data_offsets(bench: CleaningBench) -> list[int]:
@@ -166,25 +144,21 @@ def _data_offsets_of(foretold: Foretold) -> list[int]:
 def test_g3_a_second_crash_while_the_first_is_mended_changes_nothing(
     name: str, rounds_factor: int
 ) -> None:
-    prepared = _prepared(SCENARIOS[name])
-    step_count = _count_steps(prepared)
-    stride = 1 if rounds_factor > 1 else max(1, step_count // 7)
-    for step in range(step_count, 0, -stride):
-        bench = prepared.copy()
-        foretold = foretell(bench)
-        with bench.power_fails_after(step):
-            bench.clean()
-        for second in range(1, 40, 1 if rounds_factor > 1 else 5):
-            disk = bench.faulty.after_crash(CrashMode.KEEP_ALL)
-            disk.crash_at(disk.steps + second)
-            try:
-                CleaningBench(bench.settings, clock=bench.clock, disk=disk)
-            except BaseException:
-                disk = disk.after_crash(CrashMode.RANDOM, step * 1009 + second)
-            else:
-                break
-            third = CleaningBench(
-                bench.settings, clock=bench.clock, disk=disk, history=bench.history.copy()
-            )
-            check_mixture(third.batches(), foretold)
-            check_promises(third)
+    bench = _prepared(SCENARIOS[name])
+    foretold = foretell(bench)
+    points = record(bench.clean, lambda: None, disk=bench.faulty)
+    stride = 1 if rounds_factor > 1 else max(1, len(points) // 7)
+    second_stride = 1 if rounds_factor > 1 else 5
+    for first in crash_images(points[::-stride], lambda step: [(CrashMode.KEEP_ALL, 0)]):
+        opened = first.disk.after_crash(CrashMode.KEEP_ALL)
+        seconds = record(partial(bench.on, opened), lambda: None, disk=opened)[:-1]
+        modes = partial(_random_mode, first.step)
+        for image in crash_images(seconds[::second_stride], modes):
+            with named(first), named(image):
+                third = bench.on(image.disk)
+                check_mixture(third.batches(), foretold)
+                check_promises(third)
+
+
+def _random_mode(first: int, second: int) -> list[tuple[CrashMode, int]]:
+    return [(CrashMode.RANDOM, first * 1009 + second)]

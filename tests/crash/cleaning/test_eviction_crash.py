@@ -1,12 +1,10 @@
 """Power lost at every step of a move to object storage: log and evidence stay whole."""
 
-import pytest
-
 from tests.support.cleaning_bench import CleaningBench, compacted
+from tests.support.crash_images import crash_images, named, record
 from tests.support.evictions import evict_local_segments
 from varve.cleaning.removals.audit import audit_partition
 from varve.cleaning.removals.removal import RemovalKind
-from varve.testing.faulty_disk import CrashMode
 
 MOVED_UP_TO = 4
 
@@ -25,32 +23,24 @@ def prepare() -> CleaningBench:
     return bench
 
 
-def count_steps() -> int:
-    bench = prepare()
-    before = bench.faulty.steps
-    move(bench)
-    return bench.faulty.steps - before
-
-
 def move(bench: CleaningBench) -> None:
     base = max(one.base_offset for one in bench.log.view if one.base_offset <= MOVED_UP_TO)
     evict_local_segments(bench.log, base, bench.now_ms, bench.cleaner.removals.get(bench.log))
 
 
-@pytest.mark.parametrize("mode", list(CrashMode))
-def test_a_move_is_explained_wherever_it_was_cut(mode: CrashMode) -> None:
-    for step in range(1, count_steps() + 1):
-        bench = prepare()
-        with bench.power_fails_after(step):
+def test_a_move_is_explained_wherever_it_was_cut() -> None:
+    prepared = prepare()
+    points = record(lambda: move(prepared), lambda: None, disk=prepared.faulty)
+    for image in crash_images(points):
+        with named(image):
+            bench = prepared.on(image.disk)
+            check(bench)
             move(bench)
-        bench.crash(mode, seed=step)
-        check(bench)
-        move(bench)
-        check(bench)
-        entries = bench.cleaner.removals.get(bench.log).read()
-        assert entries[-1].removal.kind == RemovalKind.EVICTION
-        assert bench.log.log_start_offset == 0
-        assert bench.log.local_start_offset > 0
+            check(bench)
+            entries = bench.cleaner.removals.get(bench.log).read()
+            assert entries[-1].removal.kind == RemovalKind.EVICTION
+            assert bench.log.log_start_offset == 0
+            assert bench.log.local_start_offset > 0
 
 
 def check(bench: CleaningBench) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.cleaning_bench import DIRECTORY, PARTITION, CleaningBench
+from tests.support.crash_images import crash_images, named, record
 from tests.support.log_model import check_equals
 from varve.cleaning.removals.audit import audit_partition
 from varve.cleaning.removals.removal_log import RemovalLog
@@ -109,32 +110,27 @@ def _check(bench: CleaningBench, starts: tuple[int, int]) -> None:
 def test_g3_g5_a_crash_at_any_step_leaves_the_state_before_or_after(
     name: str, rounds_factor: int
 ) -> None:
-    trial = SCENARIOS[name]()
-    start, first = trial.log.log_start_offset, trial.faulty.steps
-    trial.cleaner.retention.run_once(trial.now_ms)
-    end, steps = trial.log.log_start_offset, trial.faulty.steps - first
+    prepared = SCENARIOS[name]()
+    start = prepared.log.log_start_offset
+    points = record(
+        lambda: prepared.cleaner.retention.run_once(prepared.now_ms),
+        lambda: None,
+        disk=prepared.faulty,
+    )
+    end = prepared.log.log_start_offset
     assert end > start
-    for step in range(1, steps + 2):
-        broken = SCENARIOS[name]()
-        with broken.power_fails_after(step):
-            broken.cleaner.retention.run_once(broken.now_ms)
-        for mode, seed in _modes(step, rounds_factor):
-            bench = broken.copy()
-            bench.disk = broken.faulty.after_crash(mode, seed)
-            try:
-                bench.open()
-                _check(bench, (start, end))
-                # Times that only the lost process knew are taken anew, so it may be later.
-                bench.advance(8 * DAY)
-                _expire(bench)
+    for image in crash_images(points, lambda step: _modes(step, rounds_factor)):
+        with named(image):
+            bench = prepared.on(image.disk)
+            _check(bench, (start, end))
+            # Times that only the lost process knew are taken anew, so it may be later.
+            bench.advance(8 * DAY)
+            _expire(bench)
+            assert bench.log.log_start_offset >= end
+            bench.put("after", VALUE)
+            if image.step % 3 == 0:
+                bench.reopen()
                 assert bench.log.log_start_offset >= end
-                bench.put("after", VALUE)
-                if step % 3 == 0:
-                    bench.reopen()
-                    assert bench.log.log_start_offset >= end
-            except BaseException as error:
-                error.add_note(f"crashed at {broken.faulty.trace[-1]}, then {mode} seed {seed}")
-                raise
 
 
 def test_g5_retention_frees_a_disk_that_is_full_to_the_last_byte() -> None:

@@ -7,6 +7,7 @@ import re
 import pytest
 
 from tests.crash.bench import crash_modes
+from tests.support.crash_images import crash_images, named, record
 from tests.support.key_model import DIRECTORY, TOPIC_ID, check_index, model_of, write_segment
 from tests.support.key_writer import KeyWriter
 from varve.cleaning.key_index.builder import build_key_index
@@ -14,7 +15,7 @@ from varve.cleaning.key_index.key_index import open_key_index
 from varve.commit_log import SegmentFiles
 from varve.commit_log.names import KEYS, LOG, log_name
 from varve.commit_log.segment import Segment
-from varve.disk import FileSystem, PowerLoss
+from varve.disk import FileSystem
 from varve.foundation.clock import ManualClock
 from varve.testing.faulty_disk import FaultyFileSystem
 
@@ -71,16 +72,13 @@ def _steps(buffer_bytes: int, has_old: bool) -> range:
 def test_a_crash_at_any_step_leaves_no_index_or_a_whole_one(
     buffer_bytes: int, has_old: bool, rounds_factor: int
 ) -> None:
-    for step in _steps(buffer_bytes, has_old):
-        fs = _prepared(has_old)
-        fs.crash_at(step)
-        with pytest.raises(PowerLoss):
-            _build(fs, buffer_bytes)
-        for mode, seed in crash_modes(step, rounds_factor):
-            after = fs.after_crash(mode, seed)
-            _is_there(after)
-            _build(after, IN_MEMORY)
-            assert _is_there(after), f"crashed at {fs.trace[-1]}, then {mode} seed {seed}"
+    fs = _prepared(has_old)
+    points = record(lambda: _build(fs, buffer_bytes), lambda: None, disk=fs)
+    for image in crash_images(points, lambda step: crash_modes(step, rounds_factor)):
+        with named(image):
+            _is_there(image.disk)
+            _build(image.disk, IN_MEMORY)
+            assert _is_there(image.disk)
 
 
 def test_a_finished_build_survives_power_loss_at_once() -> None:

@@ -1,14 +1,14 @@
 """G5: a removal on record stays on record, whatever step of the evidence file a crash hits."""
 
 import errno
-from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 
 import pytest
 
 from tests.support.balances import make_compaction, make_expiry
+from tests.support.crash_images import CrashPoint, crash_images, named, record
 from varve.cleaning.removals.removal_log import REMOVAL_LOG_FILE, RemovalLog, read_removal_log
-from varve.disk import PowerLoss
 from varve.foundation.clock import ManualClock
 from varve.testing.faulty_disk import CrashMode, FaultyFileSystem
 
@@ -16,12 +16,15 @@ DIRECTORY = "/orders-0"
 SEEDS = 12
 
 
+@dataclass
 class Acknowledged:
     """What calls returned from: ids on record, and ids noted as carried out."""
 
-    def __init__(self) -> None:
-        self.ids: list[int] = []
-        self.done: set[int] = set()
+    ids: list[int] = field(default_factory=list)
+    done: set[int] = field(default_factory=set)
+
+    def copy(self) -> "Acknowledged":
+        return Acknowledged(list(self.ids), set(self.done))
 
     def append(self, evidence: RemovalLog, rule_size: int) -> None:
         id = evidence.next_id()
@@ -74,18 +77,15 @@ def steps() -> range:
     return range(first, disk.steps + 1)
 
 
-def crash_modes() -> list[tuple[CrashMode, int]]:
+def crash_modes(step: int = 0) -> list[tuple[CrashMode, int]]:
     fixed = [(CrashMode.KEEP_ALL, 0), (CrashMode.LOSE_UNSYNCED, 0)]
     return fixed + [(CrashMode.RANDOM, seed) for seed in range(SEEDS)]
 
 
-def crash(
-    disk: FaultyFileSystem, step: int, act: Callable[[FaultyFileSystem], None]
-) -> FaultyFileSystem:
-    disk.crash_at(step)
-    with pytest.raises(PowerLoss):
-        act(disk)
-    return disk
+def record_script(seed: int) -> list[CrashPoint[Acknowledged]]:
+    """A run of the script on a disk that tears writes by this seed."""
+    disk, acknowledged = new_disk(seed), Acknowledged()
+    return record(lambda: script(disk, acknowledged), acknowledged.copy, disk=disk)
 
 
 def test_the_first_append_makes_its_file_durable() -> None:
@@ -99,34 +99,27 @@ def test_the_first_append_makes_its_file_durable() -> None:
     ]
 
 
-@pytest.mark.parametrize("step", steps())
-def test_what_is_on_record_survives_a_crash_at_any_step(step: int) -> None:
-    for mode, seed in crash_modes():
-        acknowledged = Acknowledged()
-        disk = crash(new_disk(seed), step, partial(script, acknowledged=acknowledged))
-        check(disk.after_crash(mode, seed), acknowledged)
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_what_is_on_record_survives_a_crash_at_any_step(seed: int) -> None:
+    for image in crash_images(record_script(seed), crash_modes):
+        with named(image):
+            check(image.disk, image.state)
 
 
-@pytest.mark.parametrize("step", steps())
-def test_a_crash_while_a_torn_line_is_cut_changes_nothing(step: int) -> None:
+@pytest.mark.parametrize("seed", range(4))
+def test_a_crash_while_a_torn_line_is_cut_changes_nothing(seed: int) -> None:
     """The first crash tears a line, the second hits the append that cuts it, at each step."""
-    for first_seed in range(4):
-        acknowledged = Acknowledged()
-        disk = crash(new_disk(first_seed), step, partial(script, acknowledged=acknowledged))
-        torn = disk.after_crash(CrashMode.RANDOM, first_seed)
-        known = read_removal_log(torn, DIRECTORY)
-        ids = [entry.removal.id for entry in known.entries]
-        trial = torn.after_crash(CrashMode.KEEP_ALL)
-        start = trial.steps
-        append_next(trial)
-        for second in range(start + 1, trial.steps + 1):
-            broken = crash(torn.after_crash(CrashMode.KEEP_ALL), second, append_next)
-            for mode, seed in crash_modes():
-                left = broken.after_crash(mode, seed)
-                found = read_removal_log(left, DIRECTORY)
-                assert not found.faults, broken.describe_trace()
+    for first in crash_images(record_script(seed), lambda step: [(CrashMode.RANDOM, seed)]):
+        torn = first.disk
+        ids = [entry.removal.id for entry in read_removal_log(torn, DIRECTORY).entries]
+        again = torn.after_crash(CrashMode.KEEP_ALL)
+        points = record(partial(append_next, again), lambda: None, disk=again)
+        for image in crash_images(points, crash_modes):
+            with named(first), named(image):
+                found = read_removal_log(image.disk, DIRECTORY)
+                assert not found.faults
                 assert [e.removal.id for e in found.entries][: len(ids)] == ids
-                append_next(left)
+                append_next(image.disk)
 
 
 def append_next(disk: FaultyFileSystem) -> None:

@@ -4,10 +4,13 @@ import errno
 import os
 import random
 from contextlib import suppress
+from functools import partial
+from itertools import islice
 
 import pytest
 
 import varve
+from tests.support.crash_images import crash_images, named, record
 from tests.support.dedup_cases import (
     NOW_MS,
     OUTPUT,
@@ -21,6 +24,7 @@ from tests.support.dedup_cases import (
     open_transactions,
     rules_of,
 )
+from tests.support.rounds import IS_LONG
 from varve.dedup.processor import Deduplicator
 from varve.dedup.task import TaskSettings
 from varve.disk import PowerLoss
@@ -30,7 +34,6 @@ from varve.foundation.errors import StoreError
 from varve.rocks.memory_database import MemoryDatabases
 from varve.testing.faulty_disk import CrashMode, FaultyFileSystem
 
-IS_LONG = os.environ.get("VARVE_ROUNDS") == "long"
 STRIDE = 1 if IS_LONG else 17
 RULES = rules_of()
 COUNT = 48
@@ -107,22 +110,13 @@ def step_count(scene: Scene) -> int:
     return trial.steps
 
 
-@pytest.mark.parametrize("mode", list(CrashMode))
-def test_a_crash_at_any_step_loses_and_repeats_nothing(
-    scene: Scene, step_count: int, mode: CrashMode
-) -> None:
-    first = 1 if IS_LONG else 1 + 5 * list(CrashMode).index(mode)
-    for step in range(first, step_count + 1, STRIDE):
-        fs = scene.begin()
-        fs.crash_at(step)
-        with suppress(PowerLoss):
-            scene.run(fs)
-        after = fs.after_crash(mode, seed=step)
-        try:
-            scene.check_prefix(after.after_crash(CrashMode.KEEP_ALL))
-            scene.check_whole(after)
-        except (AssertionError, StoreError) as error:
-            raise AssertionError(f"after a crash at\n{fs.describe_trace(3)}") from error
+def test_a_crash_at_any_step_loses_and_repeats_nothing(scene: Scene) -> None:
+    disk = scene.begin()
+    points = record(lambda: scene.run(disk), lambda: None, disk=disk)
+    for image in islice(crash_images(points), 0, None, STRIDE):
+        with named(image):
+            scene.check_prefix(image.disk.after_crash(CrashMode.KEEP_ALL))
+            scene.check_whole(image.disk)
 
 
 @pytest.mark.parametrize("mode", list(CrashMode))
@@ -161,18 +155,16 @@ def test_no_position_outlives_the_records_before_it(scene: Scene) -> None:
 
     more = draw_records(random.Random(22), 24, first=COUNT)
     last = draw_records(random.Random(23), 40, first=COUNT + 24)
-    trial = scene.begin()
-    append_and_run(trial)
-    for mode in (CrashMode.LOSE_UNSYNCED, CrashMode.RANDOM):
-        for step in range(1, trial.steps + 1, 1 if IS_LONG else 23):
-            fs = scene.begin()
-            fs.crash_at(step)
-            with suppress(PowerLoss):
-                append_and_run(fs)
-            try:
-                check(fs.after_crash(mode, seed=step))
-            except (AssertionError, StoreError) as error:
-                raise AssertionError(f"after a crash at\n{fs.describe_trace(3)}") from error
+    disk = scene.begin()
+    points = record(lambda: append_and_run(disk), lambda: None, disk=disk)
+    images = crash_images(points, _power_losses)
+    for image in islice(images, 0, None, 1 if IS_LONG else 23):
+        with named(image):
+            check(image.disk)
+
+
+def _power_losses(step: int) -> list[tuple[CrashMode, int]]:
+    return [(CrashMode.LOSE_UNSYNCED, step), (CrashMode.RANDOM, step)]
 
 
 def test_a_decision_that_was_read_before_it_was_synced_is_not_taken_back(scene: Scene) -> None:
@@ -183,25 +175,21 @@ def test_a_decision_that_was_read_before_it_was_synced_is_not_taken_back(scene: 
     steps = [step for step in trial.trace if step.path.startswith(path)]
     written = [step for step in steps if step.operation == "write" and step.path.endswith(".log")]
     # A start writes its fence; then each commit writes its progress, and its decision at the end.
-    for decision in (step.number + 1 for step in written[2::2]):
-        fs = scene.begin()
-        fs.crash_at(decision)
-        with suppress(PowerLoss):
-            scene.run(fs)
-        killed = fs.after_crash(CrashMode.KEEP_ALL)
-        count = killed.after_crash(CrashMode.KEEP_ALL)
-        scene.run(count)
-        for step in range(1, count.steps + 1, 1 if IS_LONG else 9):
-            start = killed.after_crash(CrashMode.KEEP_ALL)
-            start.crash_at(step)
-            with suppress(PowerLoss):
-                scene.run(start)
-            after = start.after_crash(CrashMode.LOSE_UNSYNCED)
-            try:
-                scene.check_prefix(after.after_crash(CrashMode.KEEP_ALL))
-                scene.check_whole(after)
-            except (AssertionError, StoreError) as error:
-                raise AssertionError(f"after a crash at\n{start.describe_trace(3)}") from error
+    decisions = {step.number + 1 for step in written[2::2]}
+    run = scene.begin()
+    points = record(lambda: scene.run(run), lambda: None, disk=run)
+    for killed in crash_images(
+        [point for point in points[:-1] if point.step in decisions],
+        lambda step: [(CrashMode.KEEP_ALL, 0)],
+        crashes_again=True,
+    ):
+        start = killed.disk.after_crash(CrashMode.KEEP_ALL)
+        starting = record(partial(scene.run, start), lambda: None, disk=start)
+        images = crash_images(starting, lambda step: [(CrashMode.LOSE_UNSYNCED, 0)])
+        for image in islice(images, 0, None, 1 if IS_LONG else 5):
+            with named(killed), named(image):
+                scene.check_prefix(image.disk.after_crash(CrashMode.KEEP_ALL))
+                scene.check_whole(image.disk)
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])

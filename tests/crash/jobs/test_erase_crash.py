@@ -1,21 +1,25 @@
 """An erasure is killed at every request and at every change of the disk, and run again: G3, G8."""
 
-import os
-import random
+from dataclasses import replace
+from itertools import islice
 
 import pytest
 
+from tests.support.crash_images import crash_images, distinct_buckets, named, record
 from tests.support.erasure_bench import ErasureBench
+from tests.support.rounds import IS_LONG
 from tests.support.tiered_topic import TieredTopic
-from varve.foundation.errors import PowerLoss, StoreError
+from varve.foundation.errors import StoreError
 from varve.jobs.erase.local import LocalErasure
 from varve.jobs.erase.request import ErasureRequest
 from varve.jobs.erase.scan import Matcher
+from varve.object_store import MemoryObjectStore
 from varve.records import Codec
 from varve.testing import FaultKind, FaultyObjectStore
+from varve.testing.faulty_disk import CrashMode
 from varve.tiering.manifest.segment import SegmentState
 
-STRIDE = 1 if os.environ.get("VARVE_ROUNDS") == "long" else 11
+STRIDE = 1 if IS_LONG else 11
 """Between the steps at which a run is cut; a long run takes every one."""
 ANN = {0, 3, 5}
 """Her offsets, the last of them in an aborted transaction."""
@@ -53,19 +57,23 @@ def finish(bench: ErasureBench, old: set[int]) -> None:
     assert set(bench.topic.object_keys(bench.home.segment_folder)) == named
 
 
-@pytest.mark.parametrize("is_after", [False, True], ids=["before", "after"])
-def test_a_kill_at_any_request_leaves_old_or_new_and_a_second_run_completes(is_after: bool) -> None:
+def test_a_kill_at_any_request_leaves_old_or_new_and_a_second_run_completes() -> None:
     whole = prepare()
     old = set(whole.records(remote=True))
     objects = FaultyObjectStore(whole.topic.bucket)
-    assert whole.erase("ann", objects=objects, hot=False, id="same").receipt is not None
-    for step in range(1 + is_after, objects.steps + 1, STRIDE):
-        bench = prepare()
-        faulty = FaultyObjectStore(bench.topic.bucket)
-        faulty.crash_at(step, after=is_after)
-        with pytest.raises(PowerLoss):
-            bench.erase("ann", objects=faulty, hot=False, id="same")
-        finish(bench, old)
+    disk = whole.topic.disk
+    points = record(
+        lambda: whole.erase("ann", objects=objects, hot=False, id="same"),
+        lambda: None,
+        disk=disk,
+        objects=objects,
+    )
+    assert points[-1].bucket != points[0].bucket
+    for point in distinct_buckets(points):
+        assert point.disk is not None
+        with named(point):
+            left = point.disk.after_crash(CrashMode.KEEP_ALL)
+            finish(replace(whole, topic=whole.topic.on(point.objects(), left)), old)
 
 
 @pytest.mark.parametrize("kind", [FaultKind.ERROR_BEFORE, FaultKind.ERROR_AFTER])
@@ -103,24 +111,21 @@ def test_a_kill_at_any_change_of_the_disk_leaves_old_or_new() -> None:
 
     whole = prepare()
     old = set(whole.records(remote=False))
-    begun = whole.topic.kit.steps
-    erase(whole)
-    steps = whole.topic.kit.steps - begun
-    source = random.Random(steps)
-    for step in range(1 + source.randrange(STRIDE), steps + 1, STRIDE):
-        bench = prepare()
-        with bench.topic.kit.crash_at(step) as crash:
-            erase(bench)
-        assert crash.happened
-        bench.topic.kit.reopen()
-        left = set(bench.records(remote=False))
-        assert old - ANN <= left <= old
-        by_segment = [ANN & old & {0}, ANN & old & {3, 5}]
-        assert all(part <= left or not part & left for part in by_segment), "a segment is half done"
-        receipt = bench.erase("ann", id="same", remote=False).receipt
-        assert receipt is not None
-        assert receipt["records"] == len(ANN), "what the first run did is told as well"
-        assert set(bench.records(remote=False)) == old - ANN
-        names = bench.fs.names(bench.topic.log.directory)
-        assert not [one for one in names if one.endswith((".deleted", ".cleaned", ".swap"))]
-        bench.check()
+    points = record(lambda: erase(whole), lambda: None, disk=whole.topic.disk)
+    for image in islice(crash_images(points), 0, None, STRIDE):
+        with named(image):
+            bucket = MemoryObjectStore()
+            for entry in whole.topic.bucket.list(""):
+                bucket.put(entry.key, whole.topic.bucket.get(entry.key))
+            bench = replace(whole, topic=whole.topic.on(bucket, image.disk))
+            left = set(bench.records(remote=False))
+            assert old - ANN <= left <= old
+            by_segment = [ANN & old & {0}, ANN & old & {3, 5}]
+            assert all(part <= left or not part & left for part in by_segment), "half a segment"
+            receipt = bench.erase("ann", id="same", remote=False).receipt
+            assert receipt is not None
+            assert receipt["records"] == len(ANN), "what the first run did is told as well"
+            assert set(bench.records(remote=False)) == old - ANN
+            names = bench.fs.names(bench.topic.log.directory)
+            assert not [one for one in names if one.endswith((".deleted", ".cleaned", ".swap"))]
+            bench.check()

@@ -14,6 +14,7 @@ from tests.support.cleaning_bench import (
     CleaningBench,
     compacted,
 )
+from tests.support.crash_images import crash_images, named, record
 from varve.cleaning.metrics import CleanProgress
 from varve.commit_log.names import CLEANED, LOG, log_name
 from varve.foundation.errors import StoreError
@@ -119,17 +120,14 @@ def _with_a_file_left_aside() -> CleaningBench:
 
 def test_what_an_earlier_run_left_aside_undoes_no_later_swap() -> None:
     """Recovery takes a `.cleaned` file for a proof that the swaps behind it are not committed."""
-    whole = _with_a_file_left_aside()
-    first = whole.faulty.steps
-    whole.clean()
-    assert whole.offsets() == [0, 1, 3]
-    assert [segment.base_offset for segment in whole.log.view][:2] == [0, 1]
-    for step in range(1, whole.faulty.steps - first + 1):
-        bench = _with_a_file_left_aside()
-        with bench.power_fails_after(step):
-            bench.clean()
-        bench.crash()
-        assert bench.state() == bench.true_state(), f"step {step}"
+    bench = _with_a_file_left_aside()
+    points = record(bench.clean, lambda: None, disk=bench.faulty)
+    assert bench.offsets() == [0, 1, 3]
+    assert [segment.base_offset for segment in bench.log.view][:2] == [0, 1]
+    for image in crash_images(points, lambda step: [(CrashMode.KEEP_ALL, 0)]):
+        with named(image):
+            found = bench.on(image.disk)
+            assert found.state() == found.true_state()
 
 
 def test_a_swap_that_can_be_neither_made_nor_taken_back_loses_nothing() -> None:
