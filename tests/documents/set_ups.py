@@ -89,6 +89,33 @@ NOT_RUN: dict[str, dict[str, str]] = {
         "varve dedup run clicks": _FOLLOWS,
         "python examples/": "run by tests/unit/examples/test_resends.py",
     },
+    "docs/how-to/compact-a-bucket.md": {
+        "": "is on the reader's topic; tests/spark/test_job_compact.py runs the job"
+    },
+    "docs/how-to/deduplicate-with-spark.md": {
+        "": "is on the reader's topic; tests/spark/test_dedup.py runs the job"
+    },
+    "docs/how-to/erase-a-person.md": {
+        "": "is on the reader's topic; tests/spark/test_job_erase.py runs the job"
+    },
+    "docs/how-to/keep-an-iceberg-table.md": {
+        "": "is on the reader's topic; tests/spark/test_table.py runs the job"
+    },
+    "docs/how-to/query-a-topic.md": {
+        "": "is on the reader's topic; tests/spark/test_job_query.py runs the job"
+    },
+    "docs/how-to/snapshot-a-topic.md": {
+        "": "is on the reader's topic; tests/spark/test_job_snapshot.py runs the job"
+    },
+    "docs/how-to/verify-a-bucket.md": {
+        "": "is on the reader's topic; tests/spark/test_job_verify.py runs the job"
+    },
+    "docs/how-to/read-from-spark.md": {"": _OTHER_BROKER},
+    "docs/how-to/read-the-latest-values.md": {"": "is on the reader's bucket"},
+    "docs/how-to/run-jobs-on-a-cluster.md": {"": "needs a cluster, a Connect server or Airflow"},
+    "docs/how-to/use-spark-jobs.md": {"": "is on the reader's topic; tests/spark runs the jobs"},
+    "docs/how-to/write-from-spark.md": {"": "is on the reader's topic; tests/spark runs the sink"},
+    "docs/reference/cli.md": {"": "is generated; tests/unit/cli runs the examples of the help"},
     "docs/how-to/feed-shapes.md": {"varve shape serve": "needs Debezium and its database"},
     "docs/how-to/secure-a-server.md": {
         "python -c": "asks for a password on a terminal",
@@ -106,7 +133,6 @@ NOT_RUN: dict[str, dict[str, str]] = {
         "varve consume orders --json -b old": _OTHER_BROKER,
     },
     "README.md": {
-        ". .venv": _INSTALLS,
         "make run": "sets up the machine; `make run` is run by hand for each release",
     },
 }

@@ -34,11 +34,21 @@ def _needs_spark(step: Step) -> bool:
     return re.search(r"\bvarve job (?!report|due$)", step.text) is not None
 
 
+def _steps_to_run(name: str, *, with_spark: bool) -> list[Step]:
+    """The examples of a page; without Spark those that need none."""
+    return [
+        step
+        for step in _steps(name)
+        if _is_run(name, step) and (with_spark or not _needs_spark(step))
+    ]
+
+
 def _pages_to_run(*, with_spark: bool) -> list[str]:
+    """The pages that have such examples; README runs with Spark and without."""
     chosen = []
     for name in map(_name, pages()):
-        steps = [step for step in _steps(name) if _is_run(name, step)]
-        if steps and any(map(_needs_spark, steps)) == with_spark:
+        steps = _steps_to_run(name, with_spark=with_spark)
+        if steps and (not with_spark or any(map(_needs_spark, steps))):
             chosen.append(name)
     return chosen
 
@@ -76,16 +86,15 @@ def _run_step(shell: PageShell, name: str, step: Step, set_up: SetUp) -> None:
     assert code == 0 or shows_failure, f"{place}\nended with {code}\n{printed}"
 
 
-def _run_page(servers: PageServers, name: str) -> None:
+def _run_page(servers: PageServers, name: str, *, with_spark: bool) -> None:
     set_up = SET_UPS.get(name, SetUp())
     with ExitStack() as stack:
         variables = stack.enter_context(_bucket(set_up))
         shell = stack.enter_context(page_shell(servers, {**variables, **set_up.environment}))
         for line in set_up.commands.splitlines():
             _run_step(shell, f"set-up of {name}", Step(0, False, line, None), set_up)
-        for step in _steps(name):
-            if _is_run(name, step):
-                _run_step(shell, name, step, set_up)
+        for step in _steps_to_run(name, with_spark=with_spark):
+            _run_step(shell, name, step, set_up)
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +105,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PageServers]:
 
 @pytest.mark.parametrize("name", _pages_to_run(with_spark=False))
 def test_a_page_runs_from_top_to_bottom(servers: PageServers, name: str) -> None:
-    _run_page(servers, name)
+    _run_page(servers, name, with_spark=False)
 
 
 @pytest.mark.spark
@@ -104,7 +113,7 @@ def test_a_page_runs_from_top_to_bottom(servers: PageServers, name: str) -> None
 def test_the_pages_of_spark_run_in_one_session(tmp_path: Path) -> None:
     with PageServers(tmp_path, with_spark=True) as servers:
         for name in _pages_to_run(with_spark=True):
-            _run_page(servers, name)
+            _run_page(servers, name, with_spark=True)
 
 
 def test_every_example_that_does_not_run_is_on_its_page() -> None:
