@@ -8,9 +8,9 @@ import logging
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor, Future
-from functools import partial
+from functools import partial, wraps
 from queue import SimpleQueue
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 
 from varve.wire.errors import KafkaError
 
@@ -112,6 +112,29 @@ class BackgroundTasks:
         # A KafkaError is a response to a client, which whoever awaits the task sends.
         if error is not None and not isinstance(error, KafkaError):
             logger.error("background task failed", exc_info=error)
+
+
+class HasTasks(Protocol):
+    """A coordinator with background tasks."""
+
+    @property
+    def tasks(self) -> BackgroundTasks: ...
+
+
+C = TypeVar("C", bound=HasTasks)
+P = ParamSpec("P")
+
+
+def finished(
+    request: Callable[Concatenate[C, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[C, P], Coroutine[Any, Any, T]]:
+    """Runs a coordinator's method to its end, also where its client disconnects meanwhile."""
+
+    @wraps(request)
+    async def run(coordinator: C, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await coordinator.tasks.finish(request(coordinator, *args, **kwargs))
+
+    return run
 
 
 class _DaemonPool(Executor):

@@ -94,6 +94,10 @@ def by_topic(partitions: Iterable[tuple[K, int]]) -> dict[K, list[int]]:
     return numbers
 
 
+def group_by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    return by_topic((partition.topic, partition.partition) for partition in partitions)
+
+
 @dataclass(frozen=True, slots=True)
 class TopicsView:
     """The topics of the store at one time, and the `Topics.generation` at that time."""

@@ -12,14 +12,16 @@ Threads    any. A request has a connection to itself until its response has arri
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import wraps
 from time import monotonic
-from typing import Final, ParamSpec, TypeVar
+from typing import Concatenate, Final, ParamSpec, Protocol, TypeVar
 from uuid import UUID
 
 from varve.foundation.errors import NotFound, Unavailable
 from varve.kafka_client.address import ClusterAddress
-from varve.kafka_client.connection import BrokerConnection, ConnectionPool
+from varve.kafka_client.connection import ConnectionPool
 from varve.wire.errors import ErrorCode, RetriableError, raise_for_code
 from varve.wire.messages import cluster, data, topics
 from varve.wire.messages.data import AbortedTransaction
@@ -79,6 +81,25 @@ def get_only(entries: Sequence[T], where: str) -> T:
     return entries[0]
 
 
+class Retries(Protocol):
+    """A client, or what sends requests by one."""
+
+    def retry(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T: ...
+
+
+C = TypeVar("C", bound=Retries)
+
+
+def retried(request: Callable[Concatenate[C, P], T]) -> Callable[Concatenate[C, P], T]:
+    """Repeats a method as `KafkaClient.retry` does."""
+
+    @wraps(request)
+    def run(client: C, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return client.retry(request, client, *args, **kwargs)
+
+    return run
+
+
 class KafkaClient:
     """A client of one cluster. Connections are opened when they are needed."""
 
@@ -136,13 +157,12 @@ class KafkaClient:
     ) -> TopicMetadata:
         """Creates a topic; with `exist_ok` an existing topic is returned unchanged."""
         if exist_ok:
-            try:
+            with suppress(NotFound):
                 return self.topic(name)
-            except NotFound:
-                pass
-        self.retry(self._create_topic, name, partitions, settings or {}, exist_ok)
-        return self.retry(self._load_created_topic, name)
+        self._create_topic(name, partitions, settings or {}, exist_ok)
+        return self._load_created_topic(name)
 
+    @retried
     def _create_topic(
         self, name: str, partitions: int, settings: Mapping[str, str], exist_ok: bool
     ) -> None:
@@ -158,6 +178,7 @@ class KafkaClient:
         if not (exist_ok and created.error_code == ErrorCode.TOPIC_ALREADY_EXISTS):
             raise_for_code(created.error_code, where, created.error_message)
 
+    @retried
     def _load_created_topic(self, name: str) -> TopicMetadata:
         """A broker may know a new topic a little later than its controller."""
         try:
@@ -165,11 +186,9 @@ class KafkaClient:
         except NotFound as error:
             raise RetriableError(str(error)) from error
 
+    @retried
     def alter_topic(self, name: str, settings: Mapping[str, str]) -> None:
         """Changes settings of a topic; those not named stay."""
-        self.retry(self._alter_topic, name, settings)
-
-    def _alter_topic(self, name: str, settings: Mapping[str, str]) -> None:
         configs = [
             topics.IncrementalAlterableConfig(key, _SET, value) for key, value in settings.items()
         ]
@@ -180,18 +199,16 @@ class KafkaClient:
         altered = get_only(response.responses, where)
         raise_for_code(altered.error_code, where, altered.error_message)
 
+    @retried
     def topic_settings(self, topic: str) -> dict[str, str]:
         """All settings of a topic that have a value."""
-        request = topics.DescribeConfigsRequest(
-            [topics.DescribeConfigsResource(_TOPIC_RESOURCE, topic, None)]
-        )
-        return self.retry(self._describe_configs, None, request)
+        resource = topics.DescribeConfigsResource(_TOPIC_RESOURCE, topic, None)
+        request = topics.DescribeConfigsRequest([resource])
+        return self._read_configs(self.send_to_any(request, topics.DescribeConfigsResponse))
 
+    @retried
     def broker_settings(self, *names: str) -> dict[str, str]:
         """The named settings of a broker, without unknown ones and those without a value."""
-        return self.retry(self._describe_broker, names)
-
-    def _describe_broker(self, names: Sequence[str]) -> dict[str, str]:
         response = self.send_to_any(cluster.MetadataRequest([], False), cluster.MetadataResponse)
         if not response.brokers:
             raise RetriableError(f"{self.address.name} names no broker")
@@ -200,17 +217,12 @@ class KafkaClient:
         resource = topics.DescribeConfigsResource(
             _BROKER_RESOURCE, str(broker.node_id), list(names)
         )
-        return self._describe_configs(
-            (broker.host, broker.port), topics.DescribeConfigsRequest([resource])
+        request = topics.DescribeConfigsRequest([resource])
+        return self._read_configs(
+            self.send_to(broker.host, broker.port, request, topics.DescribeConfigsResponse)
         )
 
-    def _describe_configs(
-        self, broker: tuple[str, int] | None, request: topics.DescribeConfigsRequest
-    ) -> dict[str, str]:
-        if broker is None:
-            response = self.send_to_any(request, topics.DescribeConfigsResponse)
-        else:
-            response = self.send_to(*broker, request, topics.DescribeConfigsResponse)
+    def _read_configs(self, response: topics.DescribeConfigsResponse) -> dict[str, str]:
         result = get_only(response.results, f"{self.address.name}: settings")
         where = f"{self.address.name}: settings of {result.resource_name}"
         raise_for_code(result.error_code, where, result.error_message)
@@ -218,15 +230,11 @@ class KafkaClient:
 
     # Offsets and batches
 
+    @retried
     def find_offset(
         self, topic: str, partition: int, timestamp: int, *, is_committed: bool
     ) -> int | None:
         """The first offset at or after a timestamp; special timestamps as in ListOffsets."""
-        return self.retry(self._find_offset, topic, partition, timestamp, is_committed)
-
-    def _find_offset(
-        self, topic: str, partition: int, timestamp: int, is_committed: bool
-    ) -> int | None:
         requested = data.ListOffsetsTopic(
             topic, [data.ListOffsetsPartition(partition, timestamp=timestamp)]
         )
@@ -241,16 +249,18 @@ class KafkaClient:
 
     def is_local(self, topic: str, partition: int, offset: int) -> bool:
         """Whether an offset, if it exists, is on the broker's own disk."""
-        if not self.retry(self._supports_local_offsets, topic, partition):
+        if not self._supports_local_offsets(topic, partition):
             return True
         first = self.find_offset(topic, partition, EARLIEST_LOCAL, is_committed=False)
         return first is None or offset >= first
 
+    @retried
     def _supports_local_offsets(self, topic: str, partition: int) -> bool:
         with self._pool_of_leader(topic, partition).connection() as connection:
             version = connection.find_version(data.ListOffsetsRequest)
         return version is not None and version >= _EARLIEST_LOCAL_VERSION
 
+    @retried
     def fetch(
         self,
         topic: str,
@@ -272,11 +282,6 @@ class KafkaClient:
             isolation_level=int(is_committed),
             topics=[data.FetchTopic(topic, partitions=[requested])],
         )
-        return self.retry(self._fetch, topic, partition, offset, request)
-
-    def _fetch(
-        self, topic: str, partition: int, offset: int, request: data.FetchRequest
-    ) -> FetchedBatches:
         where = f"{self.address.name}: {topic}-{partition}"
         response = self.send_fetch(topic, partition, request)
         partition_data = get_only(
@@ -395,14 +400,9 @@ class KafkaClient:
         self, pool: ConnectionPool, requests: Sequence[Message], response_type: type[M]
     ) -> list[M]:
         with pool.connection() as connection:
-            return self._exchange(connection, requests, response_type)
-
-    def _exchange(
-        self, connection: BrokerConnection, requests: Sequence[Message], response_type: type[M]
-    ) -> list[M]:
-        responses = connection.send_all(requests, response_type)
-        self._was_reached = True
-        return responses
+            responses = connection.send_all(requests, response_type)
+            self._was_reached = True
+            return responses
 
     def retry(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Calls until it raises no Unavailable, at most for the timeout of the address.
@@ -416,17 +416,14 @@ class KafkaClient:
                 return call(*args, **kwargs)
             except Unavailable as error:
                 if not isinstance(error, RetriableError) or error.refresh_metadata:
-                    self._forget_brokers()
+                    # The next request looks up leaders and coordinators again.
+                    with self._lock:
+                        self._topics.clear()
+                        self._coordinators.clear()
                 if not self._was_reached or monotonic() >= deadline:
                     raise
             self._wait(pause_ms / 1000)
             pause_ms = min(2 * pause_ms, _PAUSE_MS_MAX)
-
-    def _forget_brokers(self) -> None:
-        """Drops cached leaders and coordinators, so that the next request looks them up."""
-        with self._lock:
-            self._topics.clear()
-            self._coordinators.clear()
 
 
 _clients_lock = threading.Lock()

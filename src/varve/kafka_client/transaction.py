@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from varve.foundation.errors import Fenced, InvalidRequest
-from varve.kafka_client.client import GROUP, TRANSACTION, KafkaClient, get_only
+from varve.kafka_client.client import GROUP, TRANSACTION, KafkaClient, get_only, retried
 from varve.wire.errors import ErrorCode, RetriableError, raise_for_code
 from varve.wire.messages import data, groups, transactions
 from varve.wire.schema import Message
@@ -46,12 +46,11 @@ class TransactionalProducer:
         self.producer_id = self.producer_epoch = -1
         self._client = client
         self._timeout_ms = timeout_ms
+        self.retry = client.retry
 
+    @retried
     def begin(self) -> None:
         """Fences earlier producers of the id; their open transaction is committed or aborted."""
-        self._client.retry(self._init_producer_id)
-
-    def _init_producer_id(self) -> None:
         request = transactions.InitProducerIdRequest(self.id, self._timeout_ms)
         response = self._send_to_coordinator(request, transactions.InitProducerIdResponse)
         raise_for_code(response.error_code, f"{self._where}, timeout {self._timeout_ms} ms")
@@ -60,11 +59,9 @@ class TransactionalProducer:
     def add_partitions(self, topic: str, partitions: Sequence[int]) -> None:
         self.add_topics({topic: partitions})
 
+    @retried
     def add_topics(self, partitions: Mapping[str, Sequence[int]]) -> None:
         """Adds partitions, by topic, to the transaction."""
-        self._client.retry(self._add_topics, partitions)
-
-    def _add_topics(self, partitions: Mapping[str, Sequence[int]]) -> None:
         request = transactions.AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=self.id,
             v3_and_below_producer_id=self.producer_id,
@@ -96,13 +93,12 @@ class TransactionalProducer:
         At most `_IN_FLIGHT_MAX` are in flight, so that the log recognizes repeated batches by their
         sequences. Returns -1 if the server does not report the offset.
         """
-        offset, sent = -1, 0
-        while sent < len(batches):
-            flight = batches[sent : sent + _IN_FLIGHT_MAX]
-            offset = self._client.retry(self._send, topic, partition, flight)
-            sent += len(flight)
+        offset = -1
+        for start in range(0, len(batches), _IN_FLIGHT_MAX):
+            offset = self._send(topic, partition, batches[start : start + _IN_FLIGHT_MAX])
         return offset
 
+    @retried
     def _send(self, topic: str, partition: int, batches: Sequence[bytearray]) -> int:
         requests = [
             data.ProduceRequest(
@@ -134,9 +130,10 @@ class TransactionalProducer:
 
     def commit_offset(self, group: str, committed: CommittedOffset) -> None:
         """Adds a committed offset of a group to the transaction."""
-        self._client.retry(self._add_group, group)
-        self._client.retry(self._commit_offset, group, committed)
+        self._add_group(group)
+        self._commit_offset(group, committed)
 
+    @retried
     def _add_group(self, group: str) -> None:
         request = transactions.AddOffsetsToTxnRequest(
             self.id, self.producer_id, self.producer_epoch, group
@@ -144,6 +141,7 @@ class TransactionalProducer:
         response = self._send_to_coordinator(request, transactions.AddOffsetsToTxnResponse)
         raise_for_code(response.error_code, f"{self._where}, group {group}")
 
+    @retried
     def _commit_offset(self, group: str, committed: CommittedOffset) -> None:
         partition = transactions.TxnOffsetCommitRequestPartition(
             committed.partition, committed.offset, committed_metadata=committed.metadata
@@ -162,11 +160,9 @@ class TransactionalProducer:
         result = get_only(get_only(response.topics, where).partitions, where)
         raise_for_code(result.error_code, where)
 
+    @retried
     def end(self, *, is_committed: bool) -> None:
         """Raises Fenced where another producer, or the timeout, has ended the transaction."""
-        self._client.retry(self._end, is_committed)
-
-    def _end(self, is_committed: bool) -> None:
         request = transactions.EndTxnRequest(
             self.id, self.producer_id, self.producer_epoch, is_committed
         )
@@ -183,12 +179,9 @@ class TransactionalProducer:
         return self._client.send_to_coordinator(TRANSACTION, self.id, request, response_type)
 
 
+@retried
 def fetch_offsets(client: KafkaClient, group: str) -> list[CommittedOffset]:
     """All committed offsets of a group, once no transaction that would change them is open."""
-    return client.retry(_fetch_offsets, client, group)
-
-
-def _fetch_offsets(client: KafkaClient, group: str) -> list[CommittedOffset]:
     requested = groups.OffsetFetchRequestGroup(group, topics=None)
     request = groups.OffsetFetchRequest(groups=[requested], require_stable=True)
     response = client.send_to_coordinator(GROUP, group, request, groups.OffsetFetchResponse)
@@ -197,17 +190,14 @@ def _fetch_offsets(client: KafkaClient, group: str) -> list[CommittedOffset]:
         raise InvalidRequest(f"{where}: a sink needs Kafka 3.0 or later, or varve")
     fetched = get_only(response.groups, where)
     raise_for_code(fetched.error_code, where)
-    committed = []
     for topic in fetched.topics:
         for partition in topic.partitions:
             raise_for_code(partition.error_code, where)
-            if partition.committed_offset >= 0:
-                committed.append(
-                    CommittedOffset(
-                        topic.name,
-                        partition.committed_offset,
-                        partition.metadata or "",
-                        partition.partition_index,
-                    )
-                )
-    return committed
+    return [
+        CommittedOffset(
+            topic.name, item.committed_offset, item.metadata or "", item.partition_index
+        )
+        for topic in fetched.topics
+        for item in topic.partitions
+        if item.committed_offset >= 0
+    ]

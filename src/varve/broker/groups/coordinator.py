@@ -10,7 +10,14 @@ import logging
 import random as random_module
 from typing import Final
 
-from varve.broker.background import BackgroundTasks, BlockingPool, Timer, Timers, cancel_timer
+from varve.broker.background import (
+    BackgroundTasks,
+    BlockingPool,
+    Timer,
+    Timers,
+    cancel_timer,
+    finished,
+)
 from varve.broker.groups.classic_group import NO_MEMBER, ClassicGroup
 from varve.broker.groups.committed_offsets import Commits, CommittedOffsets, OffsetExpiry
 from varve.broker.groups.consumer_coordinator import ConsumerCoordinator
@@ -56,8 +63,8 @@ class GroupCoordinator:
         self.log = log
         self.settings = settings
         self._timers = timers
-        self._tasks = BackgroundTasks(loop)
-        self._services = GroupServices(log, clock, timers, settings, random, loop, self._tasks)
+        self.tasks = BackgroundTasks(loop)
+        self._services = GroupServices(log, clock, timers, settings, random, loop, self.tasks)
         self.rebalance_counts = self._services.rebalance_counts
         self.groups = Groups()
         self.offsets = CommittedOffsets(log)
@@ -101,14 +108,14 @@ class GroupCoordinator:
         self._expiry_timer = None
         for group in self.groups:
             group.close()
-        await self._tasks.stop(cancels=False)
+        await self.tasks.stop(cancels=False)
 
     # Expiration
 
     def _schedule_expiry(self) -> None:
         interval_ms = self.settings.offsets_retention_check_interval_ms
         self._expiry_timer = self._timers.call_later(
-            interval_ms, lambda: self._tasks.start(self._expire_and_schedule())
+            interval_ms, lambda: self.tasks.start(self._expire_and_schedule())
         )
 
     async def _expire_and_schedule(self) -> None:
@@ -137,7 +144,7 @@ class GroupCoordinator:
 
     def topic_deleted(self, topic: ServedTopic) -> None:
         """Offsets are removed with their topic."""
-        self._tasks.start(self._expiry.drop_topic(topic))
+        self.tasks.start(self._expiry.drop_topic(topic))
 
     # Offsets
 
@@ -152,12 +159,10 @@ class GroupCoordinator:
                 ErrorCode.GROUP_ID_NOT_FOUND if has_code else ErrorCode.ILLEGAL_GENERATION
             )
 
+    @finished
     async def commit(self, group_id: str, offsets: Commits) -> None:
         """Commits for a client that may; creates the group where there is none."""
         self.get_or_create(group_id)
-        await self._tasks.finish(self._commit(group_id, offsets))
-
-    async def _commit(self, group_id: str, offsets: Commits) -> None:
         with kafka_errors(commit_error_code):
             await self.offsets.commit(group_id, offsets)
         # The group may have expired before its first offset was in the log.
@@ -186,10 +191,8 @@ class GroupCoordinator:
             raise KafkaError(ErrorCode.NON_EMPTY_GROUP)
         return group
 
+    @finished
     async def delete_offsets(self, group_id: str, partitions: list[TopicPartition]) -> None:
-        await self._tasks.finish(self._delete_offsets(group_id, partitions))
-
-    async def _delete_offsets(self, group_id: str, partitions: list[TopicPartition]) -> None:
         committed = self.offsets.known_partitions(group_id)
         with kafka_errors():
             await self.offsets.delete(
@@ -254,7 +257,7 @@ class GroupCoordinator:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
         if not group.is_empty:
             raise KafkaError(ErrorCode.NON_EMPTY_GROUP)
-        await self._tasks.finish(self._remove_group(group))
+        await self.tasks.finish(self._remove_group(group))
         if self.groups.find(group_id) is group:
             raise KafkaError(ErrorCode.NON_EMPTY_GROUP)
 

@@ -16,7 +16,7 @@ from varve.broker.error_responses import reporting
 from varve.broker.groups.committed_offsets import Commits, CommittedOffset
 from varve.broker.groups.group import Committer, Group
 from varve.broker.request import Operation, RequestContext, ResourceType
-from varve.broker.topics import ServedTopic, by_topic
+from varve.broker.topics import ServedTopic, group_by_topic
 from varve.commit_log import TopicPartition
 from varve.wire import NO_ID, ErrorCode
 from varve.wire.errors import KafkaError
@@ -225,9 +225,7 @@ def _committed_topics(broker: Broker, group_id: str) -> list[messages.OffsetFetc
     """Topics in which the group has committed offsets."""
     committed = broker.groups.offsets.of_group(group_id)
     topics = []
-    for name, numbers in by_topic(
-        (partition.topic, partition.partition) for partition in committed
-    ).items():
+    for name, numbers in group_by_topic(committed).items():
         served = broker.topics.find(name)
         id = NO_ID if served is None else served.id
         topics.append(messages.OffsetFetchRequestTopic(name, id, numbers))

@@ -20,10 +20,12 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from typing import Final
 
-from varve.broker.background import BackgroundTasks, Timers, sleep_ms, wait_with_timeout
+from varve.broker.background import BackgroundTasks, Timers, finished, sleep_ms, wait_with_timeout
 from varve.broker.groups.committed_offsets import CommittedOffsets
+from varve.broker.groups.group import kafka_errors
 from varve.broker.groups.records import GroupLog
 from varve.broker.settings import TransactionSettings
 from varve.broker.state_topic import StateTopic
@@ -78,7 +80,7 @@ class TransactionCoordinator:
         self._producer_ids = producer_ids
         self._groups = groups
         self._offsets = offsets
-        self._tasks = BackgroundTasks(loop)
+        self.tasks = BackgroundTasks(loop)
         self.table = TransactionTable()
         self.completed_counts: Counter[Status] = Counter()
         """Transactions completed since the start, by their last status."""
@@ -101,9 +103,13 @@ class TransactionCoordinator:
                 self._producer_ids.add_used(transaction.producer_id)
                 entry = self.table.add(transaction)
                 if transaction.is_decided:
-                    self._tasks.start(self._complete(entry))
-        self._tasks.start(self._abort_periodically())
-        self._tasks.start(self._expire_periodically())
+                    self.tasks.start(self._complete(entry))
+        settings = self._settings
+        for work, interval_ms in (
+            (self.abort_overdue, settings.transaction_abort_interval_ms),
+            (self.expire_unused, settings.transaction_expiration_interval_ms),
+        ):
+            self.tasks.start(self._repeat(work, interval_ms))
 
     @property
     def unreadable_count(self) -> int:
@@ -111,14 +117,14 @@ class TransactionCoordinator:
 
     async def stop(self) -> None:
         """Cancels what is in progress; the next start continues it."""
-        await self._tasks.stop(cancels=True)
+        await self.tasks.stop(cancels=True)
 
     # Expiration
 
-    async def _abort_periodically(self) -> None:
+    async def _repeat(self, work: Callable[[], Awaitable[None]], interval_ms: int) -> None:
         while True:
-            await sleep_ms(self._timers, self._settings.transaction_abort_interval_ms)
-            await self.abort_overdue()
+            await sleep_ms(self._timers, interval_ms)
+            await work()
 
     async def abort_overdue(self) -> None:
         """Aborts transactions that are open longer than their timeout, many at a time."""
@@ -140,11 +146,6 @@ class TransactionCoordinator:
     def _is_overdue(self, entry: TransactionEntry) -> bool:
         open_ms = self._now_ms() - entry.current.start_ms
         return entry.next_status is None and open_ms > entry.current.timeout_ms
-
-    async def _expire_periodically(self) -> None:
-        while True:
-            await sleep_ms(self._timers, self._settings.transaction_expiration_interval_ms)
-            await self.expire_unused()
 
     async def expire_unused(self) -> None:
         """Removes ids that were not used for `transactional.id.expiration.ms`."""
@@ -169,6 +170,7 @@ class TransactionCoordinator:
 
     # Requests
 
+    @finished
     async def init_producer(
         self, transactional_id: str, timeout_ms: int, producer_id: int, producer_epoch: int
     ) -> Transaction:
@@ -181,10 +183,24 @@ class TransactionCoordinator:
             raise KafkaError(ErrorCode.INVALID_REQUEST)
         if not 0 < timeout_ms <= self._settings.transaction_max_timeout_ms:
             raise KafkaError(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
-        return await self._tasks.finish(
-            self._init(transactional_id, timeout_ms, producer_id, producer_epoch)
-        )
+        entry = self.table.find(transactional_id) or self._add_unwritten(transactional_id)
+        current = entry.current
+        if entry.next_status is not None:
+            raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
+        if producer_id >= 0 and not current.knows_producer(producer_id, producer_epoch):
+            raise KafkaError(ErrorCode.PRODUCER_FENCED)
+        if current.status is Status.ONGOING:
+            await self._fence(entry)
+        if not current.is_idle:
+            raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
+        expected_epoch = producer_epoch if producer_id >= 0 else None
+        try:
+            return await self._renew(entry, expected_epoch, timeout_ms)
+        finally:
+            if entry.is_unwritten:
+                self.table.remove(entry)
 
+    @finished
     async def add_partitions(
         self,
         transactional_id: str,
@@ -193,28 +209,37 @@ class TransactionCoordinator:
         partitions: frozenset[TopicPartition],
     ) -> None:
         """Adds partitions to the producer's transaction; starts one where none is open."""
-        await self._tasks.finish(
-            self._add(transactional_id, producer_id, producer_epoch, partitions)
-        )
+        entry = self._get_entry(transactional_id, producer_id, producer_epoch)
+        current = entry.current
+        if current.is_decided:
+            raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
+        if current.status is not Status.ONGOING or not partitions <= current.partitions:
+            await self._write(entry, current.with_partitions(partitions, now_ms=self._now_ms()))
 
     async def add_offsets(
         self, transactional_id: str, producer_id: int, producer_epoch: int, group: str
     ) -> None:
         """Adds the partition of a group's offsets to the producer's transaction."""
-        try:
+        with kafka_errors(_error_code):
             await self._groups.ensure_topic()
-        except StoreError as error:
-            raise _to_kafka_error(error) from error
         partitions = frozenset({self._groups.partition_of(group)})
         await self.add_partitions(transactional_id, producer_id, producer_epoch, partitions)
 
+    @finished
     async def end(
         self, transactional_id: str, producer_id: int, producer_epoch: int, *, is_commit: bool
     ) -> None:
         """Commits or aborts the producer's transaction."""
-        await self._tasks.finish(
-            self._end(transactional_id, producer_id, producer_epoch, is_commit=is_commit)
-        )
+        entry = self._get_entry(transactional_id, producer_id, producer_epoch)
+        match entry.current.status, is_commit:
+            case Status.ONGOING, _:
+                await self._decide(entry, is_commit=is_commit)
+            case (Status.COMPLETE_COMMIT, True) | (Status.COMPLETE_ABORT, False):
+                return
+            case (Status.PREPARE_COMMIT, True) | (Status.PREPARE_ABORT, False):
+                raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
+            case _:
+                raise KafkaError(ErrorCode.INVALID_TXN_STATE)
 
     def find(self, transactional_id: str) -> Transaction | None:
         """The state of an id."""
@@ -264,56 +289,6 @@ class TransactionCoordinator:
             raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
         return entry
 
-    # Requests, each in a background task
-
-    async def _init(
-        self, transactional_id: str, timeout_ms: int, producer_id: int, producer_epoch: int
-    ) -> Transaction:
-        entry = self.table.find(transactional_id) or self._add_unwritten(transactional_id)
-        current = entry.current
-        if entry.next_status is not None:
-            raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
-        if producer_id >= 0 and not current.knows_producer(producer_id, producer_epoch):
-            raise KafkaError(ErrorCode.PRODUCER_FENCED)
-        if current.status is Status.ONGOING:
-            await self._fence(entry)
-        if not current.is_idle:
-            raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
-        expected_epoch = producer_epoch if producer_id >= 0 else None
-        try:
-            return await self._renew(entry, expected_epoch, timeout_ms)
-        finally:
-            if entry.is_unwritten:
-                self.table.remove(entry)
-
-    async def _add(
-        self,
-        transactional_id: str,
-        producer_id: int,
-        producer_epoch: int,
-        partitions: frozenset[TopicPartition],
-    ) -> None:
-        entry = self._get_entry(transactional_id, producer_id, producer_epoch)
-        current = entry.current
-        if current.is_decided:
-            raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
-        if current.status is not Status.ONGOING or not partitions <= current.partitions:
-            await self._write(entry, current.with_partitions(partitions, now_ms=self._now_ms()))
-
-    async def _end(
-        self, transactional_id: str, producer_id: int, producer_epoch: int, *, is_commit: bool
-    ) -> None:
-        entry = self._get_entry(transactional_id, producer_id, producer_epoch)
-        match entry.current.status, is_commit:
-            case Status.ONGOING, _:
-                await self._decide(entry, is_commit=is_commit)
-            case (Status.COMPLETE_COMMIT, True) | (Status.COMPLETE_ABORT, False):
-                return
-            case (Status.PREPARE_COMMIT, True) | (Status.PREPARE_ABORT, False):
-                raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
-            case _:
-                raise KafkaError(ErrorCode.INVALID_TXN_STATE)
-
     # Steps: `next_status` is set before the first wait
 
     async def _renew(
@@ -322,11 +297,8 @@ class TransactionCoordinator:
         current, now_ms = entry.current, self._now_ms()
         planned: Transaction | None
         if current.needs_producer_id(expected_epoch):
-            try:
-                with entry.becoming(Status.EMPTY):
-                    producer_id = await self._producer_ids.next_id()
-            except StoreError as error:
-                raise _to_kafka_error(error) from error
+            with kafka_errors(_error_code), entry.becoming(Status.EMPTY):
+                producer_id = await self._producer_ids.next_id()
             keeps_epoch = expected_epoch is not None
             planned = current.with_producer_id(
                 producer_id, keeps_epoch=keeps_epoch, timeout_ms=timeout_ms, now_ms=now_ms
@@ -346,7 +318,7 @@ class TransactionCoordinator:
             raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
         fenced = entry.current.fenced()
         await self._write(entry, fenced.prepared(is_commit=False, now_ms=self._now_ms()))
-        self._tasks.start(self._complete(entry))
+        self.tasks.start(self._complete(entry))
 
     async def _decide(self, entry: TransactionEntry, *, is_commit: bool) -> None:
         planned = entry.current.prepared(is_commit=is_commit, now_ms=self._now_ms())
@@ -357,20 +329,19 @@ class TransactionCoordinator:
             if failed:
                 raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         await self._write(entry, planned)
-        completion = self._tasks.start(self._complete(entry))
+        completion = self.tasks.start(self._complete(entry))
         with contextlib.suppress(TimeoutError):
             await wait_with_timeout(self._timers, completion, END_WAIT_MS)
 
     async def _write(self, entry: TransactionEntry, planned: Transaction) -> None:
         """Takes a step: on disk first, then in memory."""
-        try:
-            await self._append(entry, planned)
-        except StoreError as error:
-            logger.warning(
-                "transaction step was not written",
-                extra={"transactional_id": planned.transactional_id, "error": str(error)},
-            )
-            raise _to_kafka_error(error) from error
+        with kafka_errors(_error_code):
+            try:
+                await self._append(entry, planned)
+            except StoreError as error:
+                extra = {"transactional_id": planned.transactional_id, "error": str(error)}
+                logger.warning("transaction step was not written", extra=extra)
+                raise
 
     async def _append(self, entry: TransactionEntry, planned: Transaction) -> None:
         """On disk before it counts, whatever the topic's flush settings: the order between a
@@ -430,8 +401,8 @@ class TransactionCoordinator:
         return True
 
 
-def _to_kafka_error(error: StoreError) -> KafkaError:
+def _error_code(error: Exception) -> ErrorCode:
     """As Kafka answers where its transaction log rejects a record."""
     if isinstance(error, RecordTooLarge):
-        return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
-    return KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        return ErrorCode.UNKNOWN_SERVER_ERROR
+    return ErrorCode.COORDINATOR_NOT_AVAILABLE

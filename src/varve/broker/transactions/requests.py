@@ -2,13 +2,14 @@
 ListTransactions.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
 from varve.broker.broker import Broker
+from varve.broker.error_responses import reporting
 from varve.broker.request import Operation, RequestContext, ResourceType, find_matching
-from varve.broker.topics import by_topic
+from varve.broker.topics import group_by_topic
 from varve.broker.transactions.transaction import BY_DISPLAY_NAME
 from varve.commit_log import TopicPartition
 from varve.foundation.errors import StoreError
@@ -39,42 +40,29 @@ async def handle_init_producer_id(
     broker: Broker, context: RequestContext, request: messages.InitProducerIdRequest
 ) -> messages.InitProducerIdResponse:
     """For a transactional id the coordinator chooses producer id and epoch, else a new id."""
+    transactional_id = request.transactional_id
     try:
+        if transactional_id is None:
+            # It needs Write on some topic, or IdempotentWrite on the cluster.
+            if not context.authorizer.is_allowed_somewhere(
+                context.connection, Operation.WRITE, ResourceType.TOPIC
+            ):
+                context.authorize(Operation.IDEMPOTENT_WRITE, ResourceType.CLUSTER)
+            new_id = await broker.producer_ids.next_id()
+            return messages.InitProducerIdResponse(producer_id=new_id)
+        context.authorize(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id)
         with _known_errors(context, first_with_fenced=_FIRST_INIT_WITH_FENCED):
-            if request.transactional_id is None:
-                return await _new_producer_id(broker, context)
-            return await _init_transactional_id(broker, context, request, request.transactional_id)
+            transaction = await broker.transactions.init_producer(
+                transactional_id,
+                request.transaction_timeout_ms,
+                request.producer_id,
+                request.producer_epoch,
+            )
     except StoreError as error:
         return messages.InitProducerIdResponse(error_code=code_for(error), producer_epoch=-1)
-
-
-async def _init_transactional_id(
-    broker: Broker,
-    context: RequestContext,
-    request: messages.InitProducerIdRequest,
-    transactional_id: str,
-) -> messages.InitProducerIdResponse:
-    context.authorize(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id)
-    transaction = await broker.transactions.init_producer(
-        transactional_id,
-        request.transaction_timeout_ms,
-        request.producer_id,
-        request.producer_epoch,
-    )
     return messages.InitProducerIdResponse(
         producer_id=transaction.producer_id, producer_epoch=transaction.producer_epoch
     )
-
-
-async def _new_producer_id(
-    broker: Broker, context: RequestContext
-) -> messages.InitProducerIdResponse:
-    """A new id at epoch 0; needs Write on some topic, or IdempotentWrite on the cluster."""
-    if not context.authorizer.is_allowed_somewhere(
-        context.connection, Operation.WRITE, ResourceType.TOPIC
-    ):
-        context.authorize(Operation.IDEMPOTENT_WRITE, ResourceType.CLUSTER)
-    return messages.InitProducerIdResponse(producer_id=await broker.producer_ids.next_id())
 
 
 # AddPartitionsToTxn and AddOffsetsToTxn
@@ -84,60 +72,43 @@ async def handle_add_partitions_to_txn(
     broker: Broker, context: RequestContext, request: messages.AddPartitionsToTxnRequest
 ) -> messages.AddPartitionsToTxnResponse:
     """Adds all partitions, or none if one of them cannot be added."""
-    topics = request.v3_and_below_topics
     transactional_id = request.v3_and_below_transactional_id
     context.authorize(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id)
-    errors = _find_partition_errors(context, topics)
-    if errors:
-        return _added_partitions(topics, errors, ErrorCode.OPERATION_NOT_ATTEMPTED)
-    partitions = frozenset(
-        TopicPartition(topic.name, number) for topic in topics for number in topic.partitions
-    )
+    partitions: set[TopicPartition] = set()
+    response = messages.AddPartitionsToTxnResponse()
+    for topic in request.v3_and_below_topics:
+        results = [
+            messages.AddPartitionsToTxnPartitionResult(partition_index=number)
+            for number in topic.partitions
+        ]
+        response.results_by_topic_v3_and_below.append(
+            messages.AddPartitionsToTxnTopicResult(topic.name, results)
+        )
+        for result in results:
+            with reporting(result):
+                served = context.get_topic(Operation.WRITE, name=topic.name)
+                if not 0 <= result.partition_index < len(served.logs):
+                    raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                partitions.add(TopicPartition(topic.name, result.partition_index))
+    every_result = [
+        result
+        for topic_result in response.results_by_topic_v3_and_below
+        for result in topic_result.results_by_partition
+    ]
+    if any(result.partition_error_code for result in every_result):
+        for result in every_result:
+            result.partition_error_code = (
+                result.partition_error_code or ErrorCode.OPERATION_NOT_ATTEMPTED
+            )
+        return response
     with _known_errors(context, first_with_fenced=_FIRST_WITH_FENCED):
         await broker.transactions.add_partitions(
             transactional_id,
             request.v3_and_below_producer_id,
             request.v3_and_below_producer_epoch,
-            partitions,
+            frozenset(partitions),
         )
-    return _added_partitions(topics, {}, ErrorCode.NONE)
-
-
-def _find_partition_errors(
-    context: RequestContext, topics: list[messages.AddPartitionsToTxnTopic]
-) -> dict[TopicPartition, ErrorCode]:
-    errors: dict[TopicPartition, ErrorCode] = {}
-    for topic in topics:
-        for number in topic.partitions:
-            try:
-                served = context.get_topic(Operation.WRITE, name=topic.name)
-                if not 0 <= number < len(served.logs):
-                    raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            except KafkaError as error:
-                errors[TopicPartition(topic.name, number)] = error.code
-    return errors
-
-
-def _added_partitions(
-    topics: list[messages.AddPartitionsToTxnTopic],
-    errors: Mapping[TopicPartition, ErrorCode],
-    default: ErrorCode,
-) -> messages.AddPartitionsToTxnResponse:
-    """The error of each partition; `default` for those that have none of their own."""
-    results = [
-        messages.AddPartitionsToTxnTopicResult(
-            name=topic.name,
-            results_by_partition=[
-                messages.AddPartitionsToTxnPartitionResult(
-                    partition_index=number,
-                    partition_error_code=errors.get(TopicPartition(topic.name, number), default),
-                )
-                for number in topic.partitions
-            ],
-        )
-        for topic in topics
-    ]
-    return messages.AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results)
+    return response
 
 
 async def handle_add_offsets_to_txn(
@@ -160,11 +131,11 @@ async def handle_add_offsets_to_txn(
 async def handle_end_txn(
     broker: Broker, context: RequestContext, request: messages.EndTxnRequest
 ) -> messages.EndTxnResponse:
-    id, epoch = request.producer_id, request.producer_epoch
-    context.authorize(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id)
+    id = request.transactional_id
+    context.authorize(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, id)
     with _known_errors(context, first_with_fenced=_FIRST_WITH_FENCED):
         await broker.transactions.end(
-            request.transactional_id, id, epoch, is_commit=request.committed
+            id, request.producer_id, request.producer_epoch, is_commit=request.committed
         )
     return messages.EndTxnResponse()
 
@@ -177,38 +148,29 @@ def handle_describe_transactions(
 ) -> messages.DescribeTransactionsResponse:
     described = []
     for transactional_id in request.transactional_ids:
-        try:
-            described.append(_describe(broker, context, transactional_id))
-        except KafkaError as error:
-            failed = messages.DescribedTransaction(
-                transactional_id=transactional_id, error_code=error.code
-            )
-            described.append(failed)
+        result = messages.DescribedTransaction(transactional_id=transactional_id)
+        described.append(result)
+        with reporting(result):
+            _describe(broker, context, result)
     return messages.DescribeTransactionsResponse(transaction_states=described)
 
 
 def _describe(
-    broker: Broker, context: RequestContext, transactional_id: str
-) -> messages.DescribedTransaction:
+    broker: Broker, context: RequestContext, result: messages.DescribedTransaction
+) -> None:
+    transactional_id = result.transactional_id
     context.authorize(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, transactional_id)
     transaction = broker.transactions.find(transactional_id)
     if transaction is None:
         raise KafkaError(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
-    return messages.DescribedTransaction(
-        transactional_id=transactional_id,
-        transaction_state=transaction.status.display_name,
-        transaction_timeout_ms=transaction.timeout_ms,
-        transaction_start_time_ms=transaction.start_ms,
-        producer_id=transaction.producer_id,
-        producer_epoch=transaction.producer_epoch,
-        topics=[
-            messages.TopicData(topic=topic, partitions=numbers)
-            for topic, numbers in by_topic(
-                (partition.topic, partition.partition) for partition in transaction.partitions
-            ).items()
-            if context.is_authorized(Operation.DESCRIBE, ResourceType.TOPIC, topic)
-        ],
-    )
+    result.transaction_state = transaction.status.display_name
+    result.transaction_timeout_ms = transaction.timeout_ms
+    result.transaction_start_time_ms = transaction.start_ms
+    result.producer_id = transaction.producer_id
+    result.producer_epoch = transaction.producer_epoch
+    for topic, numbers in group_by_topic(transaction.partitions).items():
+        if context.is_authorized(Operation.DESCRIBE, ResourceType.TOPIC, topic):
+            result.topics.append(messages.TopicData(topic=topic, partitions=numbers))
 
 
 async def handle_list_transactions(

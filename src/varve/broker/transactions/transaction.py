@@ -19,7 +19,7 @@ from enum import IntEnum
 from typing import Final
 
 from varve.broker.state_topic import decode_numbered, encode_numbered, read_number
-from varve.broker.topics import by_topic
+from varve.broker.topics import group_by_topic
 from varve.commit_log import TopicPartition
 from varve.foundation.errors import Corrupt, UnsupportedFormat
 from varve.records import Record
@@ -134,30 +134,30 @@ class Transaction:
             epoch, last = current, self.last_producer_epoch
         else:
             return None
-        return self._step(
-            Status.EMPTY,
-            producer_epoch=epoch,
-            last_producer_epoch=last,
-            timeout_ms=timeout_ms,
-            partitions=NO_PARTITIONS,
-            start_ms=NO_TIMESTAMP,
-            update_ms=now_ms,
-        )
+        return self._restarted(timeout_ms, now_ms, producer_epoch=epoch, last_producer_epoch=last)
 
     def with_producer_id(
         self, producer_id: int, *, keeps_epoch: bool, timeout_ms: int, now_ms: int
     ) -> "Transaction":
         """Continues under a new producer id; with `keeps_epoch` the request may be repeated."""
-        return self._step(
-            Status.EMPTY,
+        return self._restarted(
+            timeout_ms,
+            now_ms,
             producer_id=producer_id,
             producer_epoch=0,
             last_producer_id=self.producer_id,
             last_producer_epoch=self.producer_epoch if keeps_epoch else NO_EPOCH,
+        )
+
+    def _restarted(self, timeout_ms: int, now_ms: int, **producer: int) -> "Transaction":
+        """The start of another run of the producer: no transaction is open."""
+        return self._step(
+            Status.EMPTY,
             timeout_ms=timeout_ms,
             partitions=NO_PARTITIONS,
             start_ms=NO_TIMESTAMP,
             update_ms=now_ms,
+            **producer,
         )
 
     def with_partitions(
@@ -226,10 +226,8 @@ def encode_key(transactional_id: str) -> bytes:
 def _to_wire(transaction: Transaction) -> list[PartitionsSchema] | None:
     if transaction.status is Status.EMPTY:
         return None
-    numbers = by_topic(
-        (partition.topic, partition.partition) for partition in transaction.partitions
-    )
-    return [PartitionsSchema(topic=topic, partition_ids=ids) for topic, ids in numbers.items()]
+    by_topic = group_by_topic(transaction.partitions)
+    return [PartitionsSchema(topic=topic, partition_ids=ids) for topic, ids in by_topic.items()]
 
 
 def decode_transaction(key: bytes, value: bytes, where: str) -> Transaction | None:
