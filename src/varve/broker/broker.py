@@ -39,8 +39,7 @@ from varve.broker.settings import (
 )
 from varve.broker.state_topic import StateTopic
 from varve.broker.topics import ServedTopic, Topics, TopicsView
-from varve.broker.transactions.coordinator import TransactionCoordinator
-from varve.broker.transactions.markers import MarkerWriter
+from varve.broker.transactions.coordinator import MarkerWriter, TransactionCoordinator
 from varve.broker.transactions.producer_ids import ProducerIds
 from varve.commit_log import TopicPartition
 from varve.embedded import Store

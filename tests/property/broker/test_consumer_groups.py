@@ -21,13 +21,14 @@ from varve.broker.groups.assignors import (
     Partitions,
     assign_uniform,
 )
-from varve.broker.groups.consumer_membership import (
+from varve.broker.groups.consumer_state import (
     Client,
+    ConsumerState,
     apply_heartbeat,
     apply_leave,
     owned_partitions,
+    reconcile,
 )
-from varve.broker.groups.consumer_state import ConsumerState, reconcile
 from varve.broker.request import find_matching
 from varve.wire.errors import KafkaError
 from varve.wire.messages.groups import ConsumerGroupHeartbeatRequest, TopicPartitions

@@ -10,7 +10,7 @@ Invariant  a topic that the client may not describe is reported as unauthorized 
 
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from enum import IntEnum
 from typing import Final
 
@@ -62,7 +62,8 @@ async def _describe_requested_topics(
             for topic in broker.topics
             if context.is_authorized(Operation.DESCRIBE, ResourceType.TOPIC, topic.name)
         ]
-    if _has_ids(requested) and context.version < _FIRST_WITH_IDS:
+    has_ids = any(topic.name is None or topic.topic_id != NO_ID for topic in requested)
+    if has_ids and context.version < _FIRST_WITH_IDS:
         return [
             messages.MetadataResponseTopic(
                 ErrorCode.INVALID_REQUEST, topic.name or "", topic.topic_id
@@ -74,10 +75,6 @@ async def _describe_requested_topics(
         await _describe_requested_topic(broker, context, request, topic)
         for topic in unique.values()
     ]
-
-
-def _has_ids(requested: Sequence[messages.MetadataRequestTopic]) -> bool:
-    return any(topic.name is None or topic.topic_id != NO_ID for topic in requested)
 
 
 def _cluster_operations(context: RequestContext, is_requested: bool) -> int:
@@ -159,22 +156,22 @@ def _describe_topic(
         topic.name,
         topic.id,
         topic.is_internal,
-        [_describe_partition(topic, number, node_id) for number in range(len(topic.logs))],
+        [
+            messages.MetadataResponsePartition(*_partition_state(topic, number, node_id))
+            for number in range(len(topic.logs))
+        ],
         operations,
     )
 
 
-def _describe_partition(
+def _partition_state(
     topic: ServedTopic, number: int, node_id: int
-) -> messages.MetadataResponsePartition:
+) -> tuple[ErrorCode, int, int, int, list[int], list[int], list[int]]:
+    """Error, number, leader, leader epoch; and the replicas, those in sync and those offline."""
     log = topic.logs[number]
     if log is None:
-        error = ErrorCode.LEADER_NOT_AVAILABLE
-        return messages.MetadataResponsePartition(error, number, -1, -1, [node_id], [], [node_id])
-    epoch = current_leader_epoch(log)
-    return messages.MetadataResponsePartition(
-        ErrorCode.NONE, number, node_id, epoch, [node_id], [node_id], []
-    )
+        return ErrorCode.LEADER_NOT_AVAILABLE, number, -1, -1, [node_id], [], [node_id]
+    return ErrorCode.NONE, number, node_id, current_leader_epoch(log), [node_id], [node_id], []
 
 
 # DescribeTopicPartitions
@@ -195,7 +192,8 @@ def handle_describe_topic_partitions(
         raise InvalidRequest(f"cursor at partition {cursor.partition_index}; must be 0 or more")
     count_left = max(1, min(request.response_partition_limit, _PAGE_PARTITIONS_MAX))
     response = messages.DescribeTopicPartitionsResponse()
-    for name in _requested_names(broker, request):
+    requested = {topic.name for topic in request.topics or broker.topics}
+    for name in sorted(requested):
         if cursor is not None and name < cursor.topic_name:
             continue
         try:
@@ -220,12 +218,6 @@ def handle_describe_topic_partitions(
     return response
 
 
-def _requested_names(broker: Broker, request: messages.DescribeTopicPartitionsRequest) -> list[str]:
-    if request.topics:
-        return sorted({topic.name for topic in request.topics})
-    return [topic.name for topic in broker.topics]
-
-
 def _describe_page(
     broker: Broker, context: RequestContext, topic: ServedTopic, numbers: range
 ) -> messages.DescribeTopicPartitionsResponseTopic:
@@ -244,16 +236,8 @@ def _describe_page_partition(
     topic: ServedTopic, number: int, node_id: int
 ) -> messages.DescribeTopicPartitionsResponsePartition:
     """Replica lists are empty, never null: Java clients do not accept null."""
-    log = topic.logs[number]
-    if log is None:
-        error = ErrorCode.LEADER_NOT_AVAILABLE
-        return messages.DescribeTopicPartitionsResponsePartition(
-            error, number, -1, -1, [node_id], [], [], [], [node_id]
-        )
-    epoch = current_leader_epoch(log)
-    return messages.DescribeTopicPartitionsResponsePartition(
-        ErrorCode.NONE, number, node_id, epoch, [node_id], [node_id], [], [], []
-    )
+    state = _partition_state(topic, number, node_id)
+    return messages.DescribeTopicPartitionsResponsePartition(*state[:6], [], [], state[6])
 
 
 # DescribeCluster
@@ -307,13 +291,11 @@ async def handle_find_coordinator(
     broker: Broker, context: RequestContext, request: messages.FindCoordinatorRequest
 ) -> messages.FindCoordinatorResponse:
     """This broker. The topic of group state is created when a client first looks for a group."""
+    keys = request.coordinator_keys if context.version >= _FIRST_WITH_KEYS else [request.key]
+    coordinators = [await _find_coordinator(broker, context, request.key_type, key) for key in keys]
     if context.version >= _FIRST_WITH_KEYS:
-        coordinators = [
-            await _find_coordinator(broker, context, request.key_type, key)
-            for key in request.coordinator_keys
-        ]
         return messages.FindCoordinatorResponse(coordinators=coordinators)
-    coordinator = await _find_coordinator(broker, context, request.key_type, request.key)
+    [coordinator] = coordinators
     return messages.FindCoordinatorResponse(
         error_code=coordinator.error_code,
         error_message=coordinator.error_message,
@@ -327,27 +309,22 @@ async def _find_coordinator(
     broker: Broker, context: RequestContext, key_type: int, key: str
 ) -> messages.Coordinator:
     try:
-        await _check_coordinator(broker, context, key_type, key)
+        match key_type:
+            case CoordinatorType.GROUP:
+                context.authorize(Operation.DESCRIBE, ResourceType.GROUP, key)
+                await broker.groups.ensure_topic()
+            case CoordinatorType.TRANSACTION:
+                context.authorize(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, key)
+            case _:
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST,
+                    f"coordinator type {key_type} is not known; request 0 (groups) or 1 "
+                    "(transactions)",
+                )
     except KafkaError as error:
         return messages.Coordinator(key, -1, "", -1, error.code, str(error))
     endpoint = broker.endpoints[context.connection.listener]
     return messages.Coordinator(key, broker.settings.node_id, endpoint.host, endpoint.port)
-
-
-async def _check_coordinator(
-    broker: Broker, context: RequestContext, key_type: int, key: str
-) -> None:
-    match key_type:
-        case CoordinatorType.GROUP:
-            context.authorize(Operation.DESCRIBE, ResourceType.GROUP, key)
-            await broker.groups.ensure_topic()
-        case CoordinatorType.TRANSACTION:
-            context.authorize(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, key)
-        case _:
-            raise KafkaError(
-                ErrorCode.INVALID_REQUEST,
-                f"coordinator type {key_type} is not known; request 0 (groups) or 1 (transactions)",
-            )
 
 
 # ElectLeaders and ListPartitionReassignments
@@ -357,34 +334,24 @@ def handle_elect_leaders(
     broker: Broker, context: RequestContext, request: messages.ElectLeadersRequest
 ) -> messages.ElectLeadersResponse:
     """Without a list of partitions, those that need no election are left out, as in Kafka."""
-    error = ErrorCode.NONE
-    try:
-        context.authorize(Operation.ALTER, ResourceType.CLUSTER)
-    except KafkaError as denied:
-        error = denied.code
-    results = []
-    for requested in request.topic_partitions or []:
+    response = messages.ElectLeadersResponse()
+    is_authorized = context.is_authorized(Operation.ALTER, ResourceType.CLUSTER)
+    if not is_authorized:
+        response.error_code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    for requested in request.topic_partitions or ():
         topic = broker.topics.find(requested.topic)
-        partitions = [
-            messages.PartitionResult(number, error, "not authorized to elect leaders")
-            if error
-            else _elect_leader(topic, number)
-            for number in requested.partitions
-        ]
-        results.append(
-            messages.ReplicaElectionResult(topic=requested.topic, partition_result=partitions)
+        results = []
+        for number in requested.partitions:
+            error = ErrorCode.ELECTION_NOT_NEEDED, "its only replica is the leader"
+            if not is_authorized:
+                error = ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "not authorized to elect leaders"
+            elif topic is None or not 0 <= number < len(topic.logs):
+                error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "partition does not exist"
+            results.append(messages.PartitionResult(number, *error))
+        response.replica_election_results.append(
+            messages.ReplicaElectionResult(requested.topic, results)
         )
-    return messages.ElectLeadersResponse(error_code=error, replica_election_results=results)
-
-
-def _elect_leader(topic: ServedTopic | None, number: int) -> messages.PartitionResult:
-    if topic is None or not 0 <= number < len(topic.logs):
-        return messages.PartitionResult(
-            number, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "partition does not exist"
-        )
-    return messages.PartitionResult(
-        number, ErrorCode.ELECTION_NOT_NEEDED, "its only replica is the leader"
-    )
+    return response
 
 
 def handle_list_partition_reassignments(
@@ -409,15 +376,13 @@ async def handle_describe_log_dirs(
     selection: _Selection = None
     if request.topics is not None:
         selection = {topic.topic: frozenset(topic.partitions) for topic in request.topics}
-    results = await broker.blocking.run(_describe_log_dirs, broker, selection)
-    return messages.DescribeLogDirsResponse(results=results)
-
-
-def _describe_log_dirs(
-    broker: Broker, selection: _Selection
-) -> list[messages.DescribeLogDirsResult]:
     store = broker.store
-    return [_describe_log_dir(store.fs, directory, selection) for directory in store.directories]
+    results = await broker.blocking.run(
+        lambda: [
+            _describe_log_dir(store.fs, directory, selection) for directory in store.directories
+        ]
+    )
+    return messages.DescribeLogDirsResponse(results=results)
 
 
 def _describe_log_dir(

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from enum import IntEnum
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from varve.broker.background import wait_with_timeout
 from varve.broker.broker import Broker
@@ -22,10 +22,11 @@ from varve.broker.topics import (
 )
 from varve.commit_log import Log, TimestampOffset
 from varve.commit_log.producer_state import ProducerStateEntry
-from varve.embedded import Store
 from varve.wire import ErrorCode
 from varve.wire.errors import KafkaError
 from varve.wire.messages import data as messages
+
+T = TypeVar("T")
 
 _FIRST_WITH_TIMEOUT: Final = 10
 _DEFAULT_TIMEOUT_MS: Final = 30_000
@@ -120,16 +121,25 @@ class _OffsetListing:
     ) -> Awaitable[None] | None:
         """Fills in the result now, or returns what will do so."""
         log = self._get_log(topic, requested)
+        find: Callable[[], Awaitable[_OffsetAtTime]]
         match requested.timestamp:
             case SpecialTime.LATEST:
                 _fill(result, _OffsetAtTime(self._limit(log), current_leader_epoch(log)))
+                return None
             case SpecialTime.EARLIEST:
                 _fill(result, _at(log, log.log_start_offset))
+                return None
             case SpecialTime.EARLIEST_LOCAL:
                 _fill(result, _at(log, max(log.log_start_offset, log.local_start_offset)))
-            case _:
-                return self._look_up(topic, log, requested.timestamp, result)
-        return None
+                return None
+            case SpecialTime.LATEST_TIERED | SpecialTime.EARLIEST_PENDING_UPLOAD as timestamp:
+                find = partial(self._find_tiered, topic, log, timestamp)
+            case SpecialTime.MAX_TIMESTAMP:
+                find = partial(self._find_record, log, log.find_max_timestamp)
+            case timestamp:
+                by_time = partial(log.find_offset_by_time, timestamp)
+                find = partial(self._find_record, log, by_time)
+        return _look_up(find, result)
 
     def _get_log(self, topic: ServedTopic, requested: messages.ListOffsetsPartition) -> Log:
         if self._counts[topic.name, requested.partition_index] > 1:
@@ -144,43 +154,31 @@ class _OffsetListing:
             raise KafkaError(error)
         return log
 
-    async def _look_up(
-        self,
-        topic: ServedTopic,
-        log: Log,
-        timestamp: int,
-        result: messages.ListOffsetsPartitionResponse,
-    ) -> None:
-        with reporting(result):
-            if timestamp in (SpecialTime.LATEST_TIERED, SpecialTime.EARLIEST_PENDING_UPLOAD):
-                position = await self._find_tiered(topic, log, timestamp)
-            elif timestamp == SpecialTime.MAX_TIMESTAMP:
-                position = await self._find_record(log, log.find_max_timestamp)
-            else:
-                find = partial(log.find_offset_by_time, timestamp)
-                position = await self._find_record(log, find)
-            _fill(result, position)
-
     def _limit(self, log: Log) -> int:
         if not self._is_consumer:
             return log.end_offset
         return log.last_stable_offset if self._is_committed else log.high_watermark
 
+    async def _run(self, work: Callable[[], T]) -> T:
+        """Off the loop, up to the timeout of the request."""
+        running = self._broker.blocking.run(work)
+        return await wait_with_timeout(self._broker.timers, running, self._timeout_ms)
+
     async def _find_record(
-        self, log: Log, look_up: Callable[[], TimestampOffset | None]
+        self, log: Log, find: Callable[[], TimestampOffset | None]
     ) -> _OffsetAtTime:
-        work = self._broker.blocking.run(look_up)
-        record = await wait_with_timeout(self._broker.timers, work, self._timeout_ms)
+        record = await self._run(find)
         if record is None or record.offset >= self._limit(log):
             return _NOT_FOUND
         return _OffsetAtTime(record.offset, epoch_at(log, record.offset), record.timestamp)
 
     async def _find_tiered(self, topic: ServedTopic, log: Log, timestamp: int) -> _OffsetAtTime:
-        """By the copied offset; not found if the topic is not tiered."""
+        """By the first offset that is not in object storage; none if the topic is not tiered."""
         if not topic.settings.remote_storage_enable:
             return _NOT_FOUND
-        work = self._broker.blocking.run(_find_copied_offset, self._broker.store, log)
-        copied = await wait_with_timeout(self._broker.timers, work, self._timeout_ms)
+        tier = self._broker.store.tier
+        status = await self._run(partial(tier.status, log.topic_partition))
+        copied = status.copied_offset or 0
         if timestamp == SpecialTime.EARLIEST_PENDING_UPLOAD:
             return _at(log, max(log.log_start_offset, copied))
         if copied <= log.log_start_offset:
@@ -188,9 +186,11 @@ class _OffsetListing:
         return _at(log, copied - 1)
 
 
-def _find_copied_offset(store: Store, log: Log) -> int:
-    """The first offset that is not in object storage."""
-    return store.tier.status(log.topic_partition).copied_offset or 0
+async def _look_up(
+    find: Callable[[], Awaitable[_OffsetAtTime]], result: messages.ListOffsetsPartitionResponse
+) -> None:
+    with reporting(result):
+        _fill(result, await find())
 
 
 def _at(log: Log, offset: int) -> _OffsetAtTime:
@@ -208,22 +208,17 @@ def handle_offset_for_leader_epoch(
     broker: Broker, context: RequestContext, request: messages.OffsetForLeaderEpochRequest
 ) -> messages.OffsetForLeaderEpochResponse:
     """The largest known epoch up to the requested one, and its end offset. KIP-101."""
-    return messages.OffsetForLeaderEpochResponse(
-        topics=[_find_epoch_ends(context, topic) for topic in request.topics]
-    )
-
-
-def _find_epoch_ends(
-    context: RequestContext, requested: messages.OffsetForLeaderTopic
-) -> messages.OffsetForLeaderTopicResult:
-    results = []
-    for partition in requested.partitions:
-        result = messages.LeaderEpochEndOffset(partition=partition.partition)
-        results.append(result)
-        with reporting(result):
-            topic = context.get_topic(Operation.DESCRIBE, name=requested.topic)
-            result.leader_epoch, result.end_offset = _find_epoch_end(topic, partition)
-    return messages.OffsetForLeaderTopicResult(requested.topic, results)
+    response = messages.OffsetForLeaderEpochResponse()
+    for topic in request.topics:
+        results = [
+            messages.LeaderEpochEndOffset(partition=item.partition) for item in topic.partitions
+        ]
+        response.topics.append(messages.OffsetForLeaderTopicResult(topic.topic, results))
+        for requested, result in zip(topic.partitions, results, strict=True):
+            with reporting(result):
+                served = context.get_topic(Operation.DESCRIBE, name=topic.topic)
+                result.leader_epoch, result.end_offset = _find_epoch_end(served, requested)
+    return response
 
 
 def _find_epoch_end(
@@ -291,23 +286,18 @@ def handle_describe_producers(
     broker: Broker, context: RequestContext, request: messages.DescribeProducersRequest
 ) -> messages.DescribeProducersResponse:
     """The producers that each log knows, and their open transactions."""
-    return messages.DescribeProducersResponse(
-        topics=[_describe_producers(context, topic) for topic in request.topics]
-    )
-
-
-def _describe_producers(
-    context: RequestContext, requested: messages.DescribeProducersTopic
-) -> messages.TopicResponse:
-    results = []
-    for number in requested.partition_indexes:
-        try:
-            log = context.get_topic(Operation.READ, name=requested.name).get_log(number)
-            producers = [_producer_state(entry) for entry in log.producer_entries()]
-            results.append(messages.PartitionResponse(number, ErrorCode.NONE, None, producers))
-        except KafkaError as error:
-            results.append(messages.PartitionResponse(number, error.code))
-    return messages.TopicResponse(requested.name, results)
+    response = messages.DescribeProducersResponse()
+    for topic in request.topics:
+        results = [messages.PartitionResponse(number) for number in topic.partition_indexes]
+        response.topics.append(messages.TopicResponse(topic.name, results))
+        for result in results:
+            with reporting(result):
+                served = context.get_topic(Operation.READ, name=topic.name)
+                log = served.get_log(result.partition_index)
+                result.active_producers = [
+                    _producer_state(entry) for entry in log.producer_entries()
+                ]
+    return response
 
 
 def _producer_state(entry: ProducerStateEntry) -> messages.ProducerState:

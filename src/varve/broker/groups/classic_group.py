@@ -33,7 +33,7 @@ from varve.broker.groups.classic_member import (
     failed_join,
     member_from_record,
 )
-from varve.broker.groups.group import Committer, GroupKind, GroupServices, group_error_code
+from varve.broker.groups.group import Committer, Group, GroupKind, GroupServices, group_error_code
 from varve.broker.groups.records import CONSUMER_PROTOCOL, Records, find_subscribed_topics
 from varve.foundation.errors import StoreError
 from varve.wire import ErrorCode
@@ -79,11 +79,13 @@ class _InitialWait:
     has_new_member: bool = False
 
 
-class ClassicGroup:
+class ClassicGroup(Group):
     """A group whose members agree on assignments among themselves."""
 
+    kind = GroupKind.CLASSIC
+
     def __init__(self, id: str, services: GroupServices) -> None:
-        self.id = id
+        super().__init__(id)
         self._services = services
         self._timers = services.timers
         self._settings = services.settings
@@ -103,10 +105,6 @@ class ClassicGroup:
         self._subscribed: frozenset[str] | None = None
 
     # As every group
-
-    @property
-    def kind(self) -> GroupKind:
-        return GroupKind.CLASSIC
 
     @property
     def state_name(self) -> str:

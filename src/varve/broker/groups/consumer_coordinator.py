@@ -20,26 +20,31 @@ from dataclasses import replace
 from typing import Final
 from uuid import UUID
 
-from varve.broker.background import BlockingPool, Timer, cancel_timer
+from varve.broker.background import BlockingPool, Timer, cancel_timer, finished
 from varve.broker.groups.assignors import ASSIGNORS, Subscriptions
-from varve.broker.groups.consumer_membership import (
+from varve.broker.groups.consumer_state import (
+    JOIN_EPOCH,
+    LEAVE_EPOCH,
+    STATIC_LEAVE_EPOCH,
     Client,
+    ConsumerMember,
+    ConsumerState,
     apply_heartbeat,
     apply_leave,
     check_request,
     heartbeat_response,
     is_subscription_changed,
     owned_partitions,
-)
-from varve.broker.groups.consumer_state import (
-    JOIN_EPOCH,
-    LEAVE_EPOCH,
-    STATIC_LEAVE_EPOCH,
-    ConsumerMember,
-    ConsumerState,
     reconcile,
 )
-from varve.broker.groups.group import Committer, GroupKind, Groups, GroupServices, kafka_errors
+from varve.broker.groups.group import (
+    Committer,
+    Group,
+    GroupKind,
+    Groups,
+    GroupServices,
+    kafka_errors,
+)
 from varve.broker.groups.records import CONSUMER_PROTOCOL, Records, changes, tombstones
 from varve.broker.request import find_matching
 from varve.broker.topics import ServedTopic, Topics
@@ -61,8 +66,11 @@ _FIRST_COMMIT_VERSION: Final = 9
 """Before this version OffsetCommit had no field for a member epoch."""
 
 
-class ConsumerGroup:
+class ConsumerGroup(Group):
     """A group whose assignments are made by the coordinator."""
+
+    kind = GroupKind.CONSUMER
+    protocol_type = CONSUMER_PROTOCOL
 
     def __init__(
         self,
@@ -70,10 +78,10 @@ class ConsumerGroup:
         coordinator: "ConsumerCoordinator",
         state: ConsumerState | None = None,
     ) -> None:
-        self.id = id
+        super().__init__(id)
         self.state = state or ConsumerState()
         self._coordinator = coordinator
-        self._timers = coordinator.services.timers
+        self._services = coordinator.services
         self._sessions: dict[str, Timer] = {}
         self._revocations: dict[str, Timer] = {}
         self._is_closed = False
@@ -82,27 +90,18 @@ class ConsumerGroup:
         """Starts the timers of members that were read from the log."""
         for member in self.state.members.values():
             self.renew_session(member.id)
-            self._start_revocation_timer(member)
+            self._start_revocation(member)
 
     def become(self, state: ConsumerState) -> None:
         """To be called when the log has the state."""
         before, self.state = self.state, state
-        for id in before.members:
-            if id not in state.members:
-                cancel_timer(self._sessions.pop(id, None))
-                cancel_timer(self._revocations.pop(id, None))
+        for id in before.members.keys() - state.members.keys():
+            cancel_timer(self._sessions.pop(id, None))
+            cancel_timer(self._revocations.pop(id, None))
         for id, member in state.members.items():
             previous = before.members.get(id)
             if previous is not member and (previous is None or not member.is_revoking_as(previous)):
-                self._start_revocation_timer(member)
-
-    def renew_session(self, member_id: str) -> None:
-        cancel_timer(self._sessions.pop(member_id, None))
-        if not self._is_closed:
-            self._sessions[member_id] = self._timers.call_later(
-                self._coordinator.services.settings.group_consumer_session_timeout_ms,
-                lambda: self._end_session(member_id),
-            )
+                self._start_revocation(member)
 
     def is_expired(self, member_id: str) -> bool:
         """Whether a member is still to be removed: it may be back."""
@@ -115,32 +114,30 @@ class ConsumerGroup:
     def postpone_expiry(self, member_id: str) -> None:
         """A member could not be removed; it expires once more later."""
         self.renew_session(member_id)
-        self._start_revocation_timer(self.state.members[member_id])
+        self._start_revocation(self.state.members[member_id])
 
-    def _end_session(self, member_id: str) -> None:
-        del self._sessions[member_id]
-        self._coordinator.expire_member(self, member_id)
+    def renew_session(self, member_id: str) -> None:
+        timeout_ms = self._services.settings.group_consumer_session_timeout_ms
+        self._start_timer(self._sessions, member_id, timeout_ms)
 
-    def _start_revocation_timer(self, member: ConsumerMember) -> None:
-        cancel_timer(self._revocations.pop(member.id, None))
-        if member.is_revoking and not self._is_closed:
-            self._revocations[member.id] = self._timers.call_later(
-                member.rebalance_timeout_ms, lambda: self._end_revocation(member.id)
-            )
+    def _start_revocation(self, member: ConsumerMember) -> None:
+        timeout_ms = member.rebalance_timeout_ms if member.is_revoking else None
+        self._start_timer(self._revocations, member.id, timeout_ms)
 
-    def _end_revocation(self, member_id: str) -> None:
-        del self._revocations[member_id]
-        self._coordinator.expire_member(self, member_id)
+    def _start_timer(
+        self, timers: dict[str, Timer], member_id: str, timeout_ms: int | None
+    ) -> None:
+        """Replaces a member's timer, by none without a timeout."""
+
+        def expire() -> None:
+            del timers[member_id]
+            self._coordinator.expire_member(self, member_id)
+
+        cancel_timer(timers.pop(member_id, None))
+        if timeout_ms is not None and not self._is_closed:
+            timers[member_id] = self._services.timers.call_later(timeout_ms, expire)
 
     # As every group
-
-    @property
-    def kind(self) -> GroupKind:
-        return GroupKind.CONSUMER
-
-    @property
-    def protocol_type(self) -> str:
-        return CONSUMER_PROTOCOL
 
     @property
     def state_name(self) -> str:
@@ -193,10 +190,10 @@ class ConsumerGroup:
 
     def close(self) -> None:
         self._is_closed = True
-        for timer in (*self._sessions.values(), *self._revocations.values()):
-            timer.cancel()
-        self._sessions.clear()
-        self._revocations.clear()
+        for timers in (self._sessions, self._revocations):
+            for timer in timers.values():
+                timer.cancel()
+            timers.clear()
 
 
 class ConsumerCoordinator:
@@ -207,6 +204,7 @@ class ConsumerCoordinator:
     ) -> None:
         self._groups = groups
         self.services = services
+        self.tasks = services.tasks
         self._settings = services.settings
         self._topics = topics
         self._blocking = blocking
@@ -220,6 +218,7 @@ class ConsumerCoordinator:
 
     # Heartbeats
 
+    @finished
     async def heartbeat(
         self,
         request: ConsumerGroupHeartbeatRequest,
@@ -233,13 +232,6 @@ class ConsumerCoordinator:
         Raises KafkaError.
         """
         check_request(request, version=version, assignors=self._settings.consumer_assignors)
-        return await self.services.tasks.finish(
-            self._handle_heartbeat(request, client, may_describe)
-        )
-
-    async def _handle_heartbeat(
-        self, request: ConsumerGroupHeartbeatRequest, client: Client, may_describe: MayDescribe
-    ) -> ConsumerGroupHeartbeatResponse:
         async with self._groups.lock(request.group_id):
             with kafka_errors():
                 if request.member_epoch in (LEAVE_EPOCH, STATIC_LEAVE_EPOCH):
@@ -301,24 +293,16 @@ class ConsumerCoordinator:
         if not is_changed and state.seen_topics == generation:
             return state
         cached = state.resolved if state.seen_topics == generation else {}
+        resolved = {regex: cached[regex] for regex in state.regexes() if regex in cached}
         missing = [regex for regex in state.regexes() if regex not in cached]
-        matching = await self._resolve(missing, may_describe) if missing else {}
-        resolved = {
-            regex: matching[regex] if regex in matching else cached[regex]
-            for regex in state.regexes()
-        }
+        if missing:
+            # Internal topics are included, as in Kafka: clients exclude them by their expressions.
+            names = [topic.name for topic in self._topics if may_describe(topic.name)]
+            for regex in missing:
+                resolved[regex] = await self._blocking.run(find_matching, regex, names)
         state = replace(state, resolved=resolved, seen_topics=generation)
-        topics_hash = _hash_topics(state.subscribed_topics(), self._topics)
-        if is_changed or topics_hash != state.metadata_hash:
-            state = replace(state, epoch=state.epoch + 1, metadata_hash=topics_hash)
-        return state
-
-    async def _resolve(
-        self, regexes: list[str], may_describe: MayDescribe
-    ) -> dict[str, frozenset[str]]:
-        # Internal topics are included, as in Kafka: clients exclude them by their expressions.
-        names = [topic.name for topic in self._topics if may_describe(topic.name)]
-        return await self._blocking.run(_resolve_all, regexes, names)
+        changed = self._start_epoch(state)
+        return changed if is_changed or changed.metadata_hash != state.metadata_hash else state
 
     async def _assign(self, state: ConsumerState) -> ConsumerState:
         if state.assignment_epoch == state.epoch:
@@ -344,7 +328,7 @@ class ConsumerCoordinator:
         )
 
     def _start_epoch(self, state: ConsumerState) -> ConsumerState:
-        """A member has left; targets are computed with the next heartbeat."""
+        """Members, subscriptions or topics changed; targets are computed with a heartbeat."""
         topics_hash = _hash_topics(state.subscribed_topics(), self._topics)
         return replace(state, epoch=state.epoch + 1, metadata_hash=topics_hash)
 
@@ -378,10 +362,6 @@ class ConsumerCoordinator:
         self.services.rebalance_counts[GroupKind.CONSUMER] += state.epoch > group.state.epoch
         group.become(state)
         self._groups.put(group)
-
-
-def _resolve_all(patterns: Iterable[str], names: list[str]) -> dict[str, frozenset[str]]:
-    return {pattern: find_matching(pattern, names) for pattern in patterns}
 
 
 def _hash_topics(names: Iterable[str], topics: Topics) -> int:

@@ -6,12 +6,13 @@ Threads    the loop's.
 
 import asyncio
 import random
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import ClassVar
 from weakref import WeakValueDictionary
 
 from varve.broker.background import BackgroundTasks, Timers
@@ -62,56 +63,54 @@ class Committer:
         return bool(self.member_id) or self.instance_id is not None
 
 
-class Group(Protocol):
+class Group(ABC):
     """Members, and what they may do with the offsets of their group."""
 
-    @property
-    def id(self) -> str: ...
+    kind: ClassVar[GroupKind]
+    protocol_type: str
+    """`consumer`, or another that members use; empty if there never was a member."""
+
+    def __init__(self, id: str) -> None:
+        self.id = id
 
     @property
-    def kind(self) -> GroupKind: ...
-
-    @property
-    def protocol_type(self) -> str:
-        """`consumer`, or another that members use; empty if there never was a member."""
-        ...
-
-    @property
+    @abstractmethod
     def state_name(self) -> str:
         """By Kafka's names: Empty, Stable and so on."""
-        ...
 
     @property
+    @abstractmethod
     def is_empty(self) -> bool:
         """Whether it has no members."""
-        ...
 
     @property
+    @abstractmethod
     def member_count(self) -> int: ...
 
+    @abstractmethod
     def is_subscribed_to(self, topic: str) -> bool: ...
 
+    @abstractmethod
     def check_commit(self, client: Committer) -> None:
         """Raises KafkaError unless the client may commit; renews the session of a member."""
-        ...
 
+    @abstractmethod
     def check_fetch(self, member_id: str | None, epoch: int) -> None:
         """Raises KafkaError unless a member may fetch offsets; clients that are not members have
         no id and an epoch below 0.
         """
-        ...
 
+    @abstractmethod
     def expiry_base_ms(self, topic: str, commit_timestamp_ms: int) -> int | None:
         """When the retention of an offset begins; None while it is in use."""
-        ...
 
+    @abstractmethod
     def tombstones(self) -> Records:
         """Records that remove the group from the log, without its offsets."""
-        ...
 
+    @abstractmethod
     def close(self) -> None:
         """The group was removed or replaced: its timers stop."""
-        ...
 
 
 class Groups:

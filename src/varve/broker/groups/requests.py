@@ -8,8 +8,7 @@ from varve.broker.groups.assignors import Partitions
 from varve.broker.groups.classic_group import ClassicGroup, ClassicState
 from varve.broker.groups.classic_member import ClassicMember, JoinRequest, failed_join
 from varve.broker.groups.consumer_coordinator import ConsumerGroup
-from varve.broker.groups.consumer_membership import Client
-from varve.broker.groups.consumer_state import ConsumerMember
+from varve.broker.groups.consumer_state import Client, ConsumerMember
 from varve.broker.request import Operation, RequestContext, ResourceType
 from varve.broker.topics import Topics, by_topic
 from varve.wire import ErrorCode
@@ -173,50 +172,42 @@ def handle_consumer_group_describe(
 ) -> messages.ConsumerGroupDescribeResponse:
     described = []
     for id in dict.fromkeys(request.group_ids):
-        try:
-            group = _describe_consumer_group(broker, context, id)
+        group = messages.DescribedConsumerGroup(group_id=id)
+        described.append(group)
+        with reporting(group):
+            _describe_consumer_group(broker, context, group)
             if request.include_authorized_operations:
                 group.authorized_operations = context.authorized_operations(ResourceType.GROUP, id)
-        except KafkaError as error:
-            group = messages.DescribedConsumerGroup(
-                group_id=id, error_code=error.code, error_message=error.message
-            )
-        described.append(group)
     return messages.ConsumerGroupDescribeResponse(groups=described)
 
 
 def _describe_consumer_group(
-    broker: Broker, context: RequestContext, id: str
-) -> messages.DescribedConsumerGroup:
+    broker: Broker, context: RequestContext, described: messages.DescribedConsumerGroup
+) -> None:
+    id = described.group_id
     context.authorize(Operation.DESCRIBE, ResourceType.GROUP, id)
     if not id:
         raise KafkaError(ErrorCode.INVALID_GROUP_ID)
     group = broker.groups.groups.find(id)
-    if group is None:
-        raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {id} not found.")
     if not isinstance(group, ConsumerGroup):
-        raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {id} is not a consumer group.")
+        reason = "not found" if group is None else "is not a consumer group"
+        raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {id} {reason}.")
     state = group.state
-    described = messages.DescribedConsumerGroup(
-        group_id=group.id,
-        group_state=group.state_name,
-        group_epoch=state.epoch,
-        assignment_epoch=state.assignment_epoch,
-        assignor_name=state.preferred_assignor(broker.groups.settings.consumer_assignors),
-        members=[
-            _describe_consumer_member(member, state.target_of(id), broker.topics)
-            for id, member in state.members.items()
-        ],
-    )
-    _check_topics_visible(context, described)
-    return described
+    members = [
+        _describe_consumer_member(member, state.target_of(member.id), broker.topics)
+        for member in state.members.values()
+    ]
+    _check_topics_visible(context, members)
+    described.group_state = group.state_name
+    described.group_epoch = state.epoch
+    described.assignment_epoch = state.assignment_epoch
+    described.assignor_name = state.preferred_assignor(broker.groups.settings.consumer_assignors)
+    described.members = members
 
 
-def _check_topics_visible(
-    context: RequestContext, described: messages.DescribedConsumerGroup
-) -> None:
+def _check_topics_visible(context: RequestContext, members: list[messages.Member]) -> None:
     names: set[str] = set()
-    for member in described.members:
+    for member in members:
         names.update(member.subscribed_topic_names)
         for assignment in (member.assignment, member.target_assignment):
             names.update(partitions.topic_name for partitions in assignment.topic_partitions)

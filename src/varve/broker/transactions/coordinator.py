@@ -9,7 +9,8 @@ retried until it is done, with longer and longer pauses.
 Invariant  memory follows the log: a step counts once its record is on disk. A transaction is
            committed only when its data is on disk in all its partitions, and forgotten only when
            its markers are, whatever the flush settings of their topics.
-           A request that fails raises KafkaError.
+           A request that fails raises KafkaError. A marker that is written again, after a failure
+           or a restart, ends nothing and does no harm.
 Crash      `load` reads the steps back: an open transaction runs into its timeout, a decided one is
            completed.
 Threads    the loop's. Requests run in background tasks: a client that disconnects in the middle of
@@ -20,16 +21,24 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
-from varve.broker.background import BackgroundTasks, Timers, finished, sleep_ms, wait_with_timeout
+from varve.broker.append_scheduler import AppendEntry, AppendScheduler
+from varve.broker.background import (
+    BackgroundTasks,
+    BlockingPool,
+    Timers,
+    finished,
+    sleep_ms,
+    wait_with_timeout,
+)
 from varve.broker.groups.committed_offsets import CommittedOffsets
 from varve.broker.groups.group import kafka_errors
 from varve.broker.groups.records import GroupLog
 from varve.broker.settings import TransactionSettings
 from varve.broker.state_topic import StateTopic
-from varve.broker.transactions.markers import MarkerWriter
+from varve.broker.topics import Topics
 from varve.broker.transactions.producer_ids import ProducerIds
 from varve.broker.transactions.transaction import (
     NO_PRODUCER_ID,
@@ -40,11 +49,103 @@ from varve.broker.transactions.transaction import (
     decode_transaction,
     encode_transaction,
 )
-from varve.commit_log import TopicPartition
+from varve.commit_log import Log, TopicPartition
+from varve.commit_log.producer_state import AppendOrigin
 from varve.foundation.clock import Clock
-from varve.foundation.errors import Corrupt, RecordTooLarge, StoreError
+from varve.foundation.errors import (
+    CoordinatorFenced,
+    Corrupt,
+    InvalidProducerEpoch,
+    RecordTooLarge,
+    StoreError,
+)
+from varve.records import end_transaction_marker
 from varve.wire import ErrorCode
 from varve.wire.errors import KafkaError
+
+logger = logging.getLogger(__name__)
+
+
+class MarkerWriter:
+    """Writes the markers of decided transactions; partitions of deleted topics are left out."""
+
+    def __init__(
+        self, topics: Topics, appends: AppendScheduler, *, clock: Clock, blocking: BlockingPool
+    ) -> None:
+        self._topics = topics
+        self._appends = appends
+        self._clock = clock
+        self._blocking = blocking
+
+    async def write(
+        self,
+        transaction: Transaction,
+        partitions: Iterable[TopicPartition],
+        *,
+        coordinator_epoch: int,
+    ) -> set[TopicPartition]:
+        """Tries each partition once; returns those to retry. All others have their marker on disk,
+        or do not exist any more.
+        """
+        marker = end_transaction_marker(
+            committed=transaction.status is Status.PREPARE_COMMIT,
+            producer_id=transaction.producer_id,
+            producer_epoch=transaction.producer_epoch,
+            coordinator_epoch=coordinator_epoch,
+            timestamp=self._clock.now_ms(),
+        )
+        remaining: set[TopicPartition] = set()
+        entries: list[AppendEntry] = []
+        for partition in sorted(partitions):
+            topic = self._topics.find(partition.topic)
+            log = None if topic is None else topic.find_log(partition.partition)
+            if log is not None:
+                entries.append(AppendEntry(log, marker, AppendOrigin.COORDINATOR))
+            elif topic is not None and partition.partition < len(topic.logs):
+                remaining.add(partition)
+            else:
+                extra = {"partition": str(partition)}
+                logger.info("partition of a transaction was deleted", extra=extra)
+        if entries:
+            await self._appends.submit(entries)
+        remaining.update(entry.log.topic_partition for entry in entries if not _is_done(entry))
+        return remaining | await self.sync(entry.log for entry in entries if entry.error is None)
+
+    async def sync(self, logs: Iterable[Log]) -> set[TopicPartition]:
+        """Syncs logs that are not synced for every append; returns those that failed."""
+        failed: set[TopicPartition] = set()
+        syncs = [
+            (log, self._blocking.run(log.flush))
+            for log in logs
+            if not log.settings.syncs_every_append
+        ]
+        for log, done in syncs:
+            try:
+                await done
+            except StoreError as error:
+                failed.add(log.topic_partition)
+                _warn("sync of a transaction failed", log.topic_partition, error)
+        return failed
+
+    def logs_of(self, partitions: Iterable[TopicPartition]) -> list[Log]:
+        """Those that exist and are online."""
+        logs = (self._topics.find_log(partition) for partition in partitions)
+        return [log for log in logs if log is not None]
+
+
+def _is_done(entry: AppendEntry) -> bool:
+    """Whether it need not be retried: a log that knows a newer producer or coordinator never
+    accepts a marker of an older one.
+    """
+    if entry.error is None:
+        return True
+    _warn("transaction marker was rejected", entry.log.topic_partition, entry.error)
+    return isinstance(entry.error, InvalidProducerEpoch | CoordinatorFenced)
+
+
+def _warn(message: str, partition: TopicPartition, error: Exception) -> None:
+    logger.warning(message, extra={"partition": str(partition), "error": str(error)})
+
 
 logger = logging.getLogger(__name__)
 
