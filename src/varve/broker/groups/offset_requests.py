@@ -14,7 +14,7 @@ from uuid import UUID
 from varve.broker.broker import Broker
 from varve.broker.error_responses import reporting
 from varve.broker.groups.committed_offsets import Commits, CommittedOffset
-from varve.broker.groups.group import Committer, Group
+from varve.broker.groups.group import Committer
 from varve.broker.request import Operation, RequestContext, ResourceType
 from varve.broker.topics import ServedTopic, group_by_topic
 from varve.commit_log import TopicPartition
@@ -93,9 +93,11 @@ async def handle_offset_commit(
     commits = _RequestedCommits(broker)
     response = messages.OffsetCommitResponse()
     for topic in request.topics:
+        by_id = context.version >= _FIRST_WITH_IDS
+        key = {"id": topic.topic_id} if by_id else {"name": topic.name}
         results = commits.add_topic(
             topic.partitions,
-            partial(_get_committed_topic, context, topic),
+            partial(context.get_topic, Operation.READ, **key),
             retention_ms=request.retention_time_ms,
         )
         response.topics.append(
@@ -103,14 +105,6 @@ async def handle_offset_commit(
         )
     await commits.finish(partial(broker.groups.commit, request.group_id))
     return response
-
-
-def _get_committed_topic(
-    context: RequestContext, topic: messages.OffsetCommitRequestTopic
-) -> ServedTopic:
-    if context.version >= _FIRST_WITH_IDS:
-        return context.get_topic(Operation.READ, id=topic.topic_id)
-    return context.get_topic(Operation.READ, name=topic.name)
 
 
 # TxnOffsetCommit
@@ -182,6 +176,8 @@ def handle_offset_fetch(
         )
     requested = messages.OffsetFetchRequestGroup(group_id=request.group_id, topics=request.topics)
     group = _fetch_group(broker, context, request, requested)
+    if group.error_code and context.version < _FIRST_WITH_ERROR:
+        group.topics = [_failed_topic(topic, group.error_code) for topic in request.topics or ()]
     return messages.OffsetFetchResponse(topics=group.topics, error_code=group.error_code)
 
 
@@ -192,33 +188,21 @@ def _fetch_group(
     requested: messages.OffsetFetchRequestGroup,
 ) -> messages.OffsetFetchResponseGroup:
     response = messages.OffsetFetchResponseGroup(group_id=requested.group_id)
-    try:
-        _check_fetch(broker, context, requested)
-    except KafkaError as error:
-        response.error_code = error.code
-        if context.version < _FIRST_WITH_ERROR and requested.topics is not None:
-            response.topics = [_failed_topic(topic, error.code) for topic in requested.topics]
-        return response
-    is_all = requested.topics is None
-    topics = requested.topics
-    for topic in _committed_topics(broker, requested.group_id) if topics is None else topics:
-        try:
-            name = _get_topic_name(context, topic)
-        except KafkaError as error:
-            if not is_all:
-                response.topics.append(_failed_topic(topic, error.code))
-            continue
-        response.topics.append(_fetch_topic(broker, request, requested.group_id, topic, name))
+    with reporting(response):
+        context.authorize(Operation.DESCRIBE, ResourceType.GROUP, requested.group_id)
+        group = broker.groups.groups.find(requested.group_id)
+        if group is not None:
+            group.check_fetch(requested.member_id, requested.member_epoch)
+        topics = requested.topics
+        for topic in _committed_topics(broker, requested.group_id) if topics is None else topics:
+            try:
+                fetched = _fetch_topic(broker, context, request, requested.group_id, topic)
+            except KafkaError as error:
+                if topics is None:
+                    continue
+                fetched = _failed_topic(topic, error.code)
+            response.topics.append(fetched)
     return response
-
-
-def _check_fetch(
-    broker: Broker, context: RequestContext, requested: messages.OffsetFetchRequestGroup
-) -> None:
-    context.authorize(Operation.DESCRIBE, ResourceType.GROUP, requested.group_id)
-    group = broker.groups.groups.find(requested.group_id)
-    if group is not None:
-        group.check_fetch(requested.member_id, requested.member_epoch)
 
 
 def _committed_topics(broker: Broker, group_id: str) -> list[messages.OffsetFetchRequestTopic]:
@@ -232,23 +216,15 @@ def _committed_topics(broker: Broker, group_id: str) -> list[messages.OffsetFetc
     return topics
 
 
-def _get_topic_name(context: RequestContext, topic: messages.OffsetFetchRequestTopic) -> str:
-    """By name also of a topic that does not exist."""
-    if context.version >= _FIRST_WITH_IDS:
-        return context.get_topic(Operation.DESCRIBE, id=topic.topic_id).name
-    context.authorize(Operation.DESCRIBE, ResourceType.TOPIC, topic.name)
-    return topic.name
-
-
 def _failed_topic(
-    topic: messages.OffsetFetchRequestTopic, error: ErrorCode
+    topic: messages.OffsetFetchRequestTopic, error: int
 ) -> messages.OffsetFetchResponseTopic:
     partitions = [_no_offset(number, error) for number in topic.partition_indexes]
     return messages.OffsetFetchResponseTopic(topic.name, topic.topic_id, partitions)
 
 
 def _no_offset(
-    partition: int, error: ErrorCode = ErrorCode.NONE
+    partition: int, error: int = ErrorCode.NONE
 ) -> messages.OffsetFetchResponsePartition:
     return messages.OffsetFetchResponsePartition(
         partition_index=partition, committed_offset=_NO_OFFSET, error_code=error
@@ -257,11 +233,17 @@ def _no_offset(
 
 def _fetch_topic(
     broker: Broker,
+    context: RequestContext,
     request: messages.OffsetFetchRequest,
     group_id: str,
     topic: messages.OffsetFetchRequestTopic,
-    name: str,
 ) -> messages.OffsetFetchResponseTopic:
+    """By name also of a topic that does not exist."""
+    name = topic.name
+    if context.version >= _FIRST_WITH_IDS:
+        name = context.get_topic(Operation.DESCRIBE, id=topic.topic_id).name
+    else:
+        context.authorize(Operation.DESCRIBE, ResourceType.TOPIC, name)
     result = messages.OffsetFetchResponseTopic(name=name, topic_id=topic.topic_id)
     for number in topic.partition_indexes:
         partition = TopicPartition(name, number)
@@ -300,25 +282,16 @@ async def handle_offset_delete(
     response = messages.OffsetDeleteResponse()
     deleted: dict[TopicPartition, messages.PartitionErrorCode] = {}
     for topic in request.topics:
-        error = _find_delete_error(context, group, topic.name)
         results = [
-            messages.PartitionErrorCode(partition.partition_index, error)
-            for partition in topic.partitions
+            messages.PartitionErrorCode(partition.partition_index) for partition in topic.partitions
         ]
         response.topics.append(messages.OffsetDeleteResponseTopic(topic.name, results))
-        if error is ErrorCode.NONE:
+        with reporting(*results):
+            context.get_topic(Operation.READ, name=topic.name)
+            if group.is_subscribed_to(topic.name):
+                raise KafkaError(ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC)
             for result in results:
                 deleted[TopicPartition(topic.name, result.partition_index)] = result
     with reporting(*deleted.values()):
         await broker.groups.delete_offsets(group_id, list(deleted))
     return response
-
-
-def _find_delete_error(context: RequestContext, group: Group, topic: str) -> ErrorCode:
-    try:
-        context.get_topic(Operation.READ, name=topic)
-    except KafkaError as error:
-        return error.code
-    if group.is_subscribed_to(topic):
-        return ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
-    return ErrorCode.NONE

@@ -8,12 +8,11 @@ Crash      written aside and renamed. A write that fails uses up its version, be
 Threads    one at a time; its owner takes care of that.
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from varve.commit_log.health import DirectoryHealth
-from varve.disk import FileSystem, write_atomically
+from varve.disk import FileSystem, JsonDocument, write_atomically
 from varve.foundation.errors import (
     Corrupt,
     DirectoryOffline,
@@ -24,7 +23,7 @@ from varve.foundation.errors import (
 
 T = TypeVar("T")
 
-FORMAT: Final = 1
+_FORMAT: Final = JsonDocument(version=1, max_bytes=1 << 30)
 _VERSION_MAX: Final = 2**63 - 1
 
 
@@ -75,14 +74,21 @@ class DirectoryDocument:
     def _read_one(self, directory: DirectoryHealth) -> tuple[int, Mapping[str, Any]]:
         path = f"{directory.path}/{self.name}"
         try:
-            data = self._fs.read(path)
-        except FileNotFoundError:
-            return 0, {}
+            content = _FORMAT.read(self._fs, path)
         except OSError as error:
             raise Unavailable(
                 f"{path}: {error.strerror}; repair the disk or its permissions and open it again"
             ) from error
-        return _decode(data, path)
+        except UnsupportedFormat:
+            raise
+        except Corrupt as error:
+            raise _corrupt(path, error) from error
+        if content is None:
+            return 0, {}
+        version = content.get("version")
+        if type(version) is not int or not 1 <= version < _VERSION_MAX:
+            raise _corrupt(path, ValueError(f"version {version!r:.40}"))
+        return version, content
 
     def write(self, content: Mapping[str, Any]) -> None:
         """Writes the document to every live directory; one that fails goes offline.
@@ -90,8 +96,7 @@ class DirectoryDocument:
         A full disk refuses the change.
         """
         self.version += 1
-        document = {"format": FORMAT, "version": self.version, **content}
-        data = (json.dumps(document, indent=1) + "\n").encode()
+        data = _FORMAT.encode({"version": self.version, **content})
         for directory in self._live:
             path = f"{directory.path}/{self.name}"
             try:
@@ -104,24 +109,6 @@ class DirectoryDocument:
             raise DirectoryOffline(
                 f"no log directory is online to keep {self.name}; repair one and reopen the store"
             )
-
-
-def _decode(data: bytes, path: str) -> tuple[int, Mapping[str, Any]]:
-    try:
-        content = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise _corrupt(path, error) from error
-    if not isinstance(content, dict):
-        raise _corrupt(path, TypeError("the document is not a JSON object"))
-    if content.get("format") != FORMAT:
-        raise UnsupportedFormat(
-            f"{path}: format {content.get('format')!r:.40}, only {FORMAT} is known; "
-            "open the store with a newer varve"
-        )
-    version = content.get("version")
-    if not isinstance(version, int) or isinstance(version, bool) or not 1 <= version < _VERSION_MAX:
-        raise _corrupt(path, ValueError(f"version {version!r:.40}"))
-    return version, content
 
 
 def _corrupt(where: str, error: Exception) -> Corrupt:

@@ -77,13 +77,6 @@ class QuotaEntity:
                 )
         return cls(ordered)
 
-    def get(self, type: EntityType) -> tuple[bool, str | None]:
-        """Whether the type is part of it, and the name."""
-        for entity_type, name in self.names:
-            if entity_type is type:
-                return True, name
-        return False, None
-
 
 Quotas = Mapping[QuotaEntity, Mapping[QuotaKind, float]]
 Changes = Mapping[QuotaKind, float | None]
@@ -130,29 +123,32 @@ class QuotaTable:
                     f"{ENTITY_COUNT_MAX}; use defaults"
                 )
             if quotas != self.quotas:
-                self._file.write({"quotas": [_encode(*item) for item in quotas.items()]})
+                self._file.write(_encode_all(quotas))
                 self.quotas = quotas
 
 
-def _encode(entity: QuotaEntity, values: Mapping[QuotaKind, float]) -> dict[str, Any]:
-    return {
-        "entity": {type.value: name for type, name in entity.names},
-        "values": {kind.value: values[kind] for kind in sorted(values)},
-    }
+def _encode_all(quotas: Quotas) -> dict[str, Any]:
+    entries = [
+        {
+            "entity": {type.value: name for type, name in entity.names},
+            "values": {kind.value: values[kind] for kind in sorted(values)},
+        }
+        for entity, values in quotas.items()
+    ]
+    return {"quotas": entries}
 
 
 def _decode_all(content: Mapping[str, Any]) -> Quotas:
-    return dict(_decode(item) for item in content.get("quotas", []))
-
-
-def _decode(item: Mapping[str, Any]) -> tuple[QuotaEntity, Mapping[QuotaKind, float]]:
-    names = [(EntityType(type), name) for type, name in item["entity"].items()]
-    if not all(name is None or isinstance(name, str) for _, name in names):
-        raise TypeError("the name of an entity is not a string")
-    values = {QuotaKind(key): float(value) for key, value in item["values"].items()}
-    for kind, value in values.items():
-        check_value(kind, value)
-    return QuotaEntity.from_names(names), values
+    quotas = {}
+    for item in content.get("quotas", []):
+        names = [(EntityType(type), name) for type, name in item["entity"].items()]
+        if not all(name is None or isinstance(name, str) for _, name in names):
+            raise TypeError("the name of an entity is not a string")
+        values = {QuotaKind(key): float(value) for key, value in item["values"].items()}
+        for kind, value in values.items():
+            check_value(kind, value)
+        quotas[QuotaEntity.from_names(names)] = values
+    return quotas
 
 
 _METER_COUNT_MAX: Final = 16_384
@@ -268,18 +264,18 @@ def _find_quota(
 ) -> tuple[float, _Payer] | None:
     """The quota in effect, by Kafka's order of precedence, and who shares it."""
     both, of_user, of_client = (kind, user, client_id), (kind, user, None), (kind, None, client_id)
-    order: tuple[tuple[dict[EntityType, str | None], _Payer], ...] = (
-        ({_USER: user, _CLIENT: client_id}, both),
-        ({_USER: user, _CLIENT: None}, both),
-        ({_USER: user}, of_user),
-        ({_USER: None, _CLIENT: client_id}, both),
-        ({_USER: None, _CLIENT: None}, both),
-        ({_USER: None}, of_user),
-        ({_CLIENT: client_id}, of_client),
-        ({_CLIENT: None}, of_client),
+    order: tuple[tuple[tuple[tuple[EntityType, str | None], ...], _Payer], ...] = (
+        (((_CLIENT, client_id), (_USER, user)), both),
+        (((_CLIENT, None), (_USER, user)), both),
+        (((_USER, user),), of_user),
+        (((_CLIENT, client_id), (_USER, None)), both),
+        (((_CLIENT, None), (_USER, None)), both),
+        (((_USER, None),), of_user),
+        (((_CLIENT, client_id),), of_client),
+        (((_CLIENT, None),), of_client),
     )
     for names, payer in order:
-        values = quotas.get(QuotaEntity(tuple(sorted(names.items(), key=lambda item: item[0]))))
-        if values is not None and kind in values:
+        values = quotas.get(QuotaEntity(names), {})
+        if kind in values:
             return values[kind], payer
     return None

@@ -12,9 +12,9 @@ from varve.broker.security.acls import AclBinding, AclFilter, PatternType, Permi
 from varve.broker.security.credentials import SALT_BYTES_MAX, Change, check_iterations, check_user
 from varve.broker.security.quotas import Changes, EntityType, QuotaEntity, QuotaKind, check_value
 from varve.foundation.errors import InvalidRequest
-from varve.foundation.scram import ScramMechanism, credential_of
+from varve.foundation.scram import ScramCredential, ScramMechanism, credential_of
 from varve.wire import ErrorCode
-from varve.wire.errors import KafkaError, code_for
+from varve.wire.errors import KafkaError
 from varve.wire.messages import security as messages
 
 Request = TypeVar("Request")
@@ -37,24 +37,18 @@ def handle_describe_acls(
     broker: Broker, context: RequestContext, request: messages.DescribeAclsRequest
 ) -> messages.DescribeAclsResponse:
     _authorize(broker, context, Operation.DESCRIBE)
-    resources: dict[tuple[ResourceType, str, PatternType], messages.DescribeAclsResource] = {}
+    resources: dict[tuple[ResourceType, str, PatternType], list[messages.AclDescription]] = {}
     for binding in broker.acls.find(_to_filter(request)):
-        key = (binding.type, binding.name, binding.pattern)
-        if key not in resources:
-            resources[key] = messages.DescribeAclsResource(
-                resource_type=binding.type,
-                resource_name=binding.name,
-                pattern_type=binding.pattern,
-            )
-        resources[key].acls.append(
-            messages.AclDescription(
-                principal=binding.principal,
-                host=binding.host,
-                operation=binding.operation,
-                permission_type=binding.permission,
-            )
+        acl = messages.AclDescription(
+            binding.principal, binding.host, binding.operation, binding.permission
         )
-    return messages.DescribeAclsResponse(error_message=None, resources=list(resources.values()))
+        resources.setdefault((binding.type, binding.name, binding.pattern), []).append(acl)
+    return messages.DescribeAclsResponse(
+        error_message=None,
+        resources=[
+            messages.DescribeAclsResource(*resource, acls) for resource, acls in resources.items()
+        ],
+    )
 
 
 async def handle_create_acls(
@@ -120,12 +114,10 @@ def _to_filter(requested: messages.AclBindingFilter) -> AclFilter:
 
 
 def _to_enum(kind: type[E], value: int, field: str) -> E:
-    try:
-        return kind(value)
-    except ValueError:
-        raise KafkaError(
-            ErrorCode.INVALID_REQUEST, f"Invalid {field} {value}: not a known value"
-        ) from None
+    if value not in set(kind):
+        message = f"Invalid {field} {value}: not a known value"
+        raise KafkaError(ErrorCode.INVALID_REQUEST, message)
+    return kind(value)
 
 
 def _deleted_acl(binding: AclBinding) -> messages.DeleteAclsMatchingAcl:
@@ -152,37 +144,32 @@ def handle_describe_user_scram_credentials(
     requested = Counter(user.name for user in request.users or ())
     if not requested:
         requested = Counter(list(broker.credentials.users))
-    return messages.DescribeUserScramCredentialsResponse(
-        error_message=None,
-        results=[_describe_user(broker, user, count) for user, count in requested.items()],
-    )
+    results = []
+    for user, count in requested.items():
+        result = messages.DescribeUserScramCredentialsResult(user=user, error_message=None)
+        results.append(result)
+        with reporting(result):
+            result.credential_infos = _describe_user(broker, user, count)
+    return messages.DescribeUserScramCredentialsResponse(error_message=None, results=results)
 
 
-def _describe_user(
-    broker: Broker, user: str, count: int
-) -> messages.DescribeUserScramCredentialsResult:
+def _describe_user(broker: Broker, user: str, count: int) -> list[messages.CredentialInfo]:
     if count > 1:
-        return messages.DescribeUserScramCredentialsResult(
-            user=user,
-            error_code=ErrorCode.DUPLICATE_RESOURCE,
-            error_message="Cannot describe SCRAM credentials for the same user twice in a single "
-            f"request: {user}",
+        raise KafkaError(
+            ErrorCode.DUPLICATE_RESOURCE,
+            "Cannot describe SCRAM credentials for the same user twice in a single request: "
+            f"{user}",
         )
     credentials = broker.credentials.users.get(user)
     if credentials is None:
-        return messages.DescribeUserScramCredentialsResult(
-            user=user,
-            error_code=ErrorCode.RESOURCE_NOT_FOUND,
-            error_message=f"Attempt to describe a user credential that does not exist: {user}",
+        raise KafkaError(
+            ErrorCode.RESOURCE_NOT_FOUND,
+            f"Attempt to describe a user credential that does not exist: {user}",
         )
-    return messages.DescribeUserScramCredentialsResult(
-        user=user,
-        error_message=None,
-        credential_infos=[
-            messages.CredentialInfo(mechanism=mechanism, iterations=credential.iterations)
-            for mechanism, credential in sorted(credentials.items())
-        ],
-    )
+    return [
+        messages.CredentialInfo(mechanism=mechanism, iterations=credential.iterations)
+        for mechanism, credential in sorted(credentials.items())
+    ]
 
 
 async def handle_alter_user_scram_credentials(
@@ -235,26 +222,28 @@ def _to_change(broker: Broker, alteration: _Alteration) -> Change:
     try:
         check_user(alteration.name)
         if isinstance(alteration, messages.ScramCredentialUpsertion):
-            check_iterations(alteration.iterations)
+            return alteration.name, mechanism, _to_credential(mechanism, alteration)
     except InvalidRequest as error:
         raise KafkaError(ErrorCode.UNACCEPTABLE_CREDENTIAL, str(error)) from error
-    if isinstance(alteration, messages.ScramCredentialDeletion):
-        if broker.credentials.find(alteration.name, mechanism) is None:
-            raise KafkaError(
-                ErrorCode.RESOURCE_NOT_FOUND,
-                "Attempt to delete a user credential that does not exist",
-            )
-        return alteration.name, mechanism, None
-    salt, salted = bytes(alteration.salt), bytes(alteration.salted_password)
+    if broker.credentials.find(alteration.name, mechanism) is None:
+        raise KafkaError(
+            ErrorCode.RESOURCE_NOT_FOUND, "Attempt to delete a user credential that does not exist"
+        )
+    return alteration.name, mechanism, None
+
+
+def _to_credential(
+    mechanism: ScramMechanism, upsertion: messages.ScramCredentialUpsertion
+) -> ScramCredential:
+    check_iterations(upsertion.iterations)
+    salt, salted = bytes(upsertion.salt), bytes(upsertion.salted_password)
     # As in Kafka, a salted password may have a length that the mechanism never produces.
     if not (1 <= len(salt) <= SALT_BYTES_MAX and 1 <= len(salted) <= SALT_BYTES_MAX):
-        raise KafkaError(
-            ErrorCode.UNACCEPTABLE_CREDENTIAL,
+        raise InvalidRequest(
             f"a salt of {len(salt)} bytes and a salted password of {len(salted)}; each has 1 to "
-            f"{SALT_BYTES_MAX}",
+            f"{SALT_BYTES_MAX}"
         )
-    credential = credential_of(mechanism, salted, salt=salt, iterations=alteration.iterations)
-    return alteration.name, mechanism, credential
+    return credential_of(mechanism, salted, salt=salt, iterations=upsertion.iterations)
 
 
 class MatchType(IntEnum):
@@ -271,24 +260,19 @@ def handle_describe_client_quotas(
     context: RequestContext,
     request: messages.DescribeClientQuotasRequest,
 ) -> messages.DescribeClientQuotasResponse:
-    try:
+    response = messages.DescribeClientQuotasResponse(error_message=None, entries=None)
+    with reporting(response):
         context.authorize(Operation.DESCRIBE_CONFIGS, ResourceType.CLUSTER)
         filter = _to_quota_filter(request.components)
-    except (KafkaError, InvalidRequest) as error:
-        return messages.DescribeClientQuotasResponse(
-            error_code=code_for(error), error_message=str(error), entries=None
-        )
-    return messages.DescribeClientQuotasResponse(
-        error_message=None,
-        entries=[
+        response.entries = [
             messages.DescribedQuotaEntry(
                 entity=[messages.EntityData(type.value, name) for type, name in entity.names],
                 values=[messages.ValueData(kind.value, value) for kind, value in values.items()],
             )
             for entity, values in broker.quotas.table.quotas.items()
             if _matches_entity(entity, filter, strict=request.strict)
-        ],
-    )
+        ]
+    return response
 
 
 _QuotaFilter = dict[EntityType, tuple[MatchType, str | None]]
@@ -300,10 +284,9 @@ def _to_quota_filter(components: list[messages.ComponentData]) -> _QuotaFilter:
         type = _to_entity_type(component.entity_type)
         if type in filter:
             raise InvalidRequest(f"Entity type {type.value} is in the filter twice")
-        try:
-            match = MatchType(component.match_type)
-        except ValueError:
-            raise InvalidRequest(f"Unknown match type {component.match_type}") from None
+        if component.match_type not in set(MatchType):
+            raise InvalidRequest(f"Unknown match type {component.match_type}")
+        match = MatchType(component.match_type)
         if (component.match is None) is (match is MatchType.EXACT):
             raise InvalidRequest("An exact match needs a name, and no other match has one")
         filter[type] = (match, component.match)
@@ -311,22 +294,19 @@ def _to_quota_filter(components: list[messages.ComponentData]) -> _QuotaFilter:
 
 
 def _to_entity_type(text: str) -> EntityType:
-    try:
-        return EntityType(text)
-    except ValueError:
-        raise InvalidRequest(
-            f"Entity type {text!r:.40} is not supported; use user or client-id"
-        ) from None
+    if text not in set(EntityType):
+        raise InvalidRequest(f"Entity type {text!r:.40} is not supported; use user or client-id")
+    return EntityType(text)
 
 
 def _matches_entity(entity: QuotaEntity, filter: _QuotaFilter, *, strict: bool) -> bool:
-    if strict and len(entity.names) != len(filter):
+    names = dict(entity.names)
+    if strict and len(names) != len(filter):
         return False
-    for type, (match, expected_name) in filter.items():
-        is_part, name = entity.get(type)
-        if not is_part or (match is not MatchType.SPECIFIED and name != expected_name):
-            return False
-    return True
+    return all(
+        type in names and (match is MatchType.SPECIFIED or names[type] == expected_name)
+        for type, (match, expected_name) in filter.items()
+    )
 
 
 async def handle_alter_client_quotas(
@@ -340,28 +320,24 @@ async def handle_alter_client_quotas(
     for entry, result in zip(request.entries, results, strict=True):
         with reporting(result):
             context.authorize(Operation.ALTER_CONFIGS, ResourceType.CLUSTER)
-            changes.append((result, (_to_entity(entry), _to_changes(entry))))
+            entity = QuotaEntity.from_names(
+                (_to_entity_type(part.entity_type), part.entity_name) for part in entry.entity
+            )
+            changes.append((result, (entity, _to_changes(entry))))
     with reporting(*(result for result, _ in changes)):
         if changes and not request.validate_only:
             await broker.blocking.run(broker.quotas.table.alter, [change for _, change in changes])
     return messages.AlterClientQuotasResponse(entries=results)
 
 
-def _to_entity(entry: messages.AlteredQuotaEntry) -> QuotaEntity:
-    return QuotaEntity.from_names(
-        (_to_entity_type(entity.entity_type), entity.entity_name) for entity in entry.entity
-    )
-
-
 def _to_changes(entry: messages.AlteredQuotaEntry) -> Changes:
     changes: dict[QuotaKind, float | None] = {}
     for op in entry.ops:
-        try:
-            kind = QuotaKind(op.key)
-        except ValueError:
+        if op.key not in set(QuotaKind):
             raise InvalidRequest(
                 f"Quota {op.key!r:.60} is not supported; use {', '.join(QuotaKind)}"
-            ) from None
+            )
+        kind = QuotaKind(op.key)
         if kind in changes:
             raise InvalidRequest(f"Quota {kind.value} is given twice")
         if not op.remove:
