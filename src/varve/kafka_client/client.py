@@ -400,9 +400,14 @@ class KafkaClient:
         self, pool: ConnectionPool, requests: Sequence[Message], response_type: type[M]
     ) -> list[M]:
         with pool.connection() as connection:
-            responses = connection.send_all(requests, response_type)
-            self._was_reached = True
-            return responses
+            return self._exchange(connection, requests, response_type)
+
+    def _exchange(
+        self, connection: BrokerConnection, requests: Sequence[Message], response_type: type[M]
+    ) -> list[M]:
+        responses = connection.send_all(requests, response_type)
+        self._was_reached = True
+        return responses
 
     def retry(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Calls until it raises no Unavailable, at most for the timeout of the address.
