@@ -22,7 +22,7 @@ from varve.records import (
     decode_header,
     empty_batch,
 )
-from varve.records.control import ControlType
+from varve.records.building import ControlType
 
 
 class Shell(NamedTuple):

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from varve.commit_log import Isolation, Log
 from varve.commit_log.transaction_index import AbortedTransaction
 from varve.records import Batch, BatchHeader, Record, decode_control_record, decode_header
-from varve.records.control import ControlType
+from varve.records.building import ControlType
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import json
 import os
 import re
 import shutil
@@ -18,13 +19,48 @@ import stat
 import struct
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Final
 
 from varve.disk.file_system import Buffer, File, FileInfo, sync_each
-from varve.disk.lock_owner import OWNER_BYTES_MAX, LockOwner
 from varve.foundation.closing import Closing
 from varve.foundation.errors import Locked
+
+OWNER_BYTES_MAX = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class LockOwner:
+    """A process, and for a server its command and the address of its listener."""
+
+    pid: int
+    program: str = ""
+    address: str = ""
+
+    def encode(self) -> bytes:
+        return json.dumps(asdict(self)).encode() + b"\n"
+
+    @staticmethod
+    def decode(data: bytes) -> "LockOwner | None":
+        """None for a file that varve did not write, such as Kafka's empty one."""
+        try:
+            fields = json.loads(data)
+            return LockOwner(int(fields["pid"]), str(fields["program"]), str(fields["address"]))
+        except (ValueError, TypeError, KeyError):
+            return None
+
+    def describe(self) -> str:
+        """The owner and what to do about it."""
+        if self.address:
+            return (
+                f"`{self.program}` (pid {self.pid}, {self.address}); stop it, or use "
+                f"-b {self.address}"
+            )
+        if self.pid == os.getpid():
+            return f"this process (pid {self.pid}), which has it open already; close that first"
+        return f"process {self.pid}, which has it open with varve; stop it first"
+
 
 _LOCK_LAYOUT: Final = "hhqqi0q"
 """Linux's `struct flock`: type, whence, start, length (0: to the end), pid (must be 0)."""

@@ -21,7 +21,7 @@ from uuid import UUID
 
 from varve.foundation.errors import NotFound, Unavailable
 from varve.kafka_client.address import ClusterAddress
-from varve.kafka_client.connection import ConnectionPool
+from varve.kafka_client.connection import BrokerConnection, ConnectionPool
 from varve.wire.errors import ErrorCode, RetriableError, raise_for_code
 from varve.wire.messages import cluster, data, topics
 from varve.wire.messages.data import AbortedTransaction

@@ -37,6 +37,12 @@ from varve.kafka_server.sasl_mechanisms import AuthenticationFailed
 from varve.kafka_server.settings import TlsSettings
 
 _PEM: Final = b"-----BEGIN "
+_KEY_KINDS: Final = (
+    b"ENCRYPTED PRIVATE KEY",
+    b"PRIVATE KEY",
+    b"RSA PRIVATE KEY",
+    b"EC PRIVATE KEY",
+)
 _JKS: Final = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")
 
 
@@ -83,19 +89,21 @@ def load_identity(settings: TlsSettings) -> Identity:
 
 def load_trusted(settings: TlsSettings) -> str | None:
     """The trusted certificates in PEM; None where none are set."""
+    certificates: list[Certificate]
     if settings.truststore_certificates:
-        where = "ssl.truststore.certificates"
-        return _certificates(settings.truststore_certificates.encode(), where)
-    if not settings.truststore_location:
+        data, where = settings.truststore_certificates.encode(), "ssl.truststore.certificates"
+        certificates = _load_certificates(data, where)
+    elif not settings.truststore_location:
         return None
-    where = f"ssl.truststore.location {settings.truststore_location}"
-    data = _read_store(settings.truststore_location, where)
-    if data.lstrip().startswith(_PEM):
-        return _certificates(data, where)
-    store = _load_pkcs12(data, settings.truststore_password, where)
-    certificates = [certificate.certificate for certificate in store.additional_certs]
-    if store.cert is not None:
-        certificates.append(store.cert.certificate)
+    else:
+        where = f"ssl.truststore.location {settings.truststore_location}"
+        data = _read_store(settings.truststore_location, where)
+        if data.lstrip().startswith(_PEM):
+            certificates = _load_certificates(data, where)
+        else:
+            store = _load_pkcs12(data, settings.truststore_password, where)
+            own = [] if store.cert is None else [store.cert]
+            certificates = [item.certificate for item in (*store.additional_certs, *own)]
     if not certificates:
         raise InvalidSetting(f"{where} holds no certificate")
     return b"".join(certificate.public_bytes(Encoding.PEM) for certificate in certificates).decode()
@@ -115,13 +123,11 @@ def _read_store(path: str, where: str) -> bytes:
 
 
 def _identity_of_pem(data: bytes, password: str, where: str) -> Identity:
-    try:
-        chain = x509.load_pem_x509_certificates(data)
-    except ValueError as error:
-        raise InvalidSetting(f"{where} holds no certificate in PEM: {error!s:.120}") from error
-    begin = data.find(_PEM + b"ENCRYPTED PRIVATE KEY")
-    if begin < 0:
-        begin = _find_key(data, where)
+    chain = _load_certificates(data, where)
+    starts = (data.find(_PEM + kind) for kind in _KEY_KINDS)
+    begin = next((start for start in starts if start >= 0), None)
+    if begin is None:
+        raise InvalidSetting(f"{where} holds no private key; put it into the same PEM file")
     try:
         key = load_pem_private_key(data[begin:], password.encode() or None)
     except (ValueError, TypeError) as error:
@@ -131,20 +137,11 @@ def _identity_of_pem(data: bytes, password: str, where: str) -> Identity:
     return Identity(key, tuple(chain))
 
 
-def _find_key(data: bytes, where: str) -> int:
-    for kind in (b"PRIVATE KEY", b"RSA PRIVATE KEY", b"EC PRIVATE KEY"):
-        begin = data.find(_PEM + kind)
-        if begin >= 0:
-            return begin
-    raise InvalidSetting(f"{where} holds no private key; put it into the same PEM file")
-
-
-def _certificates(data: bytes, where: str) -> str:
+def _load_certificates(data: bytes, where: str) -> list[Certificate]:
     try:
-        certificates = x509.load_pem_x509_certificates(data)
+        return x509.load_pem_x509_certificates(data)
     except ValueError as error:
         raise InvalidSetting(f"{where} holds no certificate in PEM: {error!s:.120}") from error
-    return b"".join(certificate.public_bytes(Encoding.PEM) for certificate in certificates).decode()
 
 
 def _load_pkcs12(data: bytes, password: str, where: str) -> pkcs12.PKCS12KeyAndCertificates:

@@ -13,19 +13,17 @@ from varve.records.batch_format import (
 )
 from varve.records.building import (
     BatchFields,
+    ControlRecord,
+    ControlType,
     build_batch,
     build_batch_from_columns,
+    decode_control_record,
     empty_batch,
+    end_transaction_marker,
 )
 from varve.records.columns import BinaryColumn, EncodedHeaders, HeaderColumns
 from varve.records.committed import CommittedBatches, parse_columns
 from varve.records.compression import DECOMPRESSED_BYTES_MAX, compress, decompress
-from varve.records.control import (
-    ControlRecord,
-    ControlType,
-    decode_control_record,
-    end_transaction_marker,
-)
 from varve.records.editing import (
     Producer,
     edit_batch,

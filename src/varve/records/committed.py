@@ -34,9 +34,9 @@ from varve.kernels.record_columns import BATCH_SPAN_COUNT, BatchSpan, parse_batc
 from varve.kernels.record_parse import record_table
 from varve.records.batch import Batch, RecordColumns
 from varve.records.batch_format import BatchHeader, Buffer, Codec, codec_of, decode_header
+from varve.records.building import ControlType, decode_control_record
 from varve.records.columns import Bytes, Integers, frozen_bytes
 from varve.records.compression import decompress_to_array
-from varve.records.control import ControlType, decode_control_record
 
 Table = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]

@@ -1,11 +1,18 @@
 """Reads committed records and writes exactly once, in an open store or through Kafka's protocol."""
 
-from varve.topics.cluster import Cluster, OffsetRange, TopicInfo, TopicReader, TransactionalWriter
-from varve.topics.kafka_cluster import KafkaCluster
+from varve.topics.cluster import (
+    Cluster,
+    OffsetRange,
+    TopicInfo,
+    TopicReader,
+    TransactionalWriter,
+    find_break,
+    read_last,
+    read_range,
+)
+from varve.topics.kafka_cluster import KafkaCluster, open_cluster
 from varve.topics.kafka_transaction import KafkaTransactionalWriter
-from varve.topics.opening import open_cluster
 from varve.topics.position import HistoryMark, LogTruncated, Position
-from varve.topics.reading import find_break, read_last, read_range
 from varve.topics.store_cluster import StoreCluster
 from varve.topics.store_transaction import StoreCoordinator, StoreTransactionalWriter
 

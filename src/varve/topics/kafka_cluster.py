@@ -13,14 +13,15 @@ from typing import Final
 from uuid import UUID
 
 from varve.commit_log import Isolation
+from varve.embedded import Store
 from varve.foundation.errors import NotFound, OffsetOutOfRange, Unavailable
 from varve.kafka_client.address import ClusterAddress
 from varve.kafka_client.client import DEFAULT_COUNT, EARLIEST, LATEST, KafkaClient, TopicMetadata
 from varve.records import BatchHeader, CommittedBatches, decode_header
-from varve.topics.cluster import OffsetRange, TopicInfo
+from varve.topics.cluster import OffsetRange, TopicInfo, find_break
 from varve.topics.kafka_transaction import KafkaTransactionalWriter
 from varve.topics.position import LogTruncated, Position
-from varve.topics.reading import find_break
+from varve.topics.store_cluster import StoreCluster
 from varve.wire.errors import ErrorCode, RetriableError, raise_for_code
 from varve.wire.messages.data import (
     FetchPartition,
@@ -294,3 +295,12 @@ class KafkaReader:
 
 def _describe(topic: TopicMetadata) -> TopicInfo:
     return TopicInfo(topic.name, None if topic.id == NO_ID else topic.id, len(topic.leaders))
+
+
+def open_cluster(
+    source: Store | ClusterAddress, *, wait: Wait | None = None
+) -> StoreCluster | KafkaCluster:
+    """The caller closes it; a store stays open. `wait` pauses between requests to brokers."""
+    if isinstance(source, Store):
+        return StoreCluster(source)
+    return KafkaCluster(source, wait=wait)

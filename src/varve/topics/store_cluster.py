@@ -15,9 +15,8 @@ from varve.embedded import Store, Topic
 from varve.foundation.errors import NotFound, OffsetOutOfRange, Unavailable
 from varve.foundation.settings import to_kafka_names
 from varve.records import BatchHeader, CommittedBatches, decode_header
-from varve.topics.cluster import OffsetRange, TopicInfo
+from varve.topics.cluster import OffsetRange, TopicInfo, find_break
 from varve.topics.position import LogTruncated, Position
-from varve.topics.reading import find_break
 from varve.topics.store_transaction import StoreCoordinator, StoreTransactionalWriter
 
 

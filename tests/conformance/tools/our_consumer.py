@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from varve.commit_log import FetchResult, Isolation, Log
 from varve.records import Batch, Record
-from varve.records.control import ControlType, decode_control_record
+from varve.records.building import ControlType, decode_control_record
 
 
 def consume(

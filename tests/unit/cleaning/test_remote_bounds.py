@@ -30,7 +30,7 @@ from varve.commit_log.transaction_index import AbortedTransaction
 from varve.foundation.errors import StoreUnavailable
 from varve.foundation.settings import LONG_MAX
 from varve.records import Record, build_batch
-from varve.records.control import ControlType
+from varve.records.building import ControlType
 
 
 @dataclass

@@ -4,7 +4,7 @@ from tests.support.mark_tables import DATA, EMPTY, Mark, make_tables
 from varve.cleaning.compaction.segment_plan import TransactionTracker
 from varve.commit_log.transaction_index import AbortedTransaction
 from varve.foundation.settings import LONG_MAX
-from varve.records.control import ControlType
+from varve.records.building import ControlType
 
 ABORT, COMMIT = int(ControlType.ABORT), int(ControlType.COMMIT)
 LEADER_CHANGE = int(ControlType.LEADER_CHANGE)

@@ -6,7 +6,7 @@ import contextlib
 import pytest
 
 from tests.support.server_bench import run
-from varve.kafka_server.http_endpoint import HttpEndpoint, Page
+from varve.kafka_server.launch import HttpEndpoint, Page
 
 
 async def _well() -> Page:

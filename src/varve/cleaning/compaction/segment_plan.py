@@ -34,7 +34,7 @@ from varve.foundation.settings import LONG_MAX
 from varve.kernels.batch_filter import KEEP_TIMESTAMP, Action
 from varve.kernels.batch_layout import CONTROL_BIT, HEADER_BYTES, TRANSACTIONAL_BIT
 from varve.kernels.key_merge import Tally, count_bits, set_ranges
-from varve.records.control import ControlType
+from varve.records.building import ControlType
 
 Bits = npt.NDArray[np.uint8]
 Integers = npt.NDArray[np.int64]

@@ -35,7 +35,7 @@ from varve.kernels.batch_layout import (
 )
 from varve.kernels.transaction_marks import ABORTED_COLUMNS, find_aborted, read_control_types
 from varve.records import Batch
-from varve.records.control import ControlType, decode_control_record
+from varve.records.building import ControlType, decode_control_record
 
 Integers = npt.NDArray[np.int64]
 Truths = npt.NDArray[np.bool_]
