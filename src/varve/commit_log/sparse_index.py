@@ -35,8 +35,6 @@ RELATIVE_OFFSET_MAX = 2**31 - 1
 
 _CAPACITY_MIN = 64
 _NO_TIMESTAMP = -1
-_OFFSET_ENTRY = struct.Struct(">ii")
-_TIME_ENTRY = struct.Struct(">qi")
 
 
 class IndexEntries:
@@ -53,11 +51,13 @@ class IndexEntries:
     )
 
     layout: np.dtype[np.void]
+    entry: struct.Struct
+    """The same layout for single entries."""
     least_steps: tuple[int, int]
     """The least increase of each column from entry to entry."""
 
     def __init__(self, base_offset: int, max_bytes: int) -> None:
-        entry_size = self.layout.itemsize
+        entry_size = self.entry.size
         if max_bytes < entry_size:
             raise InvalidSetting(
                 f"an index of {max_bytes} bytes cannot hold one entry of {entry_size} bytes: "
@@ -75,19 +75,23 @@ class IndexEntries:
 
         A file larger than `max_bytes` is kept whole and counts as full.
         """
-        entry_size = cls.layout.itemsize
+        entry_size = cls.entry.size
         index = cls(base_offset, max(max_bytes, entry_size))
-        count = len(data) // entry_size
-        index._trailing_size = len(data) % entry_size
-        index._replace_buffer(bytearray(memoryview(data)[: count * entry_size]))
-        index._count = count
-        index._update_last()
+        index._count, index._trailing_size = divmod(len(data), entry_size)
+        index._replace_buffer(bytearray(memoryview(data)[: index._count * entry_size]))
         return index
 
     def _replace_buffer(self, buffer: bytearray) -> None:
         self._rows: NDArray[Any] = np.frombuffer(buffer, self.layout)
         self._buffer = buffer
-        self._capacity = len(buffer) // self.layout.itemsize
+        self._capacity = len(buffer) // self.entry.size
+
+    def _add(self, first: int, second: int) -> None:
+        count = self._count
+        if count == self._capacity:
+            self._grow()
+        self.entry.pack_into(self._buffer, count * self.entry.size, first, second)
+        self._count = count + 1
 
     def _grow(self) -> None:
         assert self._count < self.max_entries, (
@@ -95,20 +99,19 @@ class IndexEntries:
             "the segment had to be rolled before"
         )
         capacity = min(max(_CAPACITY_MIN, 2 * self._capacity), self.max_entries)
-        buffer = bytearray(capacity * self.layout.itemsize)
+        buffer = bytearray(capacity * self.entry.size)
         buffer[: len(self._buffer)] = self._buffer
         self._replace_buffer(buffer)
 
-    def _update_last(self) -> None:
-        """Updates the last entry, with which `append` compares, after a load or truncation."""
-        raise NotImplementedError
+    def _columns_at(self, slot: int) -> tuple[int, int]:
+        """The columns of an entry, with the offset relative to the base offset."""
+        return self.entry.unpack_from(self._buffer, slot * self.entry.size)
 
     def truncate_to(self, offset: int) -> None:
         """Drops the entries at or above the offset."""
         relative = offset - self.base_offset
         self._count = bisect_left(self._rows["offset"], relative, 0, self._count)
         self._trailing_size = 0
-        self._update_last()
 
     @property
     def count(self) -> int:
@@ -117,7 +120,7 @@ class IndexEntries:
     @property
     def size_bytes(self) -> int:
         """The size of the file that holds exactly these entries."""
-        return self._count * self.layout.itemsize
+        return self._count * self.entry.size
 
     def encode(self) -> bytes:
         """The content of the index file."""
@@ -159,7 +162,7 @@ class IndexEntries:
         if self._trailing_size:
             raise Corrupt(
                 f"{where}: {self.size_bytes + self._trailing_size} bytes are not a multiple of the "
-                f"entry size {self.layout.itemsize}: rebuild the index from its segment"
+                f"entry size {self.entry.size}: rebuild the index from its segment"
             )
         if self.last_offset < self.base_offset:
             raise Corrupt(
@@ -171,30 +174,23 @@ class IndexEntries:
 class OffsetIndex(IndexEntries):
     """The offset index of one segment, in memory; its owner reads and writes the file."""
 
-    __slots__ = ("_last_relative",)
+    __slots__ = ()
 
     layout = np.dtype([("offset", ">i4"), ("position", ">i4")])
+    entry = struct.Struct(">ii")
     least_steps = (1, 1)
-
-    def __init__(self, base_offset: int, max_bytes: int) -> None:
-        super().__init__(base_offset, max_bytes)
-        self._last_relative = -1
 
     def append(self, offset: int, position: int) -> None:
         """Raises InvalidOffset for an offset not above the last, or out of the segment's range."""
         relative = offset - self.base_offset
-        if relative <= self._last_relative or relative > RELATIVE_OFFSET_MAX:
+        last = max(self._columns_at(self._count - 1)[0], -1) if self._count else -1
+        if not last < relative <= RELATIVE_OFFSET_MAX:
             raise InvalidOffset(
                 f"offset index of segment {self.base_offset} cannot take offset {offset}: it must "
-                f"be above {self.base_offset + self._last_relative} and at most "
+                f"be above {self.base_offset + last} and at most "
                 f"{self.base_offset + RELATIVE_OFFSET_MAX}"
             )
-        count = self._count
-        if count == self._capacity:
-            self._grow()
-        _OFFSET_ENTRY.pack_into(self._buffer, count * _OFFSET_ENTRY.size, relative, position)
-        self._last_relative = relative
-        self._count = count + 1
+        self._add(relative, position)
 
     def lookup(self, offset: int) -> tuple[int, int]:
         """The greatest entry (offset, position) at or below the offset, else (base offset, 0)."""
@@ -202,11 +198,8 @@ class OffsetIndex(IndexEntries):
         slot = bisect_right(self._rows["offset"], offset - self.base_offset, 0, count) - 1
         if slot < 0:
             return self.base_offset, 0
-        relative, position = _OFFSET_ENTRY.unpack_from(self._buffer, slot * _OFFSET_ENTRY.size)
+        relative, position = self._columns_at(slot)
         return self.base_offset + relative, position
-
-    def _update_last(self) -> None:
-        self._last_relative = max(self.last_offset - self.base_offset, -1) if self._count else -1
 
     @property
     def is_full(self) -> bool:
@@ -214,27 +207,18 @@ class OffsetIndex(IndexEntries):
 
     @property
     def last_offset(self) -> int:
-        """The offset of the last entry, the base offset when there is none."""
         count = self._count
-        if count == 0:
-            return self.base_offset
-        slot = (count - 1) * _OFFSET_ENTRY.size
-        relative: int = _OFFSET_ENTRY.unpack_from(self._buffer, slot)[0]
-        return self.base_offset + relative
+        return self.base_offset + (self._columns_at(count - 1)[0] if count else 0)
 
 
 class TimeIndex(IndexEntries):
     """The time index of one segment, in memory; its owner reads and writes the file."""
 
-    __slots__ = ("_last_relative", "_last_timestamp")
+    __slots__ = ()
 
     layout = np.dtype([("timestamp", ">i8"), ("offset", ">i4")])
+    entry = struct.Struct(">qi")
     least_steps = (1, 0)
-
-    def __init__(self, base_offset: int, max_bytes: int) -> None:
-        super().__init__(base_offset, max_bytes)
-        self._last_timestamp = _NO_TIMESTAMP
-        self._last_relative = 0
 
     def append(self, timestamp: int, offset: int, skip_full_check: bool = False) -> None:
         """Adds an entry if the timestamp is above the last one; does nothing if it is the same.
@@ -243,35 +227,23 @@ class TimeIndex(IndexEntries):
         InvalidOffset for an offset below the last or out of the segment's range, Corrupt for a
         timestamp below the last.
         """
-        count = self._count
-        assert skip_full_check or count < self.max_entries - 1, (
+        assert skip_full_check or self._count < self.max_entries - 1, (
             f"time index of segment {self.base_offset} is full at {self.max_entries - 1} entries: "
             "the segment had to be rolled before"
         )
-        relative = offset - self.base_offset
-        if relative < self._last_relative or relative > RELATIVE_OFFSET_MAX:
-            raise self._invalid(offset)
-        if timestamp <= self._last_timestamp:
-            self._require_same(timestamp)
-            return
-        if count == self._capacity:
-            self._grow()
-        _TIME_ENTRY.pack_into(self._buffer, count * _TIME_ENTRY.size, timestamp, relative)
-        self._last_timestamp = timestamp
-        self._last_relative = relative
-        self._count = count + 1
-
-    def _invalid(self, offset: int) -> InvalidOffset:
-        return InvalidOffset(
-            f"time index of segment {self.base_offset} cannot take offset {offset}: it must lie in "
-            f"{self.base_offset + self._last_relative}..{self.base_offset + RELATIVE_OFFSET_MAX}"
-        )
-
-    def _require_same(self, timestamp: int) -> None:
-        if self._count and timestamp < self._last_timestamp:
+        last_timestamp, last_offset = self.last
+        low, high = max(last_offset, self.base_offset), self.base_offset + RELATIVE_OFFSET_MAX
+        if not low <= offset <= high:
+            raise InvalidOffset(
+                f"time index of segment {self.base_offset} cannot take offset {offset}: it must "
+                f"lie in {low}..{high}"
+            )
+        if timestamp > last_timestamp:
+            self._add(timestamp, offset - self.base_offset)
+        elif self._count and timestamp < last_timestamp:
             raise Corrupt(
                 f"time index of segment {self.base_offset} cannot take timestamp {timestamp}: "
-                f"it lies below the last entry's {self._last_timestamp}"
+                f"it lies below the last entry's {last_timestamp}"
             )
 
     def lookup(self, timestamp: int) -> tuple[int, int]:
@@ -287,12 +259,8 @@ class TimeIndex(IndexEntries):
     def _entry(self, slot: int) -> tuple[int, int]:
         if slot < 0:
             return _NO_TIMESTAMP, self.base_offset
-        timestamp, relative = _TIME_ENTRY.unpack_from(self._buffer, slot * _TIME_ENTRY.size)
+        timestamp, relative = self._columns_at(slot)
         return timestamp, self.base_offset + relative
-
-    def _update_last(self) -> None:
-        self._last_timestamp, offset = self.last
-        self._last_relative = max(offset - self.base_offset, 0)
 
     @property
     def is_full(self) -> bool:
@@ -304,7 +272,6 @@ class TimeIndex(IndexEntries):
         return self.last[1]
 
     def check(self, where: str) -> None:
-        """Raises Corrupt when the file cannot be a true index and has to be rebuilt."""
         super().check(where)
         first_timestamp, _ = self._entry(0 if self._count else -1)
         last_timestamp, _ = self.last
