@@ -5,8 +5,6 @@ Invariant  the input is never modified; the result is the stored batch except fo
 Threads    pure; runs before the log's lock is taken.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from varve.commit_log.producer_snapshots import decode_marker
@@ -89,12 +87,6 @@ class ValidatedBatch:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _StoredCompression:
-    codec: Codec | None
-    level: int | None
-
-
 class BatchValidator:
     """Validates batches by the settings of one topic."""
 
@@ -112,11 +104,8 @@ class BatchValidator:
         self._after_max_ms = settings.message_timestamp_after_max_ms
         self._has_bounds = min(self._before_max_ms, self._after_max_ms) < LONG_MAX
         self._has_record_rules = self._has_bounds or self._is_compacted
-        self._target = _StoredCompression(*stored_codec(settings))
-        self._keeps_uncompressed = not self._log_append_time and self._target.codec in (
-            None,
-            Codec.NONE,
-        )
+        self._stored_codec, self._stored_level = stored_codec(settings)
+        self._keeps_uncompressed = not self._log_append_time and not self._stored_codec
 
     def check(self, data: Buffer, origin: AppendOrigin, now_ms: int) -> ValidatedBatch:
         """The batch as it is stored; raises an InvalidRequest or Corrupt that names the rule."""
@@ -184,22 +173,19 @@ class BatchValidator:
         batch_size = fields[_SIZE]
         if batch_size != size:
             raise InvalidRecord(
-                f"{self._where}: an append holds exactly one batch, but {size - batch_size} "
-                "bytes follow "
-                f"the first of {batch_size} bytes; send one batch at a time"
+                f"{self._where}: an append holds exactly one batch, but {size - batch_size} bytes "
+                f"follow the first of {batch_size} bytes; send one batch at a time"
             )
         if size > self._max_bytes:
             raise RecordTooLarge(
                 f"{self._where}: a batch of {size} bytes exceeds max.message.bytes = "
-                f"{self._max_bytes}; "
-                "send smaller batches or raise the setting"
+                f"{self._max_bytes}; send smaller batches or raise the setting"
             )
         span = fields[_LAST_OFFSET] - fields[_BASE_OFFSET] + 1
         if fields[_RECORD_COUNT] <= 0 or span != fields[_RECORD_COUNT]:
             raise InvalidRecord(
                 f"{self._where}: the batch counts {fields[_RECORD_COUNT]} records but spans "
-                f"{span} offsets; "
-                "both must be equal and above 0"
+                f"{span} offsets; both must be equal and above 0"
             )
         if origin is not AppendOrigin.CLIENT:
             return
@@ -273,14 +259,13 @@ class BatchValidator:
     def _as_stored(self, data: Buffer, fields: list[int], now_ms: int) -> ValidatedBatch:
         attributes = fields[_ATTRIBUTES]
         codec = Codec(attributes & CODEC_MASK) if attributes & CODEC_MASK else Codec.NONE
-        target = codec if self._target.codec is None else self._target.codec
+        target = codec if self._stored_codec is None else self._stored_codec
         if target is not codec or (codec and not fields[InspectionColumn.RECORDS_CONSECUTIVE]):
-            data = rebuild_batch(bytes(data), codec=target, level=self._target.level)
+            data = rebuild_batch(bytes(data), codec=target, level=self._stored_level)
             if len(data) > self._max_bytes:
                 raise RecordTooLarge(
-                    f"{self._where}: stored as {target.name.lower()} the batch takes "
-                    f"{len(data)} bytes, "
-                    f"more than max.message.bytes = {self._max_bytes}; send smaller batches"
+                    f"{self._where}: stored as {target.name.lower()} the batch takes {len(data)} "
+                    f"bytes, more than max.message.bytes = {self._max_bytes}; send smaller batches"
                 )
         if self._log_append_time:
             return ValidatedBatch(

@@ -128,26 +128,16 @@ def decode_meta_properties(
     version = _integer(properties, "version", where) if "version" in properties else 0
     if version not in (0, 1):
         raise UnsupportedFormat(f"{where}: version {version}, only 0 and 1 are known")
-    node_id_name = _NODE_ID_NAMES[version]
-    if version == 1:
-        _require(properties, "cluster.id", where)
-        _require(properties, node_id_name, where)
+    node_id_name, id = _NODE_ID_NAMES[version], properties.get("directory.id")
+    for name in ("cluster.id", node_id_name) if version == 1 else ():
+        if name not in properties:
+            raise Corrupt(f"{where}: version 1 needs {name}: add the line or remove the file")
     return DirectoryMetadata(
         version=version,
         cluster_id=properties.get("cluster.id"),
         node_id=_integer(properties, node_id_name, where) if node_id_name in properties else None,
-        directory_id=_find_directory_id(properties, where),
+        directory_id=None if id is None else decode_topic_id(id, f"{where}: directory.id"),
     )
-
-
-def _require(properties: Mapping[str, str], name: str, where: str) -> None:
-    if name not in properties:
-        raise Corrupt(f"{where}: version 1 needs {name}: add the line or remove the file")
-
-
-def _find_directory_id(properties: Mapping[str, str], where: str) -> UUID | None:
-    text = properties.get("directory.id")
-    return None if text is None else decode_topic_id(text, f"{where}: directory.id")
 
 
 def _integer(properties: Mapping[str, str], name: str, where: str) -> int:
@@ -173,15 +163,10 @@ def encode_clean_shutdown(broker_epoch: int = -1) -> bytes:
 def decode_clean_shutdown(data: bytes | bytearray | memoryview) -> int | None:
     """The broker epoch in `.kafka_cleanshutdown`; None if it has none or cannot be parsed."""
     try:
-        return _find_broker_epoch(json.loads(bytes(data)))
+        content = json.loads(bytes(data))
     except (ValueError, RecursionError):
         return None
-
-
-def _find_broker_epoch(value: object) -> int | None:
-    if not isinstance(value, dict) or value.get("version") != 0:
+    if not isinstance(content, dict) or content.get("version") != 0:
         return None
-    epoch = value.get("brokerEpoch")
-    if not isinstance(epoch, int) or isinstance(epoch, bool):
-        return None
-    return epoch if epoch >= 0 else None
+    epoch = content.get("brokerEpoch")
+    return epoch if type(epoch) is int and epoch >= 0 else None

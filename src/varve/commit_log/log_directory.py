@@ -15,8 +15,9 @@ import contextlib
 import logging
 import random
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from operator import attrgetter
 from typing import Final, TypeVar
 from uuid import UUID
 
@@ -37,9 +38,12 @@ from varve.commit_log.log_reader import RemoteLogReaders
 from varve.commit_log.names import (
     CLEAN_SHUTDOWN_FILE,
     CLUSTER_METADATA_DIRECTORY,
+    HIGH_WATERMARK_FILE,
     LOCK_FILE,
+    LOG_START_OFFSET_FILE,
     META_PROPERTIES_FILE,
     PARTITION_METADATA_FILE,
+    RECOVERY_POINT_FILE,
     REMOTE_INDEX_CACHE_DIRECTORY,
     DirectoryState,
     TopicPartition,
@@ -68,6 +72,11 @@ from varve.foundation.errors import (
 logger = logging.getLogger(__name__)
 
 _NOT_PARTITIONS = (CLUSTER_METADATA_DIRECTORY, REMOTE_INDEX_CACHE_DIRECTORY)
+LOG_CHECKPOINTS: Final = (RECOVERY_POINT_FILE, LOG_START_OFFSET_FILE, HIGH_WATERMARK_FILE)
+"""Those that hold a value of each log."""
+_RECOVERY_POINT: Final = attrgetter("recovery_point_on_disk")
+_LOG_START: Final = attrgetter("log_start_on_disk")
+_HIGH_WATERMARK: Final = attrgetter("high_watermark")
 _NODE_ID = 1
 _SEQUENTIAL_SYNCS_MAX: Final = 4  # several threads sync a larger number of files
 _SYNC_THREADS: Final = 8
@@ -360,29 +369,23 @@ class LogDirectory:
             due_ms = self._clock.now_ms() + log.settings.file_delete_delay_ms
             pending.append((due_ms, f"{self.path}/{name}"))
 
-    def write_recovery_points(self) -> None:
-        self.checkpoints.recovery_points.replace(
-            (log.topic_partition, log.recovery_point_on_disk) for log in self._each_log()
-        )
+    def write_checkpoints(self, files: Collection[str] = LOG_CHECKPOINTS) -> None:
+        """Writes the checkpoints, or some of them, with the values of all logs."""
+        checkpoints = self.checkpoints
+        for file, checkpoint, value_of in (
+            (RECOVERY_POINT_FILE, checkpoints.recovery_points, _RECOVERY_POINT),
+            (LOG_START_OFFSET_FILE, checkpoints.log_starts, _LOG_START),
+            (HIGH_WATERMARK_FILE, checkpoints.high_watermarks, _HIGH_WATERMARK),
+        ):
+            if file in files:
+                checkpoint.replace(self._values(value_of))
 
-    def write_log_starts(self) -> None:
-        self.checkpoints.log_starts.replace(
-            (log.topic_partition, log.log_start_on_disk) for log in self._each_log()
-        )
-
-    def write_high_watermarks(self) -> None:
-        self.checkpoints.high_watermarks.replace(
-            (log.topic_partition, log.high_watermark) for log in self._each_log()
-        )
-
-    def write_checkpoints(self) -> None:
-        self.write_recovery_points()
-        self.write_log_starts()
-        self.write_high_watermarks()
-
-    def _each_log(self) -> Iterator[Log]:
+    def _values(
+        self, value_of: Callable[[Log], int | None]
+    ) -> Iterator[tuple[TopicPartition, int | None]]:
         """Takes the list of logs at the first `next`, which a checkpoint calls under its lock."""
-        yield from list(self.logs.values())
+        for log in list(self.logs.values()):
+            yield log.topic_partition, value_of(log)
 
     def cleaner_offset(self, partition: TopicPartition) -> int | None:
         """The offset up to which the partition is clean; None before the first cleaning."""

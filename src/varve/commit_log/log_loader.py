@@ -9,7 +9,7 @@ import logging
 import random
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from varve.commit_log.append_times import AppendSpan, AppendTimes
@@ -210,14 +210,7 @@ class LogLoader:
         self._remove_orphans(offsets, sizes)
         self._recovered.clear()
         self._segments = [
-            Segment(
-                self._files,
-                self._directory,
-                base_offset=base,
-                size=sizes[base],
-                has_txn_index=base in offsets[TXN_INDEX],
-                settings=self._request.settings,
-            )
+            self._segment(base, size=sizes[base], has_txn_index=base in offsets[TXN_INDEX])
             for base in sorted(sizes)
         ]
         self._without_time_index = sizes.keys() - offsets[TIME_INDEX]
@@ -225,6 +218,16 @@ class LogLoader:
             has_index = segment.base_offset in offsets[INDEX]
             if not has_index or (segment.has_txn_index and not self._has_valid_txn_index(segment)):
                 self._recover_segment(number, is_final=True)
+
+    def _segment(self, base_offset: int, *, size: int, has_txn_index: bool = False) -> Segment:
+        return Segment(
+            self._files,
+            self._directory,
+            base_offset=base_offset,
+            size=size,
+            has_txn_index=has_txn_index,
+            settings=self._request.settings,
+        )
 
     def _create_missing_time_indexes(self) -> None:
         """A missing time index is created empty; readers then scan the segment."""
@@ -236,8 +239,7 @@ class LogLoader:
     def _remove_orphans(self, offsets: dict[str, set[int]], sizes: dict[int, int]) -> None:
         for kind, kind_offsets in offsets.items():
             for offset in sorted(kind_offsets - sizes.keys()):
-                orphan = Segment(self._files, self._directory, base_offset=offset, size=0)
-                self._fs.remove(orphan.path(kind))
+                self._fs.remove(self._segment(offset, size=0).path(kind))
 
     def _has_valid_txn_index(self, segment: Segment) -> bool:
         try:
@@ -253,10 +255,10 @@ class LogLoader:
         True when segments were dropped.
         """
         first, count = self._first_to_recover(), len(self._segments)
-        number = first
-        while number < len(self._segments):
-            self._recover_segment(number, is_final=False)
-            number += 1
+        for number in range(first, count):
+            # A recovery may drop all segments after it.
+            if number < len(self._segments):
+                self._recover_segment(number, is_final=False)
         self._drop_segment_of_failed_roll()
         if self._fs.exists(f"{self._directory}/{SYNC_FAILED_FILE}"):
             self._log_recovery("rewriting the data that an earlier sync failed to write")
@@ -306,13 +308,8 @@ class LogLoader:
                 self._drop_segments_after(number)
         write_recovered(self._fs, self._directory, recovered, is_final=is_final)
         self._files.forget(segment)
-        self._segments[number] = Segment(
-            self._files,
-            self._directory,
-            base_offset=segment.base_offset,
-            size=contents.size,
-            has_txn_index=bool(contents.txn_index.count),
-            settings=self._request.settings,
+        self._segments[number] = self._segment(
+            segment.base_offset, size=contents.size, has_txn_index=bool(contents.txn_index.count)
         )
         self._recovered[segment.base_offset] = contents
         if recovered.bytes_cut:
@@ -327,13 +324,9 @@ class LogLoader:
         if not self._request.settings.remote_storage_enable:
             log_start_offset = max(log_start_offset, self._segments[0].base_offset)
         # With a remote tier, earlier producers are known only by the snapshot at the first segment.
-        load = self._producer_load(log_start_offset)
+        load = self._producer_load(min(log_start_offset, self._segments[number].base_offset))
         # A scratch state must not take the shortcut for directories without snapshots.
-        return ProducerLoad(
-            log_start_offset=min(load.log_start_offset, self._segments[number].base_offset),
-            now_ms=load.now_ms,
-            expiration_ms=load.expiration_ms,
-        )
+        return replace(load, clean=False)
 
     def _check_loss(self, segment: Segment, position: int) -> None:
         """Raises PolicyViolation unless the end of a data file may be lost or is all zeros."""

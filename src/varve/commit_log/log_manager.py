@@ -20,7 +20,13 @@ from varve.commit_log.directory_files import random_id_text
 from varve.commit_log.log import Log
 from varve.commit_log.log_directory import LogDirectory
 from varve.commit_log.log_reader import RemoteLogReaders
-from varve.commit_log.names import TopicPartition, validate_topic_name
+from varve.commit_log.names import (
+    HIGH_WATERMARK_FILE,
+    LOG_START_OFFSET_FILE,
+    RECOVERY_POINT_FILE,
+    TopicPartition,
+    validate_topic_name,
+)
 from varve.commit_log.segment import SegmentFiles
 from varve.commit_log.settings import LONG_MAX, LogSettings, StoreSettings
 from varve.disk import FileSystem, RealFileSystem
@@ -39,6 +45,7 @@ from varve.foundation.errors import (
 
 logger = logging.getLogger(__name__)
 
+_PRODUCERS: Final = "producers"
 _CREATED_TOGETHER_MAX: Final = 256
 """Partitions that are created and synced together; each keeps one file open meanwhile."""
 
@@ -106,7 +113,8 @@ class LogManager:
             for directory in opened:
                 directory.abandon()
             raise
-        self._start_timers()
+        now_ms = self._clock.now_ms()
+        self._due_ms = {name: now_ms + interval for name, interval in self._intervals().items()}
         return self
 
     def _find_cluster_id(self) -> str | None:
@@ -148,31 +156,21 @@ class LogManager:
                     )
                 seen[partition] = directory.path
 
-    def _start_timers(self) -> None:
-        now_ms = self._clock.now_ms()
-        self._due_ms = {
-            name: now_ms + interval_ms for name, interval_ms in self._intervals().items()
-        }
-
     def _intervals(self) -> dict[str, int]:
+        """How often checkpoints are written and producers expire."""
         settings = self._settings
         return {
-            "recovery points": settings.log_flush_offset_checkpoint_interval_ms,
-            "log starts": settings.log_flush_start_offset_checkpoint_interval_ms,
-            "high watermarks": settings.replica_high_watermark_checkpoint_interval_ms,
-            "producers": settings.producer_id_expiration_check_interval_ms,
+            RECOVERY_POINT_FILE: settings.log_flush_offset_checkpoint_interval_ms,
+            LOG_START_OFFSET_FILE: settings.log_flush_start_offset_checkpoint_interval_ms,
+            HIGH_WATERMARK_FILE: settings.replica_high_watermark_checkpoint_interval_ms,
+            _PRODUCERS: settings.producer_id_expiration_check_interval_ms,
         }
 
     @property
     def partitions(self) -> list[TopicPartition]:
         """All partitions, including those that cannot be loaded."""
-        return sorted(
-            {
-                partition
-                for directory in self.directories
-                for partition in (*directory.logs, *directory.unreadable)
-            }
-        )
+        directories = self.directories
+        return sorted(set().union(*(item for d in directories for item in (d.logs, d.unreadable))))
 
     def directory_of(self, partition: TopicPartition) -> LogDirectory | None:
         for directory in self.directories:
@@ -303,17 +301,12 @@ class LogManager:
         for log in list(directory.logs.values()):
             with _logged_failures(directory):
                 log.maintain(now_ms)
-                if "producers" in due:
+                if _PRODUCERS in due:
                     log.expire_producers(now_ms)
         if directory.failure is not None:
             return
         with _logged_failures(directory), directory.health.io("maintenance"):
-            if "recovery points" in due:
-                directory.write_recovery_points()
-            if "log starts" in due:
-                directory.write_log_starts()
-            if "high watermarks" in due:
-                directory.write_high_watermarks()
+            directory.write_checkpoints(due)
             directory.delete_expired_files(now_ms)
 
     def delete_expired_files(self) -> None:

@@ -258,7 +258,7 @@ def test_entries_of_partitions_that_are_gone_are_dropped(house: House) -> None:
     house.fill(B)
     house.close()
     house.fs.remove_tree(f"{PATH}/a-0")
-    house.open().write_recovery_points()
+    house.open().write_checkpoints(["recovery-point-offset-checkpoint"])
     assert set(house.offsets("recovery-point-offset-checkpoint")) == {B}
 
 

@@ -251,8 +251,17 @@ class PartitionCheck:
             advance=self._context.advance,
         )
         facts: list[SegmentFacts] = []
+        recovery_point = self._context.recovery_point
+        if recovery_point is None:
+            recovery_point = max(bases, default=0)
         for number, base in enumerate(bases):
-            checked = self._checked_segment(bases, number)
+            is_last = number + 1 == len(bases)
+            is_recovered = is_last or bases[number + 1] > recovery_point
+            checked = CheckedSegment(
+                directory=self._directory,
+                base_offset=base,
+                is_recovered=is_recovered and not self._context.clean,
+            )
             try:
                 indexes = read_indexes(self._fs, checked, self._findings)
                 with self._fs.open(checked.path(LOG)) as file:
@@ -266,18 +275,6 @@ class PartitionCheck:
                 self._findings.error(checked.path(LOG), "segments-overlap", message)
             facts.append(segment)
         return facts
-
-    def _checked_segment(self, bases: list[int], number: int) -> CheckedSegment:
-        is_last = number + 1 == len(bases)
-        recovery_point = self._context.recovery_point
-        if recovery_point is None:
-            recovery_point = bases[-1]
-        is_recovered = is_last or bases[number + 1] > recovery_point
-        return CheckedSegment(
-            directory=self._directory,
-            base_offset=bases[number],
-            is_recovered=is_recovered and not self._context.clean,
-        )
 
     def _check_faults(self, segments: list[SegmentFacts]) -> list[Loss]:
         """Reports where recovery would truncate; returns the bytes that would be lost."""

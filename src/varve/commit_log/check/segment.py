@@ -345,33 +345,25 @@ def _read_entries(
     index: type[OffsetIndex] | type[TimeIndex],
     finding_list: FindingList,
 ) -> Integers | None:
-    path = checked.path(kind)
+    path, entry_size, rule = checked.path(kind), index.layout.itemsize, kind.removeprefix(".")
     try:
         data = fs.read(path)
     except FileNotFoundError:
         return None
-    rule = kind.removeprefix(".")
-    entry_size = index.layout.itemsize
     if len(data) % entry_size:
         message = f"{len(data)} bytes are not a multiple of the entry size {entry_size}"
         finding_list.add(checked.severity, path, f"{rule}-length", message, repair=REBUILD)
-    count = _count_used(data, entry_size)
-    if count < len(data) // entry_size:
-        message = f"{len(data) // entry_size - count} unused entries of zeros at the end"
-        finding_list.add(
-            checked.missing_severity, path, f"{rule}-untrimmed", message, repair=REBUILD
+    total = count = len(data) // entry_size
+    if total > 1:  # a file of one entry is not preallocated
+        count = -(-len(data[: total * entry_size].rstrip(b"\0")) // entry_size)
+    if count < total:
+        message, severity = (
+            f"{total - count} unused entries of zeros at the end",
+            checked.missing_severity,
         )
+        finding_list.add(severity, path, f"{rule}-untrimmed", message, repair=REBUILD)
     used = data[: count * entry_size]
     return index.decode(used, checked.base_offset, max(len(used), 1)).entries()
-
-
-def _count_used(data: bytes, entry_size: int) -> int:
-    """The number of entries before trailing zeros; a file of one entry is not preallocated."""
-    count = len(data) // entry_size
-    if count == 1:
-        return 1
-    used = len(data[: count * entry_size].rstrip(b"\0"))
-    return -(-used // entry_size)
 
 
 def _read_aborted(
