@@ -206,19 +206,19 @@ class PartitionDedup:
                 return self._append_repeated(checked, self._store)
             arrived = self._decode_batch(checked, self._store, self._log.end_offset)
             now_ms = self._environment.clock.now_ms()
+            assert self._judge is not None
             try:
                 self._learn_other_records(now_ms)
-                judged = self._judge_batch(arrived, now_ms)
+                judged = self._judge.judge(arrived.ids, now_ms, self._store.stream_time_ms)
             except StoreError as error:
                 raise self._fail(error) from error
-            counts = judged.counts
-            result = self._append_judged(arrived, judged, counts)
+            result = self._append_judged(arrived, judged)
             try:
-                self._remember(arrived, judged, counts, result, now_ms)
+                self._remember(arrived, judged, result, now_ms)
             except StoreError as error:
                 # The batch is in the log, from which its ids are restored.
                 self._fail(error)
-            self.counts += counts
+            self.counts += judged.counts
             return result
 
     def _append_repeated(self, checked: ValidatedBatch, store: IdStore) -> LogAppendResult:
@@ -279,15 +279,8 @@ class PartitionDedup:
             replay = self._replay(self._store)
             self._position = replay.learn(start, self._store.stream_time_ms, now_ms)
 
-    def _judge_batch(self, arrived: _ArrivedBatch, now_ms: int) -> Judgement:
-        assert self._store is not None
-        assert self._judge is not None
-        return self._judge.judge(arrived.ids, now_ms, self._store.stream_time_ms)
-
-    def _append_judged(
-        self, arrived: _ArrivedBatch, judged: Judgement, counts: Counts
-    ) -> LogAppendResult:
-        log, checked = self._log, arrived.checked
+    def _append_judged(self, arrived: _ArrivedBatch, judged: Judgement) -> LogAppendResult:
+        log, checked, counts = self._log, arrived.checked, judged.counts
         if not counts.duplicates:
             return log.append_checked(checked, waits=self._waits)
         if counts.duplicates < len(judged.verdicts):
@@ -305,19 +298,14 @@ class PartitionDedup:
         return LogAppendResult(original, original, time_ms, log.log_start_offset, True)
 
     def _remember(
-        self,
-        arrived: _ArrivedBatch,
-        judged: Judgement,
-        counts: Counts,
-        result: LogAppendResult,
-        now_ms: int,
+        self, arrived: _ArrivedBatch, judged: Judgement, result: LogAppendResult, now_ms: int
     ) -> None:
         if result.is_duplicate:
             return
         assert self._store is not None
         base_offset = result.last_offset - arrived.checked.last_delta
         stream_time_ms = judged.stream_time_after
-        if counts.duplicates:
+        if judged.counts.duplicates:
             # The stream time is a function of the log, so that a restore computes the same.
             stream_time_ms = self._newest_ms(arrived.ids.times, judged, now_ms)
         if base_offset == arrived.base_offset:

@@ -19,7 +19,7 @@ import random
 import threading
 from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from varve.broker.topics import ServedTopic
 from varve.commit_log import Log
@@ -115,20 +115,16 @@ def remove_unused_state(
         names = file_system.names(root) if file_system.exists(root) else []
         for name in names:
             stem = name.removesuffix(STATE_FILE_SUFFIX)
-            if name.endswith(STATE_FILE_SUFFIX) and stem not in used:
-                _try_remove_state(file_system, f"{root}/{stem}")
-
-
-def _try_remove_state(file_system: FileSystem, directory: str) -> None:
-    try:
-        remove_state(file_system, directory)
-    except OSError as error:
-        logger.error(
-            "unused dedup ids were not removed",
-            extra={"directory": directory, "error": str(error)},
-        )
-    else:
-        logger.info("unused dedup ids removed", extra={"directory": directory})
+            if not name.endswith(STATE_FILE_SUFFIX) or stem in used:
+                continue
+            extra = {"directory": f"{root}/{stem}"}
+            try:
+                remove_state(file_system, f"{root}/{stem}")
+            except OSError as error:
+                extra["error"] = str(error)
+                logger.error("unused dedup ids were not removed", extra=extra)
+            else:
+                logger.info("unused dedup ids removed", extra=extra)
 
 
 # State files
@@ -163,20 +159,18 @@ def find_state_file(file_system: FileSystem, path: str) -> DedupStateFile | None
     if not file_system.exists(path):
         return None
     try:
-        return _decode_state_file(json.loads(file_system.read(path)))
+        fields = json.loads(file_system.read(path))
+        state = DedupStateFile(**fields)
+        is_text = all(isinstance(text, str) for text in (state.rules, state.secret, state.boot))
+        has_secret = is_text and len(bytes.fromhex(state.secret)) == SECRET_BYTES
+        if state.format != _FORMAT or not has_secret:
+            raise ValueError(f"fields {list(fields)} are not those of format {_FORMAT}")
     except (OSError, ValueError, TypeError) as error:
         logger.warning("unreadable dedup state file", extra={"path": path, "error": str(error)})
         return None
+    return state
 
 
 def write_state_file(file_system: FileSystem, path: str, state: DedupStateFile) -> None:
     """Durable on return; raises OSError."""
     write_atomically(file_system, path, json.dumps(asdict(state)).encode())
-
-
-def _decode_state_file(fields: dict[str, Any]) -> DedupStateFile:
-    state = DedupStateFile(**fields)
-    is_text = all(isinstance(text, str) for text in (state.rules, state.secret, state.boot))
-    if state.format != _FORMAT or not is_text or len(bytes.fromhex(state.secret)) != SECRET_BYTES:
-        raise ValueError(f"fields {list(fields)} are not those of format {_FORMAT}")
-    return state

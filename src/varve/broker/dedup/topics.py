@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from varve.broker.append_scheduler import AppendEntry, AppendScheduler
-from varve.broker.background import BackgroundTasks, BlockingPool, Timer, Timers
+from varve.broker.background import BackgroundTasks, BlockingPool, Timer, Timers, cancel_timer
 from varve.broker.dedup.state import (
     DedupEnvironment,
     remove_state,
@@ -84,10 +84,6 @@ class _WaitingAppend:
     complete: Callable[[], None]
     timer: Timer | None = None
 
-    def stop_timer(self) -> None:
-        if self.timer is not None:
-            self.timer.cancel()
-
 
 @dataclass(slots=True, eq=False)
 class _DedupPartition:
@@ -116,7 +112,7 @@ class _DedupPartition:
             self.dedup.is_ended = True
         while self.waiting:
             waiting = self.waiting.popleft()
-            waiting.stop_timer()
+            cancel_timer(waiting.timer)
             waiting.entry.error = error
             waiting.complete()
 
@@ -185,12 +181,12 @@ class DedupTopics:
     def _submit(
         self, partition: _DedupPartition, entry: DedupAppend, complete: Callable[[], None]
     ) -> None:
-        entry.dedup = partition.dedup
-        self._appends.submit_then([entry], partial(self._appended, partition, complete))
+        def appended() -> None:
+            self._check_failure(partition)
+            complete()
 
-    def _appended(self, partition: _DedupPartition, complete: Callable[[], None]) -> None:
-        self._check_failure(partition)
-        complete()
+        entry.dedup = partition.dedup
+        self._appends.submit_then([entry], appended)
 
     def _get_partition(self, topic: ServedTopic, log: Log) -> _DedupPartition:
         """The partition; a new one starts to open."""
@@ -242,7 +238,14 @@ class DedupTopics:
         if partition.is_ended:
             return
         partition.is_ready, partition.error = True, None
-        self._submit_waiting(partition)
+        while partition.waiting:
+            waiting = partition.waiting.popleft()
+            cancel_timer(waiting.timer)
+            try:
+                self._submit(partition, waiting.entry, waiting.complete)
+            except Closed as error:
+                waiting.entry.error = error
+                waiting.complete()
 
     def _open_dedup(self, partition: _DedupPartition) -> None:
         # Imported here and off the loop: a server without deduplicated topics starts without it.
@@ -254,16 +257,6 @@ class DedupTopics:
             )
             partition.dedup.is_ended = partition.is_ended
         partition.dedup.open()
-
-    def _submit_waiting(self, partition: _DedupPartition) -> None:
-        while partition.waiting:
-            waiting = partition.waiting.popleft()
-            waiting.stop_timer()
-            try:
-                self._submit(partition, waiting.entry, waiting.complete)
-            except Closed as error:
-                waiting.entry.error = error
-                waiting.complete()
 
     def _check_failure(self, partition: _DedupPartition) -> None:
         """Reopens a partition whose ids have failed."""
@@ -338,51 +331,44 @@ class DedupTopics:
         self._ended_counts += partition.counts()
         directory = partition.directory
         before = [task for task in (self._removals.get(directory), partition.opening) if task]
-        task = self._tasks.start(self._remove(partition, before))
-        self._removals[directory] = task
-        task.add_done_callback(lambda _: self._removed(directory, task))
+        task = self._removals[directory] = self._tasks.start(self._remove(partition, before))
+
+        def removed(_: object) -> None:
+            if self._removals.get(directory) is task:
+                del self._removals[directory]
+
+        task.add_done_callback(removed)
 
     async def _remove(self, partition: _DedupPartition, before: "list[asyncio.Task[None]]") -> None:
         if before:
             await asyncio.wait(before)
+        remove = partial(remove_state, self._environment.file_system, partition.directory)
+        if partition.dedup is not None:
+            remove = partial(partition.dedup.remove)
         try:
-            await self._blocking.run(self._remove_state, partition)
+            await self._blocking.run(remove)
         except OSError as error:
             logger.error(
                 "unused dedup ids were not removed",
                 extra={"directory": partition.directory, "error": str(error)},
             )
 
-    def _remove_state(self, partition: _DedupPartition) -> None:
-        if partition.dedup is not None:
-            partition.dedup.remove()
-        else:
-            remove_state(self._environment.file_system, partition.directory)
-
-    def _removed(self, directory: str, task: "asyncio.Task[None]") -> None:
-        if self._removals.get(directory) is task:
-            del self._removals[directory]
-
     async def stop(self) -> None:
         """Closes all partitions; called after the last append."""
         self._is_stopped = True
-        if self._checkpoint_timer is not None:
-            self._checkpoint_timer.cancel()
+        cancel_timer(self._checkpoint_timer)
         for partition in self._partitions.values():
             partition.end(Closed("the broker is stopping"))
         await self._tasks.stop(cancels=False)
         for name, partition in self._partitions.items():
-            if partition.dedup is not None:
-                await self._close(name, partition.dedup)
-
-    async def _close(self, name: TopicPartition, dedup: "PartitionDedup") -> None:
-        try:
-            await asyncio.get_running_loop().run_in_executor(None, dedup.close)
-        except (StoreError, OSError) as error:
-            # The next start restores the ids from the log.
-            logger.error(
-                "dedup ids were not closed", extra={"partition": str(name), "error": str(error)}
-            )
+            if partition.dedup is None:
+                continue
+            try:
+                await asyncio.get_running_loop().run_in_executor(None, partition.dedup.close)
+            except (StoreError, OSError) as error:
+                # The next start restores the ids from the log.
+                extra = {"partition": str(name), "error": str(error)}
+                logger.error("dedup ids were not closed", extra=extra)
 
     def abandon(self) -> None:
         """Stops without writing, as a crash does."""
