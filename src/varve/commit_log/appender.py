@@ -173,30 +173,27 @@ class Appender:
         end = rows[-1][BatchColumn.POSITION] + rows[-1][BatchColumn.SIZE]
         view = memoryview(data)[:end]
         newest = max(rows, key=lambda row: row[BatchColumn.MAX_TIMESTAMP])
-        where = str(self._log.topic_partition)
+        first, last = rows[0][BatchColumn.BASE_OFFSET], rows[-1][BatchColumn.LAST_OFFSET]
+        log = self._log
+        where = str(log.topic_partition)
         summaries = [
             _summary(row, view, where) for row in rows if row[BatchColumn.PRODUCER_ID] >= 0
         ]
-        log = self._log
         with log.lock:
             self._health.check_usable()
             self._check_follows_locked(rows)
             plan = log.producers.check_and_plan(summaries, AppendOrigin.REPLICATION)
-            batches = BatchSet(
-                (view,),
-                end,
-                rows[0][BatchColumn.BASE_OFFSET],
-                rows[-1][BatchColumn.LAST_OFFSET],
+            newest_ms, newest_offset = (
                 newest[BatchColumn.MAX_TIMESTAMP],
                 newest[BatchColumn.LAST_OFFSET],
             )
+            batches = BatchSet((view,), end, first, last, newest_ms, newest_offset)
             epochs = [(row[BatchColumn.LEADER_EPOCH], row[BatchColumn.BASE_OFFSET]) for row in rows]
             self._write_locked(batches, epochs, log.clock.now_ms())
             log.producers.apply(plan, self._segments.view.active.txn_index())
             if self._is_visible_when_written:
-                log.advance_high_watermark_locked(rows[-1][BatchColumn.LAST_OFFSET] + 1)
+                log.advance_high_watermark_locked(last + 1)
             log_start_offset = log.log_start_offset
-        first, last = rows[0][BatchColumn.BASE_OFFSET], rows[-1][BatchColumn.LAST_OFFSET]
         self.sync_appends(last + 1)
         return LogAppendResult(first, last, -1, log_start_offset, False)
 
@@ -218,28 +215,26 @@ class Appender:
     def _check_follows_locked(self, rows: list[list[int]]) -> None:
         where = self._log.topic_partition
         end_offset = self._log.end_offset
-        first = rows[0][BatchColumn.BASE_OFFSET]
+        first, last = rows[0][BatchColumn.BASE_OFFSET], rows[-1][BatchColumn.LAST_OFFSET]
         if first < end_offset:
             raise UnexpectedOffset(
                 f"{where}: the batches begin at offset {first}, below the log end offset "
                 f"{end_offset}"
             )
-        if rows[-1][BatchColumn.LAST_OFFSET] - first > RELATIVE_OFFSET_MAX:
+        if last - first > RELATIVE_OFFSET_MAX:
             raise UnexpectedOffset(
-                f"{where}: the batches span offsets {first}..{rows[-1][BatchColumn.LAST_OFFSET]}, "
-                f"more than the {RELATIVE_OFFSET_MAX} that one segment can hold; send them singly"
+                f"{where}: the batches span offsets {first}..{last}, more than the "
+                f"{RELATIVE_OFFSET_MAX} that one segment can hold; send them singly"
             )
         previous = first - 1
         for row in rows:
-            if (
-                row[BatchColumn.BASE_OFFSET] <= previous
-                or row[BatchColumn.LAST_OFFSET] < row[BatchColumn.BASE_OFFSET]
-            ):
+            base_offset, last_offset = row[BatchColumn.BASE_OFFSET], row[BatchColumn.LAST_OFFSET]
+            if not previous < base_offset <= last_offset:
                 raise UnexpectedOffset(
-                    f"{where}: batch {row[BatchColumn.BASE_OFFSET]}.."
-                    f"{row[BatchColumn.LAST_OFFSET]} follows offset {previous}; offsets must ascend"
+                    f"{where}: batch {base_offset}..{last_offset} follows offset {previous}; "
+                    "offsets must ascend"
                 )
-            previous = row[BatchColumn.LAST_OFFSET]
+            previous = last_offset
 
     def _write_locked(
         self, batches: BatchSet, epochs: Sequence[tuple[int, int]], now_ms: int

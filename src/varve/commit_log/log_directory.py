@@ -46,6 +46,7 @@ from varve.commit_log.names import (
     RECOVERY_POINT_FILE,
     REMOTE_INDEX_CACHE_DIRECTORY,
     DirectoryState,
+    PartitionDirectory,
     TopicPartition,
     delete_directory_name,
     parse_partition_directory,
@@ -134,7 +135,9 @@ class LogDirectory:
         A new directory gets the cluster id, a random one if None. Raises Locked when another
         process has the directory, InconsistentClusterId when it belongs to another cluster.
         """
-        self._check_names()
+        if self._fs.exists(self.path):
+            # Before anything is written: raises Corrupt if other directories are in this one.
+            list(self._partition_directories())
         make_durable_directory(self._fs, self.path)
         self._directory_lock = self._fs.lock(f"{self.path}/{LOCK_FILE}")
         try:
@@ -148,16 +151,20 @@ class LogDirectory:
         if self._directory_lock is not None:
             self._directory_lock.describe_owner(program, address)
 
-    def _check_names(self) -> None:
-        """Raises Corrupt, before anything is written, if other directories are in this one."""
-        if self._fs.exists(self.path):
-            for entry in self._fs.scan(self.path):
-                if entry.is_directory and entry.name not in _NOT_PARTITIONS:
-                    parse_partition_directory(entry.name)
+    def _partition_directories(self) -> Iterator[tuple[str, PartitionDirectory]]:
+        """Raises Corrupt for a directory that is not named like a partition's."""
+        for entry in self._fs.scan(self.path):
+            if entry.is_directory and entry.name not in _NOT_PARTITIONS:
+                yield f"{self.path}/{entry.name}", parse_partition_directory(entry.name)
 
     def _open_locked_directory(self, cluster_id: str | None) -> None:
         self.metadata = self.read_metadata() or self._make_metadata(cluster_id)
-        self._check_cluster(self.metadata, cluster_id)
+        stored = self.metadata.cluster_id
+        if stored is not None and cluster_id is not None and stored != cluster_id:
+            raise InconsistentClusterId(
+                f"{self.path}/{META_PROPERTIES_FILE} says cluster.id {stored}, not {cluster_id}; "
+                "open the directories of one cluster together"
+            )
         self._was_clean = self._remove_clean_shutdown_file()
         if not self._was_clean:
             # A killed process may have renamed a checkpoint without syncing the directory. A power
@@ -167,8 +174,7 @@ class LogDirectory:
         for checkpoint in self.checkpoints:
             checkpoint.load()
         with self._pool("varve-load") as pool:
-            for _ in pool.map(self._load, partitions):
-                pass
+            list(pool.map(self._load, partitions))
         for topic_partition, log in self.logs.items():
             self.checkpoints.cleaner_offsets.lower(topic_partition, log.end_offset)
 
@@ -193,14 +199,6 @@ class LogDirectory:
         write_atomically(self._fs, path, encode_meta_properties(metadata))
         return metadata
 
-    def _check_cluster(self, metadata: DirectoryMetadata, cluster_id: str | None) -> None:
-        stored = metadata.cluster_id
-        if stored is not None and cluster_id is not None and stored != cluster_id:
-            raise InconsistentClusterId(
-                f"{self.path}/{META_PROPERTIES_FILE} says cluster.id {stored}, not {cluster_id}; "
-                "open the directories of one cluster together"
-            )
-
     def _remove_clean_shutdown_file(self) -> bool:
         path = f"{self.path}/{CLEAN_SHUTDOWN_FILE}"
         if not self._fs.exists(path):
@@ -211,19 +209,19 @@ class LogDirectory:
 
     def _find_partitions(self) -> list[TopicPartition]:
         partitions = []
-        for entry in self._fs.scan(self.path):
-            if not entry.is_directory or entry.name in _NOT_PARTITIONS:
-                continue
-            directory = parse_partition_directory(entry.name)
+        for path, directory in self._partition_directories():
             if directory.state is DirectoryState.ACTIVE:
                 partitions.append(directory.topic_partition)
             elif directory.state is DirectoryState.DELETE:
-                self._pending_deletions.append((self._clock.now_ms(), f"{self.path}/{entry.name}"))
+                self._pending_deletions.append((self._clock.now_ms(), path))
         return partitions
 
     def _load(self, topic_partition: TopicPartition) -> None:
+        path = f"{self.path}/{topic_partition}/{PARTITION_METADATA_FILE}"
+        topic_id = None
         try:
-            topic_id = self._read_topic_id(topic_partition)
+            with contextlib.suppress(FileNotFoundError):
+                topic_id = decode_partition_metadata(self._fs.read(path), where=path)
             log = self._open_log(topic_partition, self._topic_settings(topic_partition.topic))
         except StoreError as error:
             logger.warning(
@@ -237,13 +235,6 @@ class LogDirectory:
             self.logs[topic_partition] = log
             if topic_id is not None:
                 self.topic_ids[topic_partition] = topic_id
-
-    def _read_topic_id(self, topic_partition: TopicPartition) -> UUID | None:
-        path = f"{self.path}/{topic_partition}/{PARTITION_METADATA_FILE}"
-        try:
-            return decode_partition_metadata(self._fs.read(path), where=path)
-        except FileNotFoundError:
-            return None
 
     def _open_log(
         self, topic_partition: TopicPartition, settings: LogSettings, *, is_new: bool = False
@@ -502,5 +493,4 @@ def _for_each(work: Callable[[T], None], items: Sequence[T]) -> None:
             work(item)
         return
     with ThreadPoolExecutor(_SYNC_THREADS, "varve-make") as pool:
-        for _ in pool.map(work, items):
-            pass
+        list(pool.map(work, items))

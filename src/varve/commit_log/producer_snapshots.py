@@ -243,7 +243,7 @@ class ProducerSnapshots:
     """The snapshot files of one partition directory."""
 
     def __init__(self, fs: FileSystem, directory: str, offsets: Iterable[int]) -> None:
-        self._fs = fs
+        self.fs = fs
         self._directory = directory
         self.offsets = sorted(offsets)
         self._unsynced: list[int] = []
@@ -262,13 +262,9 @@ class ProducerSnapshots:
         # At offset 0 the state is empty, and Kafka writes no snapshot either.
         if offset <= max(self.latest, 0):
             return
-        data = encode_snapshot(producers)
-        write_file(self._fs, self.path(offset), data, sync=False)
+        write_file(self.fs, self.path(offset), encode_snapshot(producers), sync=False)
         self.offsets.append(offset)
         self._unsynced.append(offset)
-
-    def read(self, offset: int) -> bytes:
-        return self._fs.read(self.path(offset))
 
     def mark_unsynced_from(self, offset: int) -> None:
         """Marks snapshots that an earlier process may have written without a sync."""
@@ -282,7 +278,7 @@ class ProducerSnapshots:
     def sync(self, offset: int) -> bool:
         """False if the file has vanished: loading then replays from an older one."""
         try:
-            with self._fs.open(self.path(offset)) as file:
+            with self.fs.open(self.path(offset)) as file:
                 file.sync()
         except FileNotFoundError:
             return False
@@ -292,13 +288,13 @@ class ProducerSnapshots:
         self.forget(offset)
         self.has_removed = True
         with contextlib.suppress(FileNotFoundError):
-            self._fs.remove(self.path(offset))
+            self.fs.remove(self.path(offset))
 
     def set_aside(self, offset: int) -> None:
         """Renames it `.deleted`; the caller removes it later with the files of its segment."""
         self.forget(offset)
         with contextlib.suppress(FileNotFoundError):
-            self._fs.rename(self.path(offset), self.path(offset) + DELETED)
+            self.fs.rename(self.path(offset), self.path(offset) + DELETED)
 
     def forget(self, offset: int) -> None:
         """Stops using the snapshot; its file stays."""
@@ -326,21 +322,17 @@ class ProducerSnapshots:
         while self.offsets:
             path = self.path(self.latest)
             try:
+                data = self.fs.read(path)
                 load_snapshot(
-                    producers,
-                    self._fs.read(path),
-                    now_ms=now_ms,
-                    expiration_ms=expiration_ms,
-                    where=path,
+                    producers, data, now_ms=now_ms, expiration_ms=expiration_ms, where=path
                 )
             except (Corrupt, FileNotFoundError) as error:
-                logger.warning(
-                    "removed a damaged snapshot", extra={"path": path, "error": str(error)}
-                )
+                extra = {"path": path, "error": str(error)}
+                logger.warning("removed a damaged snapshot", extra=extra)
                 producers.clear()
                 self.remove(self.latest)
-                continue
-            return self.latest
+            else:
+                return self.latest
         return None
 
 
@@ -401,7 +393,7 @@ def read_snapshot(
     for snapshot in reversed([older for older in snapshots.offsets if older <= offset]):
         path = snapshots.path(snapshot)
         try:
-            data = snapshots.read(snapshot)
+            data = snapshots.fs.read(path)
             load_snapshot(producers, data, where=path)
         except (Corrupt, FileNotFoundError):
             producers.clear()
@@ -475,10 +467,11 @@ def _is_incomplete(entry: ProducerStateEntry) -> bool:
 def _has_same_newest(other: ProducerStateEntry, entry: ProducerStateEntry) -> bool:
     """Whether the newest batches of the other entry are the batches of this one."""
     newest = other.batches[-len(entry.batches) :]
-    return other.epoch == entry.epoch and (
-        [(metadata.last_sequence, metadata.last_offset) for metadata in newest]
-        == [(metadata.last_sequence, metadata.last_offset) for metadata in entry.batches]
-    )
+    sequences_and_offsets = [
+        [(metadata.last_sequence, metadata.last_offset) for metadata in batches]
+        for batches in (newest, entry.batches)
+    ]
+    return other.epoch == entry.epoch and sequences_and_offsets[0] == sequences_and_offsets[1]
 
 
 def _tail_position(segment: ReadableSegment) -> int:

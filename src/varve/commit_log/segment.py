@@ -68,17 +68,6 @@ Index = TypeVar("Index", OffsetIndex, TimeIndex)
 class OpenSegment:
     """The open data file of a closed segment and its indexes, which are read when first used."""
 
-    __slots__ = (
-        "_files",
-        "_fs",
-        "_has_damaged_data",
-        "_offset_index",
-        "_time_index",
-        "_txn_index",
-        "file",
-        "segment",
-    )
-
     def __init__(self, files: "SegmentFiles", segment: "Segment") -> None:
         self._files = files
         self._fs = files.fs
@@ -249,28 +238,16 @@ class SegmentFiles:
         if not self._rebuilt:
             return []
         with self._lock:
-            rebuilt = [
-                segment
-                for segment in self._rebuilt.values()
-                if segment.segment.directory == directory
-            ]
-            for opened in rebuilt:
-                del self._rebuilt[opened.segment]
-        return rebuilt
+            segments = [segment for segment in self._rebuilt if segment.directory == directory]
+            return [self._rebuilt.pop(segment) for segment in segments]
 
 
 class Segment:
     """A closed segment."""
 
     __slots__ = (
-        "_files",
-        "_newest",
-        "base_offset",
-        "directory",
-        "has_txn_index",
-        "settings",
-        "size",
-    )
+        "_files", "_newest", "base_offset", "directory", "has_txn_index", "settings", "size",
+    )  # fmt: skip
 
     def __init__(
         self,

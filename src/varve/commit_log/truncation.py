@@ -102,20 +102,18 @@ class Truncation:
                 log.write_log_start()
             if log.leader_epochs.truncate_from_end(offset):
                 log.write_epochs()
-            log.producers = self._reload_producers_locked(offset)
+            load = ProducerLoad(
+                log_start_offset=log.log_start_offset,
+                now_ms=log.clock.now_ms(),
+                expiration_ms=log.producer_expiration_ms,
+                where=str(log.topic_partition),
+            )
+            log.producers = load_producers(
+                log.snapshots, list(log.view), end_offset=offset, load=load
+            )
             # A removed snapshot that reappears after a crash could be taken for a later one.
             segments.fs.sync_directory(log.directory)
             log.producers.advance_high_watermark(log.high_watermark)
-
-    def _reload_producers_locked(self, offset: int) -> ProducerStateManager:
-        log = self._log
-        load = ProducerLoad(
-            log_start_offset=log.log_start_offset,
-            now_ms=log.clock.now_ms(),
-            expiration_ms=log.producer_expiration_ms,
-            where=str(log.topic_partition),
-        )
-        return load_producers(log.snapshots, list(log.view), end_offset=offset, load=load)
 
     def _reset_locked(self, offset: int) -> None:
         log, segments = self._log, self._segments
@@ -214,8 +212,7 @@ class Truncation:
             raise Unavailable(
                 f"{log.topic_partition}: cannot delete records before {before_offset} yet: "
                 "only the remote tier has the log start offset, and it was not read since the "
-                "store "
-                f"was opened; try again, or delete records before {local_start} or a later offset"
+                f"store was opened; try again, or delete records before {local_start} or later"
             )
         return self.raise_log_start(before_offset)
 
@@ -230,25 +227,22 @@ class Truncation:
                     f"high watermark is {log.high_watermark}"
                 )
             log.raise_log_start_locked(offset)
-        self._write_raised_start(offset)
+        try:
+            log.write_log_start()
+        except OSError as error:
+            failure = self._health.failed(error, "checkpoint of")
+            if isinstance(failure, DiskFull):
+                failure = DiskFull(
+                    f"{log.topic_partition}: records before {offset} are no longer read, but the "
+                    "disk is too full to record that for the next start; free some space and "
+                    "delete them again"
+                )
+            raise failure from error
         with log.lock:
             self._health.check_usable()
             with self._health.io("delete records of"):
                 log.trim_epochs_locked()
         return log.log_start_offset
-
-    def _write_raised_start(self, offset: int) -> None:
-        try:
-            self._log.write_log_start()
-        except OSError as error:
-            failure = self._health.failed(error, "checkpoint of")
-            if isinstance(failure, DiskFull):
-                failure = DiskFull(
-                    f"{self._log.topic_partition}: records before {offset} are no longer read, but "
-                    "the disk is too full to record that for the next start; free some space and "
-                    "delete them again"
-                )
-            raise failure from error
 
 
 @contextlib.contextmanager
