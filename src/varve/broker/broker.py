@@ -97,6 +97,7 @@ class Broker:
         self.security = security or SecuritySettings()
         self.admin = admin or AdminSettings()
         self._has_append_threads = has_append_threads
+        self._directories = [directory.health for directory in store.directories]
         self._topic_changes = asyncio.Lock()
         self.topics = Topics(store)
         self.blocking = BlockingPool(loop, pool)
@@ -119,8 +120,7 @@ class Broker:
         self.metrics = BrokerMetrics(self.groups, self.transactions, self.dedup_topics)
 
     def _make_security(self, quotas: QuotaSettings) -> None:
-        fs = self.store.fs
-        directories = [directory.health for directory in self.store.directories]
+        fs, directories = self.store.fs, self._directories
         self.acls = AclTable(fs, directories)
         self.authorizer: Authorizer = AllowAllAuthorizer()
         if self.security.has_authorizer:
@@ -147,10 +147,7 @@ class Broker:
             for name in ("appends", "dedup")
         )
         self.producer_ids = ProducerIds(
-            self.store.fs,
-            [directory.health for directory in self.store.directories],
-            self.topics,
-            self.blocking,
+            self.store.fs, self._directories, self.topics, self.blocking
         )
 
     def _make_dedup(self, boot_id: str | None) -> None:
@@ -170,15 +167,13 @@ class Broker:
         )
 
     def _make_coordinators(self, groups: GroupSettings, transactions: TransactionSettings) -> None:
+        offsets_topic = self._state_topic(
+            OFFSETS_TOPIC,
+            partition_count=groups.offsets_topic_num_partitions,
+            segment_bytes=groups.offsets_topic_segment_bytes,
+        )
         self.groups = GroupCoordinator(
-            GroupLog(
-                self._state_topic(
-                    OFFSETS_TOPIC,
-                    partition_count=groups.offsets_topic_num_partitions,
-                    segment_bytes=groups.offsets_topic_segment_bytes,
-                ),
-                self.clock,
-            ),
+            GroupLog(offsets_topic, self.clock),
             self.topics,
             clock=self.clock,
             timers=self.timers,

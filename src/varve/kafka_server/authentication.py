@@ -10,7 +10,7 @@ Threads    the event loop's alone, except `reload`, which reads files and may ru
 import asyncio
 import logging
 import ssl
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from secrets import token_bytes
 from typing import TYPE_CHECKING, Final
@@ -89,7 +89,14 @@ class ListenerSasl:
 
     def reload(self) -> None:
         """Reads the file of users again; raises InvalidSetting and then changes nothing."""
-        hashes = _read_users(self._users_file) if self._users_file else {}
+        hashes: dict[str, str] = {}
+        if path := self._users_file:
+            try:
+                hashes = parse_users(Path(path).read_text(encoding="utf-8"), path)
+            except (OSError, UnicodeDecodeError) as error:
+                raise InvalidSetting(
+                    f"varve.sasl.plain.users names {path}, which cannot be read: {error}"
+                ) from error
         self._users = PlainUsers(hashes, self._passwords, entropy=self._entropy)
 
     def has_users(self, credentials: ScramCredentials) -> bool:
@@ -104,15 +111,6 @@ class ListenerSasl:
             return PlainExchange(broker, self._users, self._queue, host)
         nonce = self._entropy(_NONCE_BYTES).hex()
         return ScramExchange(BY_SASL_NAME[mechanism], broker.credentials, nonce)
-
-
-def _read_users(path: str) -> dict[str, str]:
-    try:
-        return parse_users(Path(path).read_text(encoding="utf-8"), path)
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidSetting(
-            f"varve.sasl.plain.users names {path}, which cannot be read: {error}"
-        ) from error
 
 
 def _max_reauth(settings: SecuritySettings, mechanism: str, own: Mapping[str, str]) -> int:
@@ -276,12 +274,11 @@ class ListenerSecurities:
 
     def __init__(
         self,
-        listeners: Iterable[Listener],
+        listeners: Sequence[Listener],
         security: SecuritySettings | None = None,
         tls: TlsSettings | None = None,
         overrides: Mapping[str, str] | None = None,
     ) -> None:
-        listeners = tuple(listeners)
         security, tls = security or SecuritySettings(), tls or TlsSettings()
         parsed = ListenerOverrides(overrides or {}, [listener.name for listener in listeners])
         self._tls: dict[str, TlsContext] = {}
@@ -289,8 +286,11 @@ class ListenerSecurities:
         for listener in listeners:
             name, own = listener.name, parsed.for_listener(listener.name)
             if listener.protocol.has_tls:
+                # Imports `cryptography`, which a server without certificates does not need.
+                from varve.kafka_server.tls import TlsContext
+
                 has_sasl = listener.protocol.has_sasl
-                self._tls[name] = _make_tls(tls.for_listener(own, name, has_sasl=has_sasl))
+                self._tls[name] = TlsContext(tls.for_listener(own, name, has_sasl=has_sasl))
             if listener.protocol.has_sasl:
                 self._sasl[name] = ListenerSasl(name, security, own)
 
@@ -323,10 +323,3 @@ class ListenerSecurities:
                 failures.append(error)
                 logger.warning("not reloaded", extra={"listener": name, "error": str(error)})
         return failures
-
-
-def _make_tls(settings: TlsSettings) -> "TlsContext":
-    # Imports `cryptography`, which a server without certificates does not need.
-    from varve.kafka_server.tls import TlsContext
-
-    return TlsContext(settings)

@@ -208,17 +208,13 @@ def _translate(configured: Mapping[str, str]) -> tuple[dict[str, str], list[str]
             continue
         if name in settings:
             warnings.append(f"{other} is ignored, as {name} is set too")
-        else:
-            settings[name] = _to_milliseconds(other, text, unit_ms)
+            continue
+        try:
+            count = int(text)
+        except ValueError:
+            raise InvalidSetting(f"{other} is {text!r:.80}, but must be a whole number") from None
+        settings[name] = str(count if count < 0 else count * unit_ms)
     return settings, warnings
-
-
-def _to_milliseconds(name: str, text: str, unit_ms: int) -> str:
-    try:
-        count = int(text)
-    except ValueError:
-        raise InvalidSetting(f"{name} is {text!r:.80}, but must be a whole number") from None
-    return str(count if count < 0 else count * unit_ms)
 
 
 def _drop_controllers(settings: dict[str, str]) -> list[str]:

@@ -120,9 +120,14 @@ class Dispatcher:
             return api_versions_response(self._keys, ErrorCode.UNSUPPORTED_VERSION)
         if key not in SASL_KEYS:
             return self._handlers[key](self._broker, request.context, message)
-        if sasl is None:
-            return _no_sasl_response(key)
-        return sasl.handle(request.context.version, message)
+        if sasl is not None:
+            return sasl.handle(request.context.version, message)
+        if key is ApiKey.SASL_HANDSHAKE:
+            return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)
+        return SaslAuthenticateResponse(
+            error_code=ErrorCode.ILLEGAL_SASL_STATE,
+            error_message="this listener has no SASL authentication",
+        )
 
     def _check_authenticated(self, key: ApiKey, sasl: SaslSession) -> None:
         if not sasl.is_done:
@@ -186,12 +191,3 @@ class Dispatcher:
             return
         self._metrics.add(FAILED_REQUESTS, 1, name)
         logger.error("a request failed", exc_info=error, extra=fields)
-
-
-def _no_sasl_response(key: ApiKey) -> Message:
-    if key is ApiKey.SASL_HANDSHAKE:
-        return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)
-    return SaslAuthenticateResponse(
-        error_code=ErrorCode.ILLEGAL_SASL_STATE,
-        error_message="this listener has no SASL authentication",
-    )

@@ -8,7 +8,6 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, Final
 
 from varve.broker.admin.configs import (
@@ -59,50 +58,40 @@ def _check_broker_name(broker: Broker, name: str) -> None:
 async def handle_describe_configs(
     broker: Broker, context: RequestContext, request: messages.DescribeConfigsRequest
 ) -> messages.DescribeConfigsResponse:
-    results = []
-    for resource in _unique_resources(request):
-        results.append(_describe(broker, context, request, resource))
+    response = messages.DescribeConfigsResponse()
+    for (kind, name), keys in _requested_keys(request).items():
+        result = messages.DescribeConfigsResult(
+            error_message=None, resource_type=kind, resource_name=name
+        )
+        response.results.append(result)
+        with reporting(result):
+            _authorize(context, Operation.DESCRIBE_CONFIGS, kind, name)
+            result.configs = [
+                # Without what the client did not request.
+                replace(
+                    entry,
+                    documentation=entry.documentation if request.include_documentation else None,
+                    synonyms=entry.synonyms if request.include_synonyms else [],
+                )
+                for entry in _get_entries(broker, kind, name)
+                if not keys or entry.name in keys
+            ]
         # A request may name every topic: others are served in between.
         await asyncio.sleep(0)
-    return messages.DescribeConfigsResponse(results=results)
+    return response
 
 
-def _unique_resources(
+def _requested_keys(
     request: messages.DescribeConfigsRequest,
-) -> list[messages.DescribeConfigsResource]:
-    """Each resource once, with the keys of all its occurrences."""
-    unique: dict[tuple[int, str], messages.DescribeConfigsResource] = {}
+) -> dict[tuple[int, str], frozenset[str]]:
+    """Each resource once, with the keys of all its occurrences; none stand for all."""
+    requested: dict[tuple[int, str], frozenset[str]] = {}
     for resource in request.resources:
         key = resource.resource_type, resource.resource_name
-        first = unique.setdefault(key, resource)
-        if first is resource:
-            continue
-        if first.configuration_keys and resource.configuration_keys:
-            first.configuration_keys = [*first.configuration_keys, *resource.configuration_keys]
-        else:
-            first.configuration_keys = None
-    return list(unique.values())
-
-
-def _describe(
-    broker: Broker,
-    context: RequestContext,
-    request: messages.DescribeConfigsRequest,
-    resource: messages.DescribeConfigsResource,
-) -> messages.DescribeConfigsResult:
-    kind, name = resource.resource_type, resource.resource_name
-    result = messages.DescribeConfigsResult(
-        error_message=None, resource_type=kind, resource_name=name
-    )
-    keys = frozenset(resource.configuration_keys or ())
-    with reporting(result):
-        _authorize(context, Operation.DESCRIBE_CONFIGS, kind, name)
-        result.configs = [
-            _described_config(entry, request)
-            for entry in _get_entries(broker, kind, name)
-            if not keys or entry.name in keys
-        ]
-    return result
+        keys = frozenset(resource.configuration_keys or ())
+        before = requested.get(key, keys)
+        requested[key] = before | keys if before and keys else frozenset()
+    return requested
 
 
 def _get_entries(broker: Broker, kind: int, name: str) -> Sequence[ConfigEntry]:
@@ -122,15 +111,6 @@ def _get_entries(broker: Broker, kind: int, name: str) -> Sequence[ConfigEntry]:
                 f"resources of type {kind} have no configs; describe a topic (2), the broker (4) "
                 "or a group (32)",
             )
-
-
-def _described_config(entry: ConfigEntry, request: messages.DescribeConfigsRequest) -> ConfigEntry:
-    """Without what the client did not request."""
-    return replace(
-        entry,
-        documentation=entry.documentation if request.include_documentation else None,
-        synonyms=entry.synonyms if request.include_synonyms else [],
-    )
 
 
 # AlterConfigs and IncrementalAlterConfigs
@@ -181,38 +161,31 @@ async def _alter_all(
     results = []
     for (kind, name), resource in unique.items():
         result = messages.AlterConfigsResourceResponse(ErrorCode.NONE, None, kind, name)
+        results.append(result)
         with reporting(result):
             if counts[kind, name] > 1:
                 raise KafkaError(
                     ErrorCode.INVALID_REQUEST, "a resource is named twice; name it once"
                 )
-            planned = partial(plan, broker, resource)
-            await _alter(broker, context, kind, name, planned, validate_only=request.validate_only)
-        results.append(result)
+            _authorize(context, Operation.ALTER_CONFIGS, kind, name)
+            _check_alterable(broker, kind, name)
+            await _alter(broker, resource, plan, validate_only=request.validate_only)
     return results
 
 
 async def _alter(
-    broker: Broker,
-    context: RequestContext,
-    kind: int,
-    name: str,
-    plan: Callable[[], Changes],
-    *,
-    validate_only: bool,
+    broker: Broker, resource: Any, plan: Callable[[Broker, Any], Changes], *, validate_only: bool
 ) -> None:
-    _authorize(context, Operation.ALTER_CONFIGS, kind, name)
-    _check_alterable(broker, kind, name)
-    is_topic = kind == ResourceKind.TOPIC
+    name, is_topic = resource.resource_name, resource.resource_type == ResourceKind.TOPIC
     affected = [name] if is_topic else [topic.name for topic in broker.topics]
     async with broker.changing_topics([] if validate_only else affected):
+        changes = plan(broker, resource)
         if is_topic:
-            changes = plan()
             broker.topic_configs.check_changes(name, changes)
             if changes and not validate_only:
                 await broker.blocking.run(broker.store.alter_topic, name, changes)
         else:
-            defaults = broker.broker_configs.as_defaults(plan())
+            defaults = broker.broker_configs.as_defaults(changes)
             if defaults and not validate_only:
                 await broker.blocking.run(broker.store.alter_defaults, defaults)
 
