@@ -286,11 +286,8 @@ class ListenerSecurities:
         for listener in listeners:
             name, own = listener.name, parsed.for_listener(listener.name)
             if listener.protocol.has_tls:
-                # Imports `cryptography`, which a server without certificates does not need.
-                from varve.kafka_server.tls import TlsContext
-
                 has_sasl = listener.protocol.has_sasl
-                self._tls[name] = TlsContext(tls.for_listener(own, name, has_sasl=has_sasl))
+                self._tls[name] = _make_tls(tls.for_listener(own, name, has_sasl=has_sasl))
             if listener.protocol.has_sasl:
                 self._sasl[name] = ListenerSasl(name, security, own)
 
@@ -323,3 +320,10 @@ class ListenerSecurities:
                 failures.append(error)
                 logger.warning("not reloaded", extra={"listener": name, "error": str(error)})
         return failures
+
+
+def _make_tls(settings: TlsSettings) -> "TlsContext":
+    # Imports `cryptography`, which a server without certificates does not need.
+    from varve.kafka_server.tls import TlsContext
+
+    return TlsContext(settings)
