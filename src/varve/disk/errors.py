@@ -24,15 +24,6 @@ class DiskProblem(Enum):
     def remedy(self) -> str:
         return self.value
 
-    @property
-    def is_refusal(self) -> bool:
-        """Whether a limit refused the operation: nothing is wrong with the bytes on the disk."""
-        return self in (
-            DiskProblem.FULL,
-            DiskProblem.NO_DESCRIPTORS,
-            DiskProblem.FILE_TOO_LARGE,
-        )
-
 
 _PROBLEMS: Final = {
     errno.ENOSPC: DiskProblem.FULL,

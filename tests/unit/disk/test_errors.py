@@ -28,14 +28,6 @@ def test_an_error_is_sorted_by_its_number(number: int | None, problem: DiskProbl
     assert classify_error(error) is problem
 
 
-def test_only_limits_leave_the_disk_usable() -> None:
-    assert {problem for problem in DiskProblem if problem.is_refusal} == {
-        DiskProblem.FULL,
-        DiskProblem.NO_DESCRIPTORS,
-        DiskProblem.FILE_TOO_LARGE,
-    }
-
-
 def test_a_full_disk_is_an_error_of_its_own() -> None:
     error = to_store_error(OSError(errno.ENOSPC, "No space left", "/d/f"), "write of the ledger")
     assert type(error) is DiskFull

@@ -10,6 +10,8 @@ Invariant  the response is sent when every batch is as durable as its topic prom
 """
 
 import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
 from struct import Struct
 from typing import Final
 
@@ -233,38 +235,35 @@ class _Produce:
     # Appending
 
     def start(self) -> "asyncio.Future[ProduceResponse | None]":
-        """Submits the entries; done when they are appended, or at the timeout."""
+        """Submits the entries; done when they are appended, or at the timeout.
+
+        Each deduplicated entry is submitted by itself, the others together.
+        """
+        plain = self.entries
         if self._dedup_entries:
-            self._submit_with_dedup()
-        else:
-            self._pending = 1
-            self._broker.appends.submit_then(self.entries, self._on_appended)
-        if any(entry.log.settings.syncs_every_append for entry in self.entries):
+            plain = [entry for entry in self.entries if not isinstance(entry, DedupAppend)]
+        self._pending = len(self._dedup_entries) + bool(plain)
+        if plain:
+            self._submit(plain, self._broker.appends.submit_then, plain)
+        for topic, entry in self._dedup_entries:
+            submit_then = partial(
+                self._broker.dedup_topics.submit_then, timeout_ms=self._request.timeout_ms
+            )
+            self._submit([entry], submit_then, topic, entry)
+        is_waiting = not self._future.done()
+        if is_waiting and any(entry.log.settings.syncs_every_append for entry in self.entries):
             self._start_timer(self._request.timeout_ms)
         return self._future
 
-    def _submit_with_dedup(self) -> None:
-        """Each deduplicated entry is submitted by itself, the others together."""
-        plain = [entry for entry in self.entries if not isinstance(entry, DedupAppend)]
-        self._pending = len(self._dedup_entries) + bool(plain)
-        if plain:
-            try:
-                self._broker.appends.submit_then(plain, self._on_appended)
-            except Closed as error:
-                self._fail(plain, error)
-        timeout_ms = self._request.timeout_ms
-        for topic, entry in self._dedup_entries:
-            try:
-                self._broker.dedup_topics.submit_then(
-                    topic, entry, self._on_appended, timeout_ms=timeout_ms
-                )
-            except Closed as error:
-                self._fail([entry], error)
-
-    def _fail(self, entries: list[AppendEntry] | list[DedupAppend], error: Closed) -> None:
-        for entry in entries:
-            entry.error = error
-        self._on_appended()
+    def _submit(
+        self, entries: Sequence[AppendEntry], submit_then: Callable[..., None], *args: object
+    ) -> None:
+        try:
+            submit_then(*args, self._on_appended)
+        except Closed as error:
+            for entry in entries:
+                entry.error = error
+            self._on_appended()
 
     def _start_timer(self, delay_ms: int) -> None:
         self._timer = self._broker.timers.call_later(delay_ms, self._on_timeout)
@@ -299,14 +298,7 @@ def handle_produce(
     """Appends the batches that pass the checks; each partition has its own outcome."""
     produce = _Produce(broker, context, request)
     produce.plan()
-    if not produce.entries:
-        return produce.respond()
-    try:
-        return produce.start()
-    except Closed as error:
-        for entry in produce.entries:
-            entry.error = error
-        return produce.respond()
+    return produce.start() if produce.entries else produce.respond()
 
 
 def _is_one_batch(data: memoryview) -> bool:
