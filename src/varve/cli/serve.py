@@ -89,7 +89,7 @@ def _serve(
 ) -> None:
     from varve.kafka_server.config import make_config, read_environment, read_properties_file
     from varve.kafka_server.launch import serve
-    from varve.serving.log_output import LogFormat, LogLevel, set_up_logging
+    from varve.serving.process import LogFormat, LogLevel, set_up_logging
 
     settings = {} if file is None else read_properties_file(file)
     from_environment, warnings = read_environment(os.environ)

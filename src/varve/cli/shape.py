@@ -184,7 +184,7 @@ def serve(
     stops at once.
     """
     from varve.http.shapes.launch import check_data_directory, make_config, serve
-    from varve.serving.log_output import LogFormat, LogLevel, set_up_logging
+    from varve.serving.process import LogFormat, LogLevel, set_up_logging
 
     # Imports create many objects and little garbage; the server enables it again when it listens.
     gc.disable()

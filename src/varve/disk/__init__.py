@@ -1,15 +1,20 @@
 """The file system as an argument: real or in memory; atomic writes; errors."""
 
 from varve.disk.errors import DiskProblem, classify_error, describe_error, to_store_error
-from varve.disk.file_operations import (
+from varve.disk.file_system import (
     TEMPORARY_SUFFIX,
+    Buffer,
+    File,
+    FileInfo,
+    FileSystem,
+    Lock,
     copy_range,
     hold_lock,
     make_durable_directory,
+    sync_each,
     write_atomically,
     write_file,
 )
-from varve.disk.file_system import Buffer, File, FileInfo, FileSystem, Lock, sync_each
 from varve.disk.json_document import JsonDocument
 from varve.disk.memory import MemoryFileSystem
 from varve.disk.real import RealFileSystem

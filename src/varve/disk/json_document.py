@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from varve.disk.file_operations import write_atomically
-from varve.disk.file_system import FileSystem
+from varve.disk.file_system import FileSystem, write_atomically
 from varve.foundation.errors import Corrupt, UnsupportedFormat
 
 

@@ -10,8 +10,7 @@ from varve.topics.cluster import (
     read_last,
     read_range,
 )
-from varve.topics.kafka_cluster import KafkaCluster, open_cluster
-from varve.topics.kafka_transaction import KafkaTransactionalWriter
+from varve.topics.kafka_cluster import KafkaCluster, KafkaTransactionalWriter, open_cluster
 from varve.topics.position import HistoryMark, LogTruncated, Position
 from varve.topics.store_cluster import StoreCluster
 from varve.topics.store_transaction import StoreCoordinator, StoreTransactionalWriter

@@ -28,7 +28,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureServer]:
 @pytest.fixture(autouse=True)
 def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     """The log of the command is that of the whole process, and the broker runs in it too."""
-    monkeypatch.setattr("varve.serving.log_output.set_up_logging", lambda *given: None)
+    monkeypatch.setattr("varve.serving.process.set_up_logging", lambda *given: None)
 
 
 def _serve(server: SecureServer, data: Path, **given: str) -> str:

@@ -16,7 +16,7 @@ from varve.kafka_server.config import (
     read_properties_file,
     variable_of,
 )
-from varve.serving.log_output import JsonFormatter, TextFormatter
+from varve.serving.process import JsonFormatter, TextFormatter
 
 KAFKAS_OWN = """
 # As Kafka ships it

@@ -2,7 +2,7 @@
 
 import logging
 
-from varve.serving.log_output import LINES_MAX, WINDOW_SECONDS, LogRateLimit, TextFormatter
+from varve.serving.process import LINES_MAX, WINDOW_SECONDS, LogRateLimit, TextFormatter
 
 SERVER = "varve.kafka_server.connection"
 
