@@ -9,6 +9,7 @@ from varve.records.batch_format import (
     Codec,
     TimestampType,
     decode_header,
+    find_header,
     increment_sequence,
 )
 from varve.records.building import (
@@ -63,6 +64,7 @@ __all__ = [
     "edit_batch",
     "empty_batch",
     "end_transaction_marker",
+    "find_header",
     "increment_sequence",
     "parse_columns",
     "rebuild_batch",

@@ -140,6 +140,12 @@ def decode_header(buffer: Buffer, position: int = 0, *, where: str = "batch") ->
     return header
 
 
+def find_header(data: Buffer, offset: int) -> BatchHeader | None:
+    """The header of the first batch; None where it does not hold the offset."""
+    header = decode_header(data) if len(data) else None
+    return header if header and header.base_offset <= offset <= header.last_offset else None
+
+
 def _explain(buffer: Buffer, position: int, where: str) -> Corrupt:
     """The error for bytes at `position` that are not a header of format 2."""
     available = len(buffer) - position

@@ -23,7 +23,14 @@ from varve.foundation.errors import Closed, NotFound, OffsetOutOfRange, StoreErr
 from varve.kafka_client.address import ClusterAddress
 from varve.kafka_client.client import DEFAULT_COUNT, EARLIEST, LATEST, KafkaClient, TopicMetadata
 from varve.kafka_client.transaction import CommittedOffset, TransactionalProducer
-from varve.records import BatchHeader, CommittedBatches, Producer, decode_header, stamp_producer_all
+from varve.records import (
+    BatchHeader,
+    CommittedBatches,
+    Producer,
+    decode_header,
+    find_header,
+    stamp_producer_all,
+)
 from varve.topics.cluster import OffsetRange, TopicInfo, find_break
 from varve.topics.position import LogTruncated, Position
 from varve.topics.store_cluster import StoreCluster
@@ -148,12 +155,7 @@ class KafkaReader:
             data = self._fetch_batch(partition, previous_offset)
         except OffsetOutOfRange:
             return None
-        header = decode_header(data) if data else None
-        return (
-            header
-            if header and header.base_offset <= previous_offset <= header.last_offset
-            else None
-        )
+        return find_header(data, previous_offset)
 
     def close(self) -> None:
         self._client.close()

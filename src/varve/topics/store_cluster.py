@@ -14,7 +14,7 @@ from varve.commit_log import FetchResult, Isolation, Log
 from varve.embedded import Store, Topic
 from varve.foundation.errors import NotFound, OffsetOutOfRange, Unavailable
 from varve.foundation.settings import to_kafka_names
-from varve.records import BatchHeader, CommittedBatches, decode_header
+from varve.records import BatchHeader, CommittedBatches, find_header
 from varve.topics.cluster import OffsetRange, TopicInfo, find_break
 from varve.topics.position import LogTruncated, Position
 from varve.topics.store_transaction import StoreCoordinator, StoreTransactionalWriter
@@ -113,12 +113,7 @@ class StoreReader:
             read = self._read(self._get_log(partition), previous_offset, 1, Isolation.LOG_END)
         except OffsetOutOfRange:
             return None
-        header = decode_header(read.data) if read.data else None
-        return (
-            header
-            if header and header.base_offset <= previous_offset <= header.last_offset
-            else None
-        )
+        return find_header(read.data, previous_offset)
 
     def close(self) -> None:
         self._topic_id = None

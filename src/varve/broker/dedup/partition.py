@@ -49,6 +49,7 @@ from varve.records import (
     build_batch_from_columns,
     decode_header,
     empty_batch,
+    find_header,
 )
 from varve.rocks.state_files import NO_STREAM_TIME_MS
 from varve.topics.position import HistoryMark
@@ -352,8 +353,7 @@ class PartitionDedup:
         if not self._log.log_start_offset <= offset < self._log.end_offset:
             return None
         read = self._log.read(start_offset=offset, max_bytes=1, isolation=Isolation.LOG_END)
-        header = decode_header(read.data)
-        return header if header.base_offset <= offset <= header.last_offset else None
+        return find_header(read.data, offset)
 
     def _fail(self, error: StoreError) -> Unavailable:
         """Closes the ids until they are opened again; returns the error for the client."""
