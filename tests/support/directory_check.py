@@ -7,9 +7,9 @@ from varve.commit_log.check import (
     Finding,
     PartitionContext,
     hold_lock,
+    ignore_progress,
     inspect_directory,
     inspect_partition,
-    show_nothing,
 )
 from varve.disk import FileSystem
 
@@ -21,7 +21,7 @@ def check_partition(
     now_ms: int = 0,
     deep: bool = False,
     lock: bool = True,
-    advance: Callable[[int], None] = show_nothing,
+    advance: Callable[[int], None] = ignore_progress,
 ) -> list[Finding]:
     """Checks one partition directory, with what the log directory around it says about it.
 
@@ -40,7 +40,7 @@ def check_log_directory(
     now_ms: int = 0,
     deep: bool = False,
     lock: bool = True,
-    advance: Callable[[int], None] = show_nothing,
+    advance: Callable[[int], None] = ignore_progress,
 ) -> list[Finding]:
     """Checks a log directory and every partition in it; `lock` as above."""
     context = PartitionContext(now_ms=now_ms, deep=deep, advance=advance)

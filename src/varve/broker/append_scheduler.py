@@ -41,7 +41,7 @@ class RecentFailures:
         self._logged_at: float | None = None
         self._unlogged_count = 0
 
-    def note(self, partition: TopicPartition, error: StoreError) -> None:
+    def record(self, partition: TopicPartition, error: StoreError) -> None:
         now = self._seconds()
         self._last = (now, str(error))
         if self._logged_at is not None and now - self._logged_at < _SECONDS_BETWEEN_LOGS:
@@ -183,7 +183,7 @@ class AppendScheduler:
                 _append_entry(entry)
                 if entry.result is None:
                     if isinstance(entry.error, Unavailable):
-                        self._failures.note(entry.log.topic_partition, entry.error)
+                        self._failures.record(entry.log.topic_partition, entry.error)
                     continue
                 if entry.log.settings.syncs_every_append:
                     waiting = unsynced.setdefault(entry.log, [])

@@ -146,7 +146,7 @@ class Dispatcher:
         """Adds a request to the client's quotas; how many milliseconds the client must wait."""
         if not self._broker.quotas.are_set or request.api.key in SASL_KEYS:
             return 0
-        return self._broker.quotas.note_request(
+        return self._broker.quotas.charge_request(
             request.api.key,
             request.context.principal,
             request.context.client_id,

@@ -204,17 +204,17 @@ def build_batch_from_columns(
         size = len(payload)
     # BytesIO returns the bytes object that it was built on, without a copy, so the batch is written
     # into it directly. The bytes are not cleared first, since all of them are written.
-    sheet = io.BytesIO(_uncleared_bytes(None, HEADER_BYTES + size))
-    out = np.frombuffer(sheet.getbuffer(), np.uint8)
+    output = io.BytesIO(_uncleared_bytes(None, HEADER_BYTES + size))
+    out = np.frombuffer(output.getbuffer(), np.uint8)
     if codec is Codec.NONE:
         max_timestamp = _write(out, HEADER_BYTES, columns)
     else:
         out[HEADER_BYTES:] = np.frombuffer(payload, np.uint8)
     if timestamp_type is TimestampType.LOG_APPEND_TIME:
         max_timestamp = log_append_time
-    _seal(out, base_offset, head, max_timestamp, tail)
+    _write_header(out, base_offset, head, max_timestamp, tail)
     del out  # BytesIO returns a copy while its buffer is still exported
-    return sheet.getvalue()
+    return output.getvalue()
 
 
 def empty_batch(original: BatchHeader) -> bytes:
@@ -223,7 +223,7 @@ def empty_batch(original: BatchHeader) -> bytes:
     batch = np.empty(HEADER_BYTES, np.uint8)
     head = (original.partition_leader_epoch, MAGIC, 0, kept, original.last_offset_delta, -1)
     tail = (original.producer_id, original.producer_epoch, original.base_sequence, 0)
-    _seal(batch, original.base_offset, head, original.max_timestamp, tail)
+    _write_header(batch, original.base_offset, head, original.max_timestamp, tail)
     return batch.tobytes()
 
 
@@ -274,7 +274,9 @@ def _write(out: Bytes, position: int, columns: _Columns) -> int:
     return max_timestamp
 
 
-def _seal(batch: Bytes, base_offset: int, head: _Head, max_timestamp: int, tail: _Tail) -> None:
+def _write_header(
+    batch: Bytes, base_offset: int, head: _Head, max_timestamp: int, tail: _Tail
+) -> None:
     """Write the header of a batch whose records are already written."""
     last_offset_delta = head[4]
     if not 0 <= base_offset <= LONG_MAX - last_offset_delta:

@@ -23,7 +23,7 @@ def test_a_failure_is_logged_once_in_ten_seconds(caplog: pytest.LogCaptureFixtur
     failures = RecentFailures("failed", lambda: now)
     for step in range(100):
         now = step / 5
-        failures.note(PARTITION, DiskFull("no room"))
+        failures.record(PARTITION, DiskFull("no room"))
     assert [vars(one)["unlogged_before"] for one in caplog.records] == [0, 49]
 
 
@@ -31,7 +31,7 @@ def test_a_failure_is_recent_for_a_minute() -> None:
     now = 0.0
     failures = RecentFailures("failed", lambda: now)
     assert failures.find_recent() is None
-    failures.note(PARTITION, DiskFull("no room"))
+    failures.record(PARTITION, DiskFull("no room"))
     now = 59.0
     assert failures.find_recent() == "no room"
     now = 60.0

@@ -97,7 +97,7 @@ def test_who_uses_too_much_is_told_and_not_served_meanwhile(
             entity = QuotaEntity.from_names([(EntityType.CLIENT_ID, "raw")])
             bench.broker.quotas.table.alter([(entity, {QuotaKind.REQUEST: 1.0})])
             monkeypatch.setattr(
-                bench.broker.quotas, "note_request", lambda *_, **__: next(waits_ms)
+                bench.broker.quotas, "charge_request", lambda *_, **__: next(waits_ms)
             )
             loop = asyncio.get_running_loop()
             client = await bench.connect()

@@ -226,7 +226,7 @@ class Fetch:
             return self._read_log(current, log, requested)
         except StoreError as failure:
             if isinstance(failure, (Unavailable, Corrupt)):
-                self._broker.failed_reads.note(log.topic_partition, failure)
+                self._broker.failed_reads.record(log.topic_partition, failure)
             return _failed(number, code_for(failure))
 
     def _read_log(self, current: _ReadPass, log: Log, requested: FetchPartition) -> PartitionData:

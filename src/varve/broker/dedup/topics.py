@@ -233,7 +233,7 @@ class DedupTopics:
                 if not isinstance(error, StoreError):
                     name = str(partition.log.topic_partition)
                     logger.exception("opening dedup ids failed", extra={"partition": name})
-                self._note_failure(partition, error)
+                self._record_failure(partition, error)
                 return
         if partition.is_ended:
             return
@@ -262,9 +262,9 @@ class DedupTopics:
         """Reopens a partition whose ids have failed."""
         failure = None if partition.dedup is None else partition.dedup.failure
         if partition.is_ready and failure is not None:
-            self._note_failure(partition, failure)
+            self._record_failure(partition, failure)
 
-    def _note_failure(self, partition: _DedupPartition, error: Exception) -> None:
+    def _record_failure(self, partition: _DedupPartition, error: Exception) -> None:
         if partition.is_ended:
             return
         if partition.error is None:

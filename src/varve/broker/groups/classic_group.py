@@ -135,7 +135,7 @@ class ClassicGroup(Group):
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
         if not client.is_transactional and self.state is ClassicState.COMPLETING_REBALANCE:
             raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
-        self._note_alive(client.member_id)
+        self._renew_session_of(client.member_id)
 
     def check_fetch(self, member_id: str | None, epoch: int) -> None:
         """Every client may fetch offsets."""
@@ -393,11 +393,11 @@ class ClassicGroup(Group):
     def heartbeat(self, member_id: str, instance_id: str | None, generation: int) -> None:
         """Renews the session of a member; raises KafkaError."""
         self._check_member(member_id, instance_id, generation)
-        self._note_alive(member_id)
+        self._renew_session_of(member_id)
         if self.state is ClassicState.PREPARING_REBALANCE:
             raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
 
-    def _note_alive(self, member_id: str) -> None:
+    def _renew_session_of(self, member_id: str) -> None:
         member = self.members.get(member_id)
         if member is not None and not member.is_new:
             self._renew_session(member)

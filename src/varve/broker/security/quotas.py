@@ -202,7 +202,7 @@ class ClientQuotas:
         """Whether any client has a quota."""
         return bool(self.table.quotas)
 
-    def note_request(
+    def charge_request(
         self,
         api_key: ApiKey,
         principal: Principal,
@@ -216,12 +216,12 @@ class ClientQuotas:
         if not self._current():
             return 0
         user = principal.name
-        wait_ms = self._note(QuotaKind.REQUEST, user, client_id, elapsed_ms / 10)
+        wait_ms = self._charge(QuotaKind.REQUEST, user, client_id, elapsed_ms / 10)
         if api_key is ApiKey.PRODUCE:
-            produce_ms = self._note(QuotaKind.PRODUCE, user, client_id, received_bytes)
+            produce_ms = self._charge(QuotaKind.PRODUCE, user, client_id, received_bytes)
             return max(wait_ms, produce_ms)
         if api_key is ApiKey.FETCH:
-            return max(wait_ms, self._note(QuotaKind.CONSUME, user, client_id, sent_bytes))
+            return max(wait_ms, self._charge(QuotaKind.CONSUME, user, client_id, sent_bytes))
         return wait_ms
 
     def _current(self) -> Quotas:
@@ -230,7 +230,7 @@ class ClientQuotas:
             self._cache.clear()
         return self._quotas
 
-    def _note(self, kind: QuotaKind, user: str, client_id: str, value: float) -> int:
+    def _charge(self, kind: QuotaKind, user: str, client_id: str, value: float) -> int:
         quota_and_payer = self._find(kind, user, client_id)
         if quota_and_payer is None:
             return 0

@@ -33,7 +33,7 @@ from varve.cleaning.removals.removal import (
 from varve.cleaning.removals.removal_log import REMOVAL_LOG_FILE, RemovalEntry, read_removal_log
 from varve.commit_log import TopicPartition
 from varve.commit_log.check import Severity, find_partition
-from varve.commit_log.check.partition import show_nothing
+from varve.commit_log.check.partition import ignore_progress
 from varve.commit_log.directory_files import decode_partition_metadata
 from varve.commit_log.names import (
     CLEANED,
@@ -270,7 +270,7 @@ def audit_partition(
     *,
     deep: bool = False,
     head: str | None = None,
-    advance: Callable[[int], None] = show_nothing,
+    advance: Callable[[int], None] = ignore_progress,
 ) -> AuditReport:
     """Audits one partition's directory.
 

@@ -10,7 +10,7 @@ from varve.commit_log.check.directory import (
     is_partition_directory,
 )
 from varve.commit_log.check.findings import RULES, Finding, FindingList, Severity
-from varve.commit_log.check.partition import PartitionContext, PartitionFacts, show_nothing
+from varve.commit_log.check.partition import PartitionContext, PartitionFacts, ignore_progress
 
 __all__ = [
     "RULES",
@@ -22,9 +22,9 @@ __all__ = [
     "Severity",
     "find_partition",
     "hold_lock",
+    "ignore_progress",
     "inspect_directory",
     "inspect_partition",
     "is_log_directory",
     "is_partition_directory",
-    "show_nothing",
 ]

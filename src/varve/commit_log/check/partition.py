@@ -43,7 +43,7 @@ _KNOWN_NAMES: Final = (LEADER_EPOCH_FILE, PARTITION_METADATA_FILE)
 NEEDS_PERMISSION: Final = "needs --allow-data-loss"
 
 
-def show_nothing(size: int) -> None:
+def ignore_progress(size: int) -> None:
     """Progress callback that does nothing."""
 
 
@@ -59,7 +59,7 @@ class PartitionContext:
     now_ms: int = 0
     producer_expiration_ms: int = 86_400_000
     deep: bool = False
-    advance: Callable[[int], None] = show_nothing
+    advance: Callable[[int], None] = ignore_progress
 
 
 @dataclass(frozen=True, slots=True)

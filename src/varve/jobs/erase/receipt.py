@@ -32,7 +32,7 @@ from varve.cleaning.removals import removal
 from varve.cleaning.removals.audit import LiveSegments, Outcome, find_outcome
 from varve.cleaning.removals.removal_log import read_removal_log
 from varve.commit_log import Log
-from varve.commit_log.check.partition import show_nothing
+from varve.commit_log.check.partition import ignore_progress
 from varve.disk import FileSystem, write_atomically
 from varve.foundation.errors import Corrupt, InvalidRequest, ObjectNotFound, StoreError, Unavailable
 from varve.jobs.erase.request import ErasureRequest, has_digests, open_input
@@ -165,7 +165,7 @@ def read_local_erased(
             f"erasure {request}:"
         )
         if is_ours and not entry.is_done:
-            live = live or LiveSegments(fs, log.directory, advance=show_nothing)
+            live = live or LiveSegments(fs, log.directory, advance=ignore_progress)
             outcome = find_outcome(balance, entries[number + 1 :], live)
             is_ours = outcome is Outcome.DONE_UNMARKED
         if is_ours:

@@ -18,7 +18,7 @@ from varve.cleaning.key_index.builder import build_key_index
 from varve.cleaning.key_index.key_index import HEADER_BYTES as KEYS_HEADER_BYTES
 from varve.cleaning.key_index.key_index import KeyIndexHeader
 from varve.commit_log.check.findings import FindingList
-from varve.commit_log.check.partition import show_nothing
+from varve.commit_log.check.partition import ignore_progress
 from varve.commit_log.check.producers import EpochCheck, ProducerCheck, ProducerSnapshotFile
 from varve.commit_log.check.segment import CheckedSegment, SegmentCheck, SegmentFacts, read_indexes
 from varve.commit_log.leader_epochs import LeaderEpochs
@@ -283,7 +283,7 @@ class _SegmentVerification:
             directory=self._directory, base_offset=segment.base_offset, is_recovered=False
         )
         check = SegmentCheck(
-            findings, producers=producers, epochs=epoch_check, deep=False, advance=show_nothing
+            findings, producers=producers, epochs=epoch_check, deep=False, advance=ignore_progress
         )
         with self._fs.open(self._paths[LOG_PART]) as file:
             facts = check.check(

@@ -47,7 +47,7 @@ class _Bench:
         sent_bytes: int = 50,
         elapsed_ms: float = 0.0,
     ) -> int:
-        return self.quotas.note_request(
+        return self.quotas.charge_request(
             key,
             Principal("User", user),
             client,
