@@ -259,3 +259,19 @@ def test_g7_a_data_file_that_was_cut_behind_the_logs_back_is_held() -> None:
         file.truncate(file.size() - 1)
     report = bench.clean()
     assert [hold.base_offset for hold in report.holds] == [1]
+
+
+def test_g4_each_batch_of_a_segment_waits_for_its_own_delete_horizon() -> None:
+    bench = CleaningBench(compacted(delete_retention_ms=RETENTION_MS))
+    for key in ("early", "late"):
+        bench.put(key, None)
+        bench.put(f"after-{key}", "1")
+        bench.roll()
+        bench.clean()
+        bench.advance(RETENTION_MS // 2)
+    (segment, *_) = bench.segments()
+    assert len({batch.delete_horizon_ms for batch in segment.batches if batch.records}) > 2
+    bench.put("newest", "1")
+    bench.roll()
+    bench.clean()
+    assert [record.key for record in bench.committed() if record.value is None] == [b"late"]
