@@ -22,8 +22,7 @@ from varve.records import build_batch_from_columns
 from varve.rocks.database import Put, RocksDatabases
 from varve.windows import TopicChangelog
 from varve.windows.changelog import LoggedWrite
-from varve.windows.restore import restore
-from varve.windows.window_key import encode_window_key
+from varve.windows.entries import encode_window_key
 
 _LONG_MS: Final = 1 << 40
 _SEGMENT_MS: Final = 400_000
@@ -131,7 +130,7 @@ class _Runs:
 
     def restore_window(self, changelog: TopicChangelog) -> float:
         def run() -> None:
-            restore(store, changelog, start_offset=0)
+            store.restore(changelog, start_offset=0)
             store.flush()
 
         with (

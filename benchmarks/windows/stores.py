@@ -10,9 +10,9 @@ from varve.disk import RealFileSystem
 from varve.foundation.clock import SystemClock
 from varve.rocks.database import Put, RocksDatabases
 from varve.rocks.segments import Segments
-from varve.windows.segmented_store import SegmentedStore
+from varve.windows.entries import encode_window_key
 from varve.windows.settings import WindowSettings
-from varve.windows.window_key import encode_window_key
+from varve.windows.window_store import WindowStore
 
 KEY_BYTES: Final = 16
 VALUE_BYTES: Final = 16
@@ -52,19 +52,16 @@ def open_segments(directory: Path, *, retention_ms: int) -> Iterator[Segments]:
 
 
 @contextmanager
-def open_store(directory: Path, *, retention_ms: int, segment_ms: int) -> Iterator[SegmentedStore]:
-    store = SegmentedStore(
+def open_store(directory: Path, *, retention_ms: int, segment_ms: int) -> Iterator[WindowStore]:
+    store = WindowStore(
         WindowSettings(name="s", retention_ms=retention_ms, segment_ms=segment_ms),
         directory=str(directory),
         databases=RocksDatabases(),
         file_system=RealFileSystem(),
         clock=SystemClock(),
     )
-    store.open()
-    try:
+    with store.open():
         yield store
-    finally:
-        store.close()
 
 
 def fill_segment(segments: Segments, id: int, count: int) -> None:

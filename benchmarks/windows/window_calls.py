@@ -14,7 +14,7 @@ from benchmarks.windows.bare_store import BareStore
 from benchmarks.windows.events import Events, make_events
 from benchmarks.workspace import Workspace
 from varve.windows import WindowSettings, WindowStore, open_window_store
-from varve.windows.window_key import encode_window_key
+from varve.windows.entries import encode_window_key
 
 _SEGMENT_MS: Final = 60_000
 _LONG_MS: Final = 1 << 40

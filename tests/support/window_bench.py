@@ -10,8 +10,8 @@ from varve.disk import FileSystem, MemoryFileSystem, RealFileSystem
 from varve.foundation.clock import ManualClock
 from varve.rocks.database import Databases, RocksDatabases
 from varve.rocks.memory_database import MemoryDatabases
-from varve.windows.changelog import Changelog, LoggedWrite
-from varve.windows.segmented_store import SegmentedStore, WindowEntry
+from varve.windows.changelog import Changelog, LoggedWrite, OnProgress
+from varve.windows.entries import WindowEntry
 from varve.windows.settings import WindowSettings
 from varve.windows.window_store import WindowStore
 
@@ -36,23 +36,29 @@ class WindowBench:
     directory: str
     clock: ManualClock = field(default_factory=ManualClock)
     changelog: Changelog = field(default_factory=MemoryChangelog)
+    on_progress: OnProgress | None = None
 
-    def segmented(self, **changes: Any) -> SegmentedStore:
-        return SegmentedStore(
+    def local(self, **changes: Any) -> WindowStore:
+        """An open store without a changelog."""
+        return self.make(None, **changes).open()
+
+    def store(self, **changes: Any) -> WindowStore:
+        """An open store, restored from the changelog."""
+        return self.make(self.changelog, **changes).open()
+
+    def make(
+        self, changelog: Changelog | None, *, pending_count_max: int = 1_000, **changes: Any
+    ) -> WindowStore:
+        return WindowStore(
             window_settings(**changes),
             directory=self.directory,
             databases=self.databases,
             file_system=self.file_system,
             clock=self.clock,
+            changelog=changelog,
+            on_progress=self.on_progress,
+            pending_count_max=pending_count_max,
         )
-
-    def local(self, **changes: Any) -> WindowStore:
-        """An open store without a changelog."""
-        return WindowStore(self.segmented(**changes)).open()
-
-    def store(self, **changes: Any) -> WindowStore:
-        """An open store, restored from the changelog."""
-        return WindowStore(self.segmented(**changes), self.changelog).open()
 
     def names(self) -> list[str]:
         """What is in the directory beside the store's own small files."""

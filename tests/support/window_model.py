@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from varve.windows.segmented_store import WindowEntry
+from varve.windows.entries import WindowEntry
 
 
 @dataclass

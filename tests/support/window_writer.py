@@ -20,7 +20,6 @@ from varve.foundation.clock import SystemClock
 from varve.foundation.errors import StoreError
 from varve.rocks.database import RocksDatabases
 from varve.windows.changelog import LoggedWrite
-from varve.windows.segmented_store import SegmentedStore
 from varve.windows.window_store import WindowStore
 
 
@@ -69,14 +68,15 @@ def parse_line(line: str) -> LoggedWrite:
 
 
 def write(directory: str, seed: int, die_at_step: int) -> None:
-    store = SegmentedStore(
+    windows = WindowStore(
         window_settings(),
         directory=directory,
         databases=RocksDatabases(memory_bytes=SMALL_MEMORY_BYTES),
         file_system=DyingFileSystem(die_at_step),
         clock=SystemClock(),
-    )
-    windows = WindowStore(store, PrintedChangelog(), pending_count_max=1).open()
+        changelog=PrintedChangelog(),
+        pending_count_max=1,
+    ).open()
     source = random.Random(seed)
     time_ms = 0
     while True:

@@ -39,13 +39,9 @@ from varve.rocks.database import Databases, Put
 from varve.rocks.segments import Segment, Segments
 from varve.rocks.state_files import (
     NO_STREAM_TIME_MS,
-    Checkpoint,
     MetaChanged,
     StoreMeta,
-    find_checkpoint,
     find_segment_ms,
-    keep_meta,
-    write_checkpoint,
 )
 from varve.topics import HistoryMark
 
@@ -106,7 +102,6 @@ class IdStore:
         meta: StoreMeta,
         rules: DedupRules,
         secret: Secret,
-        file_system: FileSystem,
     ) -> None:
         self.rules = rules
         self.secret = secret
@@ -118,7 +113,6 @@ class IdStore:
         self.version = 0
         self._segments = segments
         self._meta = meta
-        self._file_system = file_system
         self._cells_per_segment = segments.segment_ms // rules.cell_ms
         self._key_type = _KEY if self._cells_per_segment == 1 else _KEY_AND_CELL
 
@@ -151,7 +145,7 @@ class IdStore:
             # Not compared: it decides when segments expire, not what they hold.
             retention_ms=0,
         )
-        store = cls(segments, meta, rules, secret, file_system)
+        store = cls(segments, meta, rules, secret)
         try:
             store._open()
         except Corrupt as error:
@@ -246,17 +240,8 @@ class IdStore:
 
         `mark` is that of the batch before the offset, if it is known.
         """
-        self._segments.flush()
-        write_checkpoint(
-            self._file_system,
-            self._segments.directory,
-            Checkpoint(
-                stream_time_ms=self.stream_time_ms,
-                changelog_offset=changelog_offset,
-                segment_starts_ms=tuple(segment.start_ms for segment in self._segments),
-                changelog_mark=None if mark is None else mark.to_json(),
-            ),
-        )
+        encoded_mark = None if mark is None else mark.to_json()
+        self._segments.checkpoint(self.stream_time_ms, changelog_offset, encoded_mark)
         self.changelog_offset, self.changelog_mark = changelog_offset, mark
 
     def size(self) -> int:
@@ -267,19 +252,12 @@ class IdStore:
         self._segments.close()
 
     def _open(self) -> None:
-        """Raises Corrupt if the files cannot be used; then only the lock is held."""
-        segments = self._segments
-        segments.acquire()
-        is_empty = not segments.has_directories()
-        keep_meta(self._file_system, segments.directory, self._meta, is_empty=is_empty)
-        checkpoint = find_checkpoint(self._file_system, segments.directory)
-        expected: list[int] = []
+        """Raises Corrupt if the files cannot be used; nothing is open then."""
+        checkpoint = self._segments.open(self._meta, self.stream_time_ms)
         if checkpoint is not None:
             self._raise_stream_time(checkpoint.stream_time_ms)
             self.changelog_offset = checkpoint.changelog_offset
             self.changelog_mark = _decode_mark(checkpoint.changelog_mark)
-            expected = [segments.segment_id(start_ms) for start_ms in checkpoint.segment_starts_ms]
-        segments.open_existing(self.stream_time_ms, expected)
 
     def _read(self, segment: Segment, cells: Rows, rows: Numbers, spans: Rows) -> None:
         values = segment.database.get_many(self._encode_keys(cells[rows]))

@@ -12,13 +12,20 @@ Threads    one thread at a time.
 import contextlib
 import logging
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from varve.disk import TEMPORARY_SUFFIX, FileInfo, FileSystem, Lock, to_store_error
 from varve.foundation.errors import Closed, Corrupt, InvalidRequest, StoreError
 from varve.rocks.database import Database, Databases
+from varve.rocks.state_files import (
+    Checkpoint,
+    StoreMeta,
+    find_checkpoint,
+    keep_meta,
+    write_checkpoint,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -156,6 +163,43 @@ class Segments:
             raise to_store_error(error, f"wipe of {self.directory}") from error
         finally:
             self.close()
+
+    def open(self, meta: StoreMeta, stream_time_ms: int) -> Checkpoint | None:
+        """Opens a store of these settings, at its checkpoint or a later stream time.
+
+        Returns the checkpoint; None if there is none. Raises `Corrupt` when a segment is damaged or
+        lost, or `MetaChanged` when the store was created with other settings: the owner wipes the
+        store and restores it. Nothing is open then.
+        """
+        try:
+            self.acquire()
+            is_empty = not self.has_directories()
+            keep_meta(self._file_system, self.directory, meta, is_empty=is_empty)
+            checkpoint = find_checkpoint(self._file_system, self.directory)
+            expected: list[int] = []
+            if checkpoint is not None:
+                stream_time_ms = max(stream_time_ms, checkpoint.stream_time_ms)
+                expected = [self.segment_id(start_ms) for start_ms in checkpoint.segment_starts_ms]
+            self.open_existing(stream_time_ms, expected)
+        except BaseException:
+            with contextlib.suppress(StoreError):
+                self.close()
+            raise
+        return checkpoint
+
+    def checkpoint(
+        self, stream_time_ms: int, changelog_offset: int, mark: Mapping[str, int] | None = None
+    ) -> Checkpoint:
+        """Flushes, and records that all of the changelog before this offset is on disk."""
+        self.flush()
+        checkpoint = Checkpoint(
+            stream_time_ms=stream_time_ms,
+            changelog_offset=changelog_offset,
+            segment_starts_ms=tuple(segment.start_ms for segment in self),
+            changelog_mark=mark,
+        )
+        write_checkpoint(self._file_system, self.directory, checkpoint)
+        return checkpoint
 
     def open_existing(self, stream_time_ms: int, expected_ids: Collection[int] = ()) -> None:
         """Acquire the directory, open every segment in it and clean up.

@@ -1,7 +1,7 @@
 """A window store: entries by key and time, with a changelog."""
 
 from varve.windows.changelog import Changelog, TopicChangelog, create_changelog_topic
-from varve.windows.segmented_store import WindowEntry, WindowIterator
+from varve.windows.entries import WindowEntry, WindowIterator
 from varve.windows.settings import WindowSettings
 from varve.windows.window_store import WindowStore, open_window_store
 

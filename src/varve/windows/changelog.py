@@ -6,7 +6,8 @@ Invariant  holds every write since its start offset, in order; offsets may have 
 Threads    one writer at a time; reading needs no lock.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 from varve.embedded import Partition, RecordColumns, Store, Topic
@@ -63,6 +64,39 @@ class Changelog(Protocol):
 
     def read(self, start_offset: int) -> Iterator[ChangelogBatch]:
         """From an offset to the current end; raises `OffsetOutOfRange` outside the log."""
+
+
+def gather_batches(
+    batches: Iterator[ChangelogBatch], count: int
+) -> Iterator[tuple[list[Put], int]]:
+    """Joins small batches until they have `count` entries."""
+    puts: list[Put] = []
+    next_offset = 0
+    for batch in batches:
+        puts += batch.puts
+        next_offset = batch.next_offset
+        if len(puts) >= count:
+            yield puts, next_offset
+            puts = []
+    if puts:
+        yield puts, next_offset
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreProgress:
+    """The progress of a restore: the changelog before `offset` is in the store."""
+
+    offset: int = 0
+    end_offset: int = 0
+    written_count: int = 0
+    expired_count: int = 0
+
+    @property
+    def lag(self) -> int:
+        return self.end_offset - self.offset
+
+
+OnProgress = Callable[[RestoreProgress], None]
 
 
 def check_offset(changelog: Changelog, offset: int, where: str) -> None:

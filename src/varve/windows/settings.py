@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from varve.foundation.errors import InvalidSetting
-from varve.windows.window_key import TIME_MAX_MS
+from varve.windows.entries import TIME_MAX_MS
 
 SEGMENT_MS_MIN_DEFAULT: Final = 60_000
 """As in Kafka Streams, whose default is the greater of this and half the retention."""

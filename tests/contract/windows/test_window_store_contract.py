@@ -15,7 +15,7 @@ from tests.support.window_bench import (
     visible,
 )
 from varve.foundation.errors import Closed
-from varve.windows.segmented_store import WindowEntry
+from varve.windows.entries import WindowEntry
 from varve.windows.window_store import WindowStore
 
 

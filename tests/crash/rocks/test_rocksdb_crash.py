@@ -22,8 +22,7 @@ from tests.support.window_writer import parse_line
 from varve.foundation.errors import Corrupt, DiskFull, Locked, Unavailable
 from varve.rocks.errors import rocks_failure
 from varve.windows.changelog import LoggedWrite
-from varve.windows.segmented_store import WindowEntry
-from varve.windows.window_key import decode_window_key
+from varve.windows.entries import WindowEntry, decode_window_key
 
 ROOT = Path(__file__).parents[3]
 

@@ -16,8 +16,7 @@ from varve.foundation.clock import ManualClock
 from varve.foundation.errors import DiskFull, StoreError
 from varve.rocks.memory_database import LOG_NAME, MemoryDatabases
 from varve.testing.faulty_disk import CrashMode, FaultyFileSystem
-from varve.windows.segmented_store import WindowEntry
-from varve.windows.window_key import decode_window_key
+from varve.windows.entries import WindowEntry, decode_window_key
 from varve.windows.window_store import WindowStore
 
 
@@ -29,7 +28,7 @@ def _bench(file_system: FaultyFileSystem, changelog: MemoryChangelog) -> WindowB
 
 def _open(bench: WindowBench) -> WindowStore:
     """A store that logs each write at once, so that the changelog knows all but the last."""
-    return WindowStore(bench.segmented(), bench.changelog, pending_count_max=1).open()
+    return bench.store(pending_count_max=1)
 
 
 def _work(bench: WindowBench) -> None:
@@ -183,7 +182,7 @@ def test_a_crash_keeps_a_prefix_of_the_flushes_and_the_changelog_gives_the_rest(
     store.checkpoint()
     put_all(store, [3_000])
     bench.databases.crash()
-    segments = store._store.segments
+    segments = store.segments
     segments.close()
     store = bench.store()
     assert store.restored.written_count == 1

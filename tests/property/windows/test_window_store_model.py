@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from tests.support.memory_changelog import MemoryChangelog
 from tests.support.window_bench import WindowBench, memory_bench, rocks_bench, visible
 from tests.support.window_model import WindowModel
-from varve.windows.restore import restore
 from varve.windows.window_store import WindowStore
 
 SEGMENT_MS = 7
@@ -141,11 +140,9 @@ def test_a_restore_gives_the_same_state_from_any_cut(
             run.take(step)
     run.store.close()
     copy = memory_bench()
-    copied = copy.segmented(segment_ms=SEGMENT_MS, retention_ms=RETENTION_MS)
-    copied.open()
+    store = copy.local(segment_ms=SEGMENT_MS, retention_ms=RETENTION_MS)
     for start in [0, *data.draw(st.lists(st.integers(0, changelog.end_offset), max_size=3))]:
-        restore(copied, changelog, start_offset=start, batch_count=gathered_count)
-    store = WindowStore(copied, changelog)
+        store.restore(changelog, start_offset=start, batch_count=gathered_count)
     assert visible(store) == run.model.visible()
     assert store.stream_time_ms == (run.model.stream_time_ms if changelog.end_offset else -1)
 

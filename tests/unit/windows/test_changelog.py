@@ -30,13 +30,12 @@ from varve.foundation.settings import LONG_MAX
 from varve.windows.changelog import (
     Changelog,
     LoggedWrite,
+    RestoreProgress,
     TopicChangelog,
     changelog_settings,
     create_changelog_topic,
 )
-from varve.windows.restore import RestoreProgress, restore
-from varve.windows.window_key import encode_window_key
-from varve.windows.window_store import WindowStore
+from varve.windows.entries import encode_window_key
 
 
 def write(time_ms: int, value: bytes | None = b"v", key: bytes = b"k") -> LoggedWrite:
@@ -126,7 +125,7 @@ def test_writes_are_logged_as_they_are_stored(bench: WindowBench, changelog: Cha
 
 
 def test_the_log_is_written_many_at_a_time(bench: WindowBench) -> None:
-    store = WindowStore(bench.segmented(), bench.changelog, pending_count_max=3).open()
+    store = bench.store(pending_count_max=3)
     put_all(store, [1, 2])
     assert bench.changelog.end_offset == 0
     put_all(store, [3, 4])
@@ -191,25 +190,22 @@ def test_a_restart_restores_only_what_came_after_the_checkpoint(
 def test_stream_time_is_raised_by_a_whole_batch_before_anything_is_written(
     bench: WindowBench,
 ) -> None:
-    store = bench.segmented()
-    store.open()
-    done = store.restore([(one.key, one.value) for one in (write(5), write(99_000))])
-    assert (done.written_count, done.expired_count) == (1, 1)
+    store = bench.local()
+    assert store.restore_batch([(one.key, one.value) for one in (write(5), write(99_000))]) == 1
     assert bench.starts() == [90_000]
-    assert store.expired_puts.count == 0
+    assert store.expired_count == 0
 
 
 @pytest.mark.parametrize("batch_count", [1, 2, 3, 1_000])
 def test_the_state_does_not_depend_on_the_batches(bench: WindowBench, batch_count: int) -> None:
     writes = [write(time) for time in (5_000, 31_000, 7_000, 36_000, 12_000, 10_500, 9_999)]
     writes += [write(12_000, None), write(31_000, b"again")]
-    store = bench.segmented()
-    store.open()
+    store = bench.local()
     changelog = changelog_of(writes, batch_count_max=batch_count)
-    restore(store, changelog, start_offset=0, batch_count=batch_count)
-    restore(store, changelog, start_offset=3, batch_count=batch_count)
+    store.restore(changelog, start_offset=0, batch_count=batch_count)
+    store.restore(changelog, start_offset=3, batch_count=batch_count)
     assert bench.starts() == [10_000, 30_000]
-    with store.scan(None, None, from_ms=0, to_ms=99_000, backward=False) as entries:
+    with store.fetch_all(0, 99_000) as entries:
         assert [(entry.time_ms, entry.value) for entry in entries] == [
             (31_000, b"again"),
             (36_000, b"v"),
@@ -217,21 +213,19 @@ def test_the_state_does_not_depend_on_the_batches(bench: WindowBench, batch_coun
 
 
 def test_progress_is_told_per_batch(bench: WindowBench) -> None:
-    told: list[RestoreProgress] = []
-    store = bench.segmented()
-    store.open()
+    reported: list[RestoreProgress] = []
+    bench.on_progress = reported.append
     changelog = changelog_of(map(write, range(10)), batch_count_max=2)
-    restore(store, changelog, start_offset=0, batch_count=4, on_progress=told.append)
-    assert [progress.offset for progress in told] == [4, 8, 10]
-    assert [progress.lag for progress in told] == [6, 2, 0]
-    assert [progress.written_count for progress in told] == [4, 8, 10]
+    bench.local().restore(changelog, start_offset=0, batch_count=4)
+    assert [progress.offset for progress in reported] == [4, 8, 10]
+    assert [progress.lag for progress in reported] == [6, 2, 0]
+    assert [progress.written_count for progress in reported] == [4, 8, 10]
 
 
 def test_a_foreign_record_in_the_changelog_is_corrupt(bench: WindowBench) -> None:
-    store = bench.segmented()
-    store.open()
+    changelog = changelog_of([LoggedWrite(b"short", b"v", 5)])
     with pytest.raises(Corrupt, match="window key of 5 bytes"):
-        restore(store, changelog_of([LoggedWrite(b"short", b"v", 5)]), start_offset=0)
+        bench.local().restore(changelog, start_offset=0)
 
 
 def test_a_checkpoint_beyond_the_changelog_wipes(

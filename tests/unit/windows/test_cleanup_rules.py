@@ -4,11 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.support.window_bench import WindowBench, changelog_of, memory_bench, put_all
-from varve.windows.changelog import LoggedWrite
-from varve.windows.restore import restore
-from varve.windows.segmented_store import SegmentedStore
-from varve.windows.window_key import encode_window_key
+from tests.support.window_bench import WindowBench, memory_bench, put_all
+from varve.windows.entries import encode_window_key
 from varve.windows.window_store import WindowStore
 
 Operation = Callable[[WindowStore], object]
@@ -94,16 +91,10 @@ def test_everything_else_does_not(
 
 
 def test_a_restored_batch_cleans_up(bench: WindowBench) -> None:
-    store: SegmentedStore = bench.segmented()
-    store.open()
-    keys = {time: encode_window_key(b"k", time) for time in (7_000, 31_000, 36_000)}
-    restore(
-        store,
-        changelog_of(LoggedWrite(keys[time], b"v", time) for time in (7_000, 31_000)),
-        start_offset=0,
-    )
+    store = bench.local()
+    store.restore_batch([(encode_window_key(b"k", time), b"v") for time in (7_000, 31_000)])
     assert bench.starts() == [0, 30_000]
-    restore(store, changelog_of([LoggedWrite(keys[36_000], b"v", 36_000)]), start_offset=0)
+    store.restore_batch([(encode_window_key(b"k", 36_000), b"v")])
     assert bench.starts() == [30_000]
 
 

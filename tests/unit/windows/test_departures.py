@@ -21,7 +21,6 @@ from varve.foundation.errors import Corrupt, Unavailable
 from varve.rocks.memory_database import LOG_NAME, MemoryDatabase, MemoryDatabases
 from varve.rocks.state_files import MetaChanged
 from varve.testing.faulty_disk import FaultyFileSystem
-from varve.windows.window_store import WindowStore
 
 
 @pytest.fixture
@@ -111,14 +110,13 @@ def test_d4_what_a_failed_deletion_left_is_removed_by_the_next_opening(
     faulty: tuple[WindowBench, FaultyFileSystem], caplog: pytest.LogCaptureFixture
 ) -> None:
     bench, file_system = faulty
-    store = bench.segmented()
-    store.open()
-    store.put(b"k" + bytes(12), b"v", 7_000)
+    store = bench.local()
+    store.put(b"k", b"v", 7_000)
     store.flush()
     file_system.fail_under(
         f"{bench.directory}/s.0.deleting/{LOG_NAME}", OSError(5, "Input/output error")
     )
-    assert store.put(b"k" + bytes(12), b"v", 36_000)
+    assert store.put(b"k", b"v", 36_000)
     assert store.segments.removal_failure_count == 1
     assert bench.names() == ["s.0.deleting", "s.30000"]
     assert "was not removed" in caplog.text
@@ -132,17 +130,15 @@ def test_d4_a_failed_rename_leaves_the_segment_to_the_next_opening(
     faulty: tuple[WindowBench, FaultyFileSystem],
 ) -> None:
     bench, file_system = faulty
-    store = bench.segmented()
-    store.open()
-    store.put(b"k" + bytes(12), b"v", 7_000)
+    store = bench.local()
+    store.put(b"k", b"v", 7_000)
     store.flush()
-    assert WindowStore(store).removal_failure_count == 0
+    assert store.removal_failure_count == 0
     file_system.fail_under(f"{bench.directory}/s.0", OSError(5, "Input/output error"))
-    assert store.put(b"k" + bytes(12), b"v", 36_000)
-    assert WindowStore(store).removal_failure_count == 1
+    assert store.put(b"k", b"v", 36_000)
+    assert store.removal_failure_count == 1
     assert bench.names() == ["s.0", "s.30000"]
     file_system.mend()
-    store.checkpoint(0)
     store.close()
     store.open()
     assert bench.names() == ["s.30000"]
@@ -258,10 +254,9 @@ class _StubbornDatabases(MemoryDatabases):
 def test_d8_all_segments_are_closed_and_the_first_error_is_raised() -> None:
     file_system = MemoryFileSystem(ManualClock())
     bench = WindowBench(file_system, _StubbornDatabases(file_system), "/state/s")
-    store = bench.segmented()
-    store.open()
+    store = bench.local()
     for time_ms in (5_000, 12_000):
-        store.put(b"k" + bytes(12), b"v", time_ms)
+        store.put(b"k", b"v", time_ms)
     segments = list(store.segments)
     with pytest.raises(Unavailable, match=r"close of s\.0 failed"):
         store.close()

@@ -1,20 +1,22 @@
-"""Keys of window entries as bytes, and the bounds of scans over them.
+"""Entries of a window store: their keys as bytes, ranges of them, and iterators over ranges.
 
 Layout     key, time (i64), sequence (i32); big-endian, no length, no separator.
            docs/reference/formats/window-store.md
 Invariant  of one key, byte order is order of time, then of sequence. Keys of different lengths
            interleave, so bounds only narrow a scan and every entry is compared by its parts.
+           An iterator reads the segments that existed when it was created, each as of its first
+           read; a segment that is dropped or closed meanwhile ends early, without an error.
 """
 
-import logging
 import struct
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
-from varve.foundation.errors import Corrupt, InvalidRequest
-
-logger = logging.getLogger(__name__)
+from varve.foundation.closing import Closing
+from varve.foundation.errors import Closed, Corrupt, InvalidRequest
+from varve.rocks.segments import Segment
 
 TIME_MAX_MS: Final = 2**63 - 1
 SEQUENCE_MAX: Final = 2**31 - 1
@@ -114,3 +116,54 @@ class KeyRange:
         for size in range(len(last)):
             if time_byte >= last[size] and (self.first is None or last[:size] >= self.first):
                 yield size
+
+
+class WindowEntry(NamedTuple):
+    """An entry of a window store; the time is where its window starts."""
+
+    key: bytes
+    time_ms: int
+    value: bytes
+
+
+class WindowIterator(Closing):
+    """Iterates over entries. Use it as a context manager: it keeps files open until closed."""
+
+    def __init__(self, segments: Sequence[Segment], key_range: KeyRange, *, backward: bool) -> None:
+        self._entries = _read_entries(segments, key_range, backward)
+        self._next: WindowEntry | None = None
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> WindowEntry:
+        if not self.has_next():
+            raise StopIteration
+        entry, self._next = self._next, None
+        assert entry is not None  # has_next has read it
+        return entry
+
+    def has_next(self) -> bool:
+        if self._next is None:
+            self._next = next(self._entries, None)
+        return self._next is not None
+
+    def close(self) -> None:
+        """Releases its files and ends the iteration; closing twice is harmless."""
+        self._next = None
+        self._entries.close()
+
+
+def _read_entries(
+    segments: Sequence[Segment], key_range: KeyRange, backward: bool
+) -> Generator[WindowEntry]:
+    lower, upper = key_range.lower(), key_range.upper()
+    for segment in segments:
+        with (
+            suppress(Closed),
+            closing(segment.database.scan(lower, upper, backward=backward)) as scan,
+        ):
+            for data, value in scan:
+                key, time_ms, _ = decode_window_key(data)
+                if key_range.contains(key, time_ms):
+                    yield WindowEntry(key, time_ms, value)

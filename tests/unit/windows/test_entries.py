@@ -3,7 +3,7 @@
 import pytest
 
 from varve.foundation.errors import Corrupt, InvalidRequest
-from varve.windows.window_key import (
+from varve.windows.entries import (
     SEQUENCE_MAX,
     TIME_MAX_MS,
     KeyRange,
