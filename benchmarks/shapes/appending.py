@@ -10,7 +10,7 @@ from benchmarks.shapes.entries import TURN, append_all, create_storage, make_ent
 from benchmarks.sizes import SizeUnit
 from benchmarks.workspace import Workspace
 from varve.shapes.kernels.log_entries import encode_entries
-from varve.shapes.storage.entry import ShapeEntry
+from varve.shapes.storage.log_writer import ShapeEntry
 
 ROW_COUNT = 10_000
 _WRITE_BYTES = 64 << 10

@@ -14,7 +14,7 @@ from varve.foundation.clock import SystemClock
 from varve.shapes.compaction.compactor import Compactor
 from varve.shapes.offset import SNAPSHOT_END
 from varve.shapes.settings import CompactionSettings
-from varve.shapes.storage.entry import ShapeEntry
+from varve.shapes.storage.log_writer import ShapeEntry
 from varve.shapes.storage.shape_storage import ShapeStorage
 
 _ROW_BYTES = 300

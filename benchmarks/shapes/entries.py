@@ -8,7 +8,7 @@ from varve.disk import RealFileSystem
 from varve.foundation.clock import SystemClock
 from varve.shapes.offset import ShapeOffset
 from varve.shapes.settings import StorageSettings
-from varve.shapes.storage.entry import UPDATE, ShapeEntry
+from varve.shapes.storage.log_writer import UPDATE, ShapeEntry
 from varve.shapes.storage.shape_storage import ShapeStorage
 from varve.shapes.storage.snapshot import SnapshotWriter
 

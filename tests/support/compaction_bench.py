@@ -20,7 +20,7 @@ from varve.shapes.compaction.compactor import Compactor
 from varve.shapes.compaction.report import CompactionReport
 from varve.shapes.offset import SNAPSHOT_END, ShapeOffset
 from varve.shapes.settings import CompactionSettings, StorageSettings
-from varve.shapes.storage.entry import ShapeEntry
+from varve.shapes.storage.log_writer import ShapeEntry
 from varve.shapes.storage.shape_storage import ShapeStorage
 from varve.shapes.storage.snapshot import SnapshotWriter
 

@@ -7,8 +7,9 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from varve.kernels.crc import crc32c_of
 from varve.shapes.offset import ShapeOffset
-from varve.shapes.storage.entry import ShapeEntry, checksum
+from varve.shapes.storage.log_writer import ShapeEntry
 
 _HEAD = struct.Struct(">QQI")
 _MIDDLE = struct.Struct(">BBQ")
@@ -29,7 +30,7 @@ def encode_entry(entry: ShapeEntry) -> bytes:
     head = _HEAD.pack(*entry.offset, len(entry.key))
     middle = _MIDDLE.pack(entry.operation, 0, len(entry.json))
     data = b"".join((head, entry.key, middle, entry.json))
-    return data + _CRC.pack(checksum(data))
+    return data + _CRC.pack(crc32c_of(data))
 
 
 def decode_entries(data: bytes) -> Iterator[StoredEntry]:
@@ -41,7 +42,7 @@ def decode_entries(data: bytes) -> Iterator[StoredEntry]:
         operation, flag, json_size = _MIDDLE.unpack_from(data, key + key_size)
         json = key + key_size + _MIDDLE.size
         end = json + json_size + _CRC.size
-        assert _CRC.unpack_from(data, json + json_size)[0] == checksum(data[position : end - 4])
+        assert _CRC.unpack_from(data, json + json_size)[0] == crc32c_of(data[position : end - 4])
         entry = ShapeEntry(
             ShapeOffset(tx, op), data[key : key + key_size], operation, data[json : end - 4]
         )

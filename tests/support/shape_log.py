@@ -10,9 +10,8 @@ from varve.foundation.clock import Clock, ManualClock
 from varve.shapes.offset import LAST, SNAPSHOT_END, ShapeOffset
 from varve.shapes.settings import StorageSettings
 from varve.shapes.storage.chunk_index import LogChunk, encode_chunks
-from varve.shapes.storage.compacted_log import CompactedLog
-from varve.shapes.storage.entry import INSERT, UPDATE, ShapeEntry
 from varve.shapes.storage.layout import index_path, log_path, new_suffix
+from varve.shapes.storage.log_writer import INSERT, UPDATE, CompactedLog, ShapeEntry
 from varve.shapes.storage.shape_storage import ShapeStorage
 from varve.shapes.storage.snapshot import SnapshotWriter
 

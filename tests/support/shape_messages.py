@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from varve.shapes.offset import ShapeOffset
-from varve.shapes.storage.entry import ShapeEntry
+from varve.shapes.storage.log_writer import ShapeEntry
 from varve.shapes.storage.shape_storage import ShapeStorage
 
 INSERT, UPDATE, DELETE, CONTROL = b"iudc"

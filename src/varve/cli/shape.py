@@ -18,7 +18,7 @@ from varve.cli.where import Where
 from varve.foundation.errors import InvalidSetting
 
 if TYPE_CHECKING:
-    from varve.shapes.feed.open_feed import TopicOptions
+    from varve.shapes.opening import TopicOptions
 
 _TOKEN: Final = "VARVE_SHAPE_TOKEN"
 _ADMIN_TOKEN: Final = "VARVE_SHAPE_ADMIN_TOKEN"
@@ -222,7 +222,7 @@ def parse_topics(
     key_columns: Sequence[str], debezium: Sequence[str], snapshots: Sequence[str] = ()
 ) -> "dict[str, TopicOptions]":
     """The options of single topics."""
-    from varve.shapes.feed.open_feed import TopicOptions
+    from varve.shapes.opening import TopicOptions
 
     topics: dict[str, TopicOptions] = {}
 

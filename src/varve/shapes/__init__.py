@@ -2,9 +2,11 @@
 
 from varve.shapes.definition import Definition, LogMode, Replica, define
 from varve.shapes.engine import ShapeEngine
-from varve.shapes.feed.open_feed import TopicOptions
 from varve.shapes.offset import BEFORE_ALL, ShapeOffset
-from varve.shapes.opening import open  # noqa: A004, the word that users expect
+from varve.shapes.opening import (
+    TopicOptions,
+    open,  # noqa: A004, the word that users expect
+)
 from varve.shapes.settings import CompactionSettings, EngineSettings
 from varve.shapes.shape import DropReason, Shape
 

@@ -31,7 +31,7 @@ from varve.shapes.feed.row import (
 )
 from varve.shapes.kernels.row_messages import MessageResult, MessageTexts
 from varve.shapes.offset import ShapeOffset
-from varve.shapes.storage.entry import DELETE, INSERT, TRANSACTION_END, UPDATE, ShapeEntry
+from varve.shapes.storage.log_writer import DELETE, INSERT, TRANSACTION_END, UPDATE, ShapeEntry
 
 _NEEDS_PYTHON: Final = int(MessageResult.UNSUPPORTED)
 _NEW_ENTRY: Final = partial(tuple.__new__, ShapeEntry)

@@ -20,7 +20,7 @@ from varve.shapes.kernels.row_texts import find_values
 from varve.shapes.messages import MessageEncoder, without_last
 from varve.shapes.offset import BEFORE_ALL
 from varve.shapes.shape import Shape
-from varve.shapes.storage.entry import ShapeEntry
+from varve.shapes.storage.log_writer import ShapeEntry
 
 EntriesByShape = defaultdict[Shape, list[ShapeEntry]]
 Recipients = tuple[MessageEncoder, list[Shape]]

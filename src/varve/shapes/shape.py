@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from varve.foundation.errors import Closed, Corrupt, NotFound, StoreError, Unavailable
 from varve.shapes.definition import Definition
 from varve.shapes.offset import BEFORE_ALL, SNAPSHOT_END, ShapeOffset
-from varve.shapes.storage.entry import ShapeEntry
+from varve.shapes.storage.log_writer import ShapeEntry
 from varve.shapes.storage.shape_storage import ChunkEnd, ShapeStorage, flush_storages
 
 if TYPE_CHECKING:

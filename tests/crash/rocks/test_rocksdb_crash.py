@@ -20,7 +20,7 @@ from tests.support.window_bench import WindowBench, put_all, rocks_bench, times,
 from tests.support.window_model import WindowModel
 from tests.support.window_writer import parse_line
 from varve.foundation.errors import Corrupt, DiskFull, Locked, Unavailable
-from varve.rocks.errors import rocks_failure
+from varve.rocks.database import rocks_failure
 from varve.windows.changelog import LoggedWrite
 from varve.windows.entries import WindowEntry, decode_window_key
 

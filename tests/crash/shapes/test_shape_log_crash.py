@@ -22,8 +22,8 @@ from tests.support.shape_log import (
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import NotFound
 from varve.shapes.offset import LAST, ShapeOffset
-from varve.shapes.storage.entry import ShapeEntry
 from varve.shapes.storage.layout import index_path, log_directory, log_path
+from varve.shapes.storage.log_writer import ShapeEntry
 from varve.shapes.storage.recovery import find_log_end
 from varve.shapes.storage.shape_storage import ShapeStorage
 from varve.testing.faulty_disk import CrashMode, FaultyFileSystem

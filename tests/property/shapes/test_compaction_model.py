@@ -24,12 +24,18 @@ from tests.support.shape_messages import (
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Corrupt
-from varve.shapes.compaction.blocks import Block, LogPrefix, compact_block, index_block, join_blocks
+from varve.shapes.compaction.log_compaction import (
+    Block,
+    LogCompaction,
+    LogPrefix,
+    compact_block,
+    index_block,
+    join_blocks,
+)
 from varve.shapes.compaction.report import Balance
-from varve.shapes.compaction.spill import LogCompaction
 from varve.shapes.kernels.log_entries import encode_entries
 from varve.shapes.offset import ShapeOffset
-from varve.shapes.storage.entry import ShapeEntry
+from varve.shapes.storage.log_writer import ShapeEntry
 
 SECRET = (7, 11)
 NAMES = ("a", "b", 'c"\\,{[')

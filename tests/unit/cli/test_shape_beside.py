@@ -24,7 +24,7 @@ from varve.foundation.clock import SystemClock
 from varve.http.shapes.launch import make_feed_factory
 from varve.kafka_client.address import parse_cluster_address
 from varve.shapes.feed.decoders import UNAVAILABLE
-from varve.shapes.feed.open_feed import TopicOptions
+from varve.shapes.opening import TopicOptions
 
 
 @pytest.mark.timeout(120)

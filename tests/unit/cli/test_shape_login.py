@@ -16,7 +16,7 @@ from varve.foundation.clock import SystemClock
 from varve.foundation.errors import Unavailable
 from varve.http.shapes.launch import make_feed_factory
 from varve.kafka_client.address import ClusterAddress
-from varve.shapes.feed.open_feed import FeedFactory
+from varve.shapes.opening import FeedFactory
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +90,7 @@ def test_rights_that_are_missing_may_come_and_are_told_once(
     )
     maker = _maker(address, tmp_path)
     maker.check_access()
-    with caplog.at_level(logging.WARNING, "varve.shapes.feed.open_feed"):
+    with caplog.at_level(logging.WARNING, "varve.shapes.opening"):
         for _ in range(3):
             with pytest.raises(Unavailable, match="add ACLs for describe and read of the topic"):
                 maker.make("orders")
@@ -101,6 +101,6 @@ def test_rights_that_are_missing_may_come_and_are_told_once(
 def test_a_broker_that_is_away_is_told_and_waited_for(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with ReservedPort() as free, caplog.at_level(logging.WARNING, "varve.shapes.feed.open_feed"):
+    with ReservedPort() as free, caplog.at_level(logging.WARNING, "varve.shapes.opening"):
         _maker(ClusterAddress(hosts=((HOST, free.number),)), tmp_path).check_access()
     assert [one.message for one in caplog.records] == ["broker does not answer"]

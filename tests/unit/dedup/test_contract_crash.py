@@ -16,7 +16,7 @@ from tests.support.dedup_cases import (
 )
 from tests.support.dedup_contract import STATE, WINDOW, ContractBench, T, make_rules
 from tests.support.window_dedup import Arrival, DedupBench
-from varve.dedup.progress_coordinator import ProgressCoordinator
+from varve.dedup.backend import ProgressCoordinator
 from varve.dedup.rules import Counts, LatePolicy, Verdict
 from varve.disk import PowerLoss
 from varve.foundation.errors import Fenced, Unavailable

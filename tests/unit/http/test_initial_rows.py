@@ -22,11 +22,11 @@ from varve.object_store import open_object_store
 from varve.shapes.definition import define
 from varve.shapes.engine import ShapeEngine
 from varve.shapes.feed.decoders import PlainDecoder
-from varve.shapes.feed.key_index_scan import KeyIndexScan
-from varve.shapes.feed.open_feed import TopicOptions
+from varve.shapes.feed.initial_load import KeyIndexScan
 from varve.shapes.feed.resuming import find_tombstone_retention
 from varve.shapes.feed.topic_feed import TopicFeed
 from varve.shapes.offset import BEFORE_ALL, LAST
+from varve.shapes.opening import TopicOptions
 from varve.topics import StoreCluster, TopicReader
 
 
@@ -212,7 +212,7 @@ _IMPORTS = """
 import sys
 import varve
 from varve.http.shapes.launch import make_feed_factory
-from varve.shapes.feed.open_feed import TopicOptions
+from varve.shapes.opening import TopicOptions
 from varve.disk import RealFileSystem
 from varve.foundation.clock import SystemClock
 

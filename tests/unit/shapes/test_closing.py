@@ -12,9 +12,8 @@ from tests.support.shape_engine import Follower, Stage
 from tests.support.shape_engine_http import open_stage
 from varve.disk import RealFileSystem
 from varve.foundation.errors import Closed, Unavailable
-from varve.shapes.compaction.blocks import Block
 from varve.shapes.compaction.compactor import Compactor
-from varve.shapes.compaction.spill import LogCompaction
+from varve.shapes.compaction.log_compaction import Block, LogCompaction
 from varve.shapes.definition import Definition, define
 from varve.shapes.engine import LOCK_FILE
 from varve.shapes.kernels import compaction_plan, compaction_rewrite

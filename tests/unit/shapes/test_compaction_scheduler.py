@@ -19,8 +19,8 @@ from varve.shapes.registry import ShapeRegistry
 from varve.shapes.removal import ShapeRemoval
 from varve.shapes.settings import CompactionSettings, StorageSettings
 from varve.shapes.shape import DropReason
-from varve.shapes.storage.compacted_log import CompactedLog
 from varve.shapes.storage.layout import log_path
+from varve.shapes.storage.log_writer import CompactedLog
 from varve.shapes.storage.shape_storage import ShapeStorage
 from varve.testing.faulty_disk import FaultyFileSystem
 

@@ -21,8 +21,7 @@ from varve.shapes.offset import BEFORE_ALL, LAST, SNAPSHOT_END
 from varve.shapes.registry import FILE_NAME
 from varve.shapes.settings import EngineSettings
 from varve.shapes.shape import DropReason, Shape
-from varve.shapes.storage.entry import ShapeEntry
-from varve.shapes.storage.log_writer import LogFlush
+from varve.shapes.storage.log_writer import LogFlush, ShapeEntry
 from varve.shapes.storage.shape_storage import ShapeStorage
 
 

@@ -16,8 +16,8 @@ from varve.shapes.definition import define
 from varve.shapes.registry import ShapeRegistry
 from varve.shapes.settings import EngineSettings
 from varve.shapes.shape import DropReason, Shape
-from varve.shapes.storage.compacted_log import RestCopy
 from varve.shapes.storage.layout import list_handles
+from varve.shapes.storage.log_writer import RestCopy
 from varve.testing.faulty_disk import CrashMode, FaultyFileSystem
 
 FULL = OSError(errno.ENOSPC, "No space left on device")

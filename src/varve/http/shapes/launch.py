@@ -35,7 +35,6 @@ from varve.serving.process import (
     raise_open_file_limit,
 )
 from varve.shapes.engine import LOCK_FILE, ShapeEngine
-from varve.shapes.feed.open_feed import FeedFactory, TopicOptions
 from varve.shapes.kernels import (
     compaction_plan,
     compaction_rewrite,
@@ -44,7 +43,7 @@ from varve.shapes.kernels import (
     row_messages,
     row_texts,
 )
-from varve.shapes.opening import TABLES, open_engine
+from varve.shapes.opening import TABLES, FeedFactory, TopicOptions, open_engine
 from varve.shapes.registry import FILE_NAME as REGISTRY_FILE
 from varve.shapes.settings import CompactionSettings, EngineSettings
 from varve.shapes.storage.layout import SCRATCH, TRASH

@@ -21,18 +21,16 @@ import numpy as np
 
 from varve.disk import FileSystem
 from varve.foundation.errors import Closed, Unavailable, Unbalanced
-from varve.shapes.compaction.blocks import Block, LogPrefix, Secret
+from varve.shapes.compaction.log_compaction import Block, LogCompaction, LogPrefix, Secret
 from varve.shapes.compaction.report import (
     Balance,
     CompactionOutcome,
     CompactionReport,
     record_report,
 )
-from varve.shapes.compaction.spill import LogCompaction
 from varve.shapes.offset import ShapeOffset
 from varve.shapes.settings import CompactionSettings
 from varve.shapes.storage.chunk_index import LogChunk, encode_chunks
-from varve.shapes.storage.compacted_log import CompactedLog
 from varve.shapes.storage.layout import (
     COMPACTED,
     index_path,
@@ -41,6 +39,7 @@ from varve.shapes.storage.layout import (
     new_suffix,
     scratch_directory,
 )
+from varve.shapes.storage.log_writer import CompactedLog
 from varve.shapes.storage.shape_storage import ShapeStorage
 
 CHUNK_EXCESS_MAX: Final = 4

@@ -17,10 +17,8 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-import numpy as np
-
 from varve.disk import FileSystem, make_durable_directory, write_atomically
-from varve.kernels.crc import crc32c
+from varve.kernels.crc import crc32c_of
 from varve.topics import HistoryMark
 
 _SPAN: Final = struct.Struct(">IQQQ")
@@ -155,4 +153,4 @@ def _encode_mark(partition: int, mark: HistoryMark) -> bytes:
 
 
 def _with_crc(body: bytes) -> bytes:
-    return body + _CRC.pack(crc32c(np.frombuffer(body, np.uint8), 0, len(body)))
+    return body + _CRC.pack(crc32c_of(body))

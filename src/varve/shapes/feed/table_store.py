@@ -23,8 +23,7 @@ from rocksdict import DBCompressionType, Rdict, RdictIter, WriteBatch
 
 from varve.foundation.errors import Closed, Corrupt, StoreError
 from varve.foundation.settings import LONG_MAX
-from varve.rocks.database import MemoryBudget, make_write_options
-from varve.rocks.errors import open_failure, rocks_failure
+from varve.rocks.database import MemoryBudget, make_write_options, open_failure, rocks_failure
 from varve.shapes.feed.row import Row, split_rows
 from varve.shapes.kernels.row_texts import are_rows
 from varve.topics import HistoryMark

@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 
 from varve.disk import File
 from varve.foundation.errors import Corrupt
+from varve.kernels.crc import crc32c_of
 from varve.shapes.offset import SNAPSHOT_END, ShapeOffset
-from varve.shapes.storage.entry import checksum
 
 EDGE_BYTES: Final = 36
 CHUNK_BYTES: Final = 2 * EDGE_BYTES
@@ -50,7 +50,7 @@ class LogChunk(NamedTuple):
 
 def encode_edge(edge: ChunkEdge) -> bytes:
     data = _FIELDS.pack(*edge.offset, edge.position, _NO_KEY_FILE)
-    return data + _CRC.pack(checksum(data))
+    return data + _CRC.pack(crc32c_of(data))
 
 
 def find_edge(data: bytes, position: int = 0) -> ChunkEdge | None:
@@ -58,7 +58,7 @@ def find_edge(data: bytes, position: int = 0) -> ChunkEdge | None:
     if len(data) - position < EDGE_BYTES:
         return None
     fields = data[position : position + _FIELDS.size]
-    if _CRC.unpack_from(data, position + _FIELDS.size)[0] != checksum(fields):
+    if _CRC.unpack_from(data, position + _FIELDS.size)[0] != crc32c_of(fields):
         return None
     tx, op, log_position, _ = _FIELDS.unpack(fields)
     return ChunkEdge(ShapeOffset(tx, op), log_position)

@@ -28,8 +28,8 @@ from typing import Final, NamedTuple
 
 from varve.disk import File, FileSystem, JsonDocument
 from varve.foundation.errors import Corrupt, InvalidRequest, NotFound
+from varve.kernels.crc import crc32c_of
 from varve.shapes.offset import BEFORE_ALL, INFINITE_OP, SNAPSHOT_END, ShapeOffset, parse_offset
-from varve.shapes.storage.entry import checksum
 
 HANDLE_TEXT: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{3,199}", re.ASCII)
 TRASH: Final = ".trash"
@@ -170,7 +170,7 @@ def pointer_path(directory: str) -> str:
 def encode_slot(sequence: int, offset: ShapeOffset) -> bytes:
     op = _ALL_ONES if offset.op == INFINITE_OP else offset.op
     data = _SLOT_FIELDS.pack(sequence, offset.tx, op)
-    return data + _SLOT_CRC.pack(checksum(data))
+    return data + _SLOT_CRC.pack(crc32c_of(data))
 
 
 def find_slot(data: bytes) -> tuple[int, ShapeOffset] | None:
@@ -178,7 +178,7 @@ def find_slot(data: bytes) -> tuple[int, ShapeOffset] | None:
     if len(data) < _SLOT_BYTES:
         return None
     fields = data[: _SLOT_FIELDS.size]
-    if _SLOT_CRC.unpack_from(data, _SLOT_FIELDS.size)[0] != checksum(fields):
+    if _SLOT_CRC.unpack_from(data, _SLOT_FIELDS.size)[0] != crc32c_of(fields):
         return None
     sequence, tx, op = _SLOT_FIELDS.unpack(fields)
     return sequence, ShapeOffset(tx, INFINITE_OP if op == _ALL_ONES else op)

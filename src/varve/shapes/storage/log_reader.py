@@ -16,9 +16,8 @@ from varve.foundation.errors import Corrupt
 from varve.shapes.kernels.log_entries import EntryStatus, strip_entries
 from varve.shapes.offset import SNAPSHOT_END, ShapeOffset
 from varve.shapes.storage.chunk_index import ChunkIndexFile, LogChunk
-from varve.shapes.storage.entry import kernel_offset
 from varve.shapes.storage.layout import index_path, log_path
-from varve.shapes.storage.log_writer import ShapeLogState, tail_pieces
+from varve.shapes.storage.log_writer import ShapeLogState, kernel_offset, tail_pieces
 
 _FAULTS = {
     EntryStatus.BAD_CRC: "its CRC-32C does not match its bytes",

@@ -5,7 +5,9 @@ Invariant  persisted <= written <= latest in a `ShapeLogState`; the first and th
            entries after it are the first `tail_count` of the tail. Lists only grow, and the writer
            starts new ones instead of clearing them, so a state stays valid while a reader uses it.
            The edges of the chunk index are written before the entries they cover; a chunk that is
-           evicted from the cache is in the file.
+           evicted from the cache is in the file. A compacted log ends where a chunk of the live
+           log ends; the entries after it are copied to new files, and no file that readers may have
+           open is changed.
 Crash      nothing is durable before a flush; recovery cuts both files to the last persisted
            transaction.
 Threads    all calls of the writer under the storage's lock; states are read by any thread.
@@ -13,16 +15,24 @@ Threads    all calls of the writer under the storage's lock; states are read by 
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from operator import itemgetter
 from typing import Final, NamedTuple
 
 from varve.disk import Buffer, File, FileSystem
-from varve.foundation.errors import InvalidRequest
-from varve.shapes.kernels.log_entries import EntryStatus, encode_entries
-from varve.shapes.offset import SNAPSHOT_END, ShapeOffset
+from varve.foundation.errors import Corrupt, InvalidRequest
+from varve.shapes.kernels.log_entries import NUMBER_MAX, EntryStatus, encode_entries
+from varve.shapes.offset import INFINITE_OP, SNAPSHOT_END, ShapeOffset
 from varve.shapes.settings import StorageSettings
-from varve.shapes.storage.chunk_index import EDGE_BYTES, ChunkCache, ChunkEdge, encode_edge
-from varve.shapes.storage.entry import ShapeEntry, kernel_offset
+from varve.shapes.storage.chunk_index import (
+    EDGE_BYTES,
+    ChunkCache,
+    ChunkEdge,
+    ChunkIndexFile,
+    encode_chunks,
+    encode_edge,
+    shift_chunk,
+)
 from varve.shapes.storage.layout import (
     Pointer,
     ShapeManifest,
@@ -30,6 +40,34 @@ from varve.shapes.storage.layout import (
     log_directory,
     log_path,
 )
+
+INSERT, UPDATE, DELETE, CONTROL = b"iudc"
+TRANSACTION_END: Final = b'"last":true}}'
+"""The end of the JSON of a transaction's last entry; a compaction removes it."""
+
+
+class ShapeEntry(NamedTuple):
+    """A message at its offset; `operation` is the code of i, u, d or c; c has an empty key.
+
+    Kernels rely on the order of the fields.
+    """
+
+    offset: ShapeOffset
+    key: bytes
+    operation: int
+    json: bytes
+
+
+def kernel_offset(offset: ShapeOffset) -> tuple[int, int]:
+    """An offset as the two numbers of kernels, in which NUMBER_MAX is infinity."""
+    if offset.tx > NUMBER_MAX:
+        return NUMBER_MAX, NUMBER_MAX
+    return offset.tx, min(offset.op, NUMBER_MAX)
+
+
+def from_kernel_offset(tx: int, op: int) -> ShapeOffset:
+    return ShapeOffset(tx, INFINITE_OP if op == NUMBER_MAX else op)
+
 
 _OFFSET: Final = itemgetter(0)
 
@@ -320,3 +358,75 @@ def _sync(fs: FileSystem, flushes: Sequence[LogFlush]) -> None:
     errors = fs.sync_files([file for _, file in waiting])
     for (flush, _), error in zip(waiting, errors, strict=True):
         flush.error = flush.error or error
+
+
+_COPY_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class CompactedLog:
+    """A compacted log of all entries up to `boundary`: those of the previous compacted log, and of
+    the live log up to `position`. Its files, named by `suffix`, are durable.
+    """
+
+    boundary: ShapeOffset
+    position: int
+    suffix: str
+
+
+def check_compacted(index: ChunkIndexFile, compacted: CompactedLog, directory: str) -> None:
+    """Raises InvalidRequest unless it ends with a chunk of the live log."""
+    for chunk in index.complete():
+        if chunk.last == compacted.boundary and chunk.end == compacted.position:
+            return
+    raise InvalidRequest(
+        f"compacted log {compacted.suffix} of {directory} ends at {compacted.boundary}, byte "
+        f"{compacted.position}, where no chunk of the live log ends: compact again"
+    )
+
+
+class RestCopy:
+    """Copies the live log after a compacted part to new files."""
+
+    def __init__(
+        self, fs: FileSystem, directory: str, old: ShapeManifest, new: ShapeManifest, position: int
+    ) -> None:
+        self._fs = fs
+        self._directory = directory
+        self._old = old
+        self._new = new
+        self._position = position
+        self._copied = position
+
+    def copy_to(self, end: int) -> None:
+        """Copies entries up to this byte of the old log, and syncs them. Raises OSError."""
+        with (
+            self._fs.open(log_path(self._directory, self._old.latest)) as source,
+            self._fs.open_writable(log_path(self._directory, self._new.latest)) as target,
+        ):
+            for data in _blocks(source, self._copied, end):
+                target.write_at(self._copied - self._position, data)
+                self._copied += len(data)
+            target.sync()
+
+    def write_index(self, edge_count: int) -> int:
+        """Writes and syncs the chunks after the boundary; returns their edges. Raises OSError."""
+        with self._fs.open(index_path(self._directory, self._old.latest)) as source:
+            chunks = [
+                shift_chunk(chunk, self._position)
+                for chunk in ChunkIndexFile(source, edge_count).last_chunks(edge_count)
+                if chunk.reaches_beyond(self._new.boundary)
+            ]
+        with self._fs.open_writable(index_path(self._directory, self._new.latest)) as target:
+            target.write_at(0, encode_chunks(chunks))
+            target.sync()
+        return sum(1 if chunk.is_open else 2 for chunk in chunks)
+
+
+def _blocks(source: File, start: int, end: int) -> Iterator[bytes]:
+    while start < end:
+        data = source.read_at(start, min(_COPY_BYTES, end - start))
+        if not data:
+            raise Corrupt(f"{source.path} ends at {start}, and entries were written up to {end}")
+        yield data
+        start += len(data)

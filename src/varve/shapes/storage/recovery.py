@@ -20,7 +20,6 @@ from varve.shapes.storage.chunk_index import (
     ChunkIndexFile,
     find_edge,
 )
-from varve.shapes.storage.entry import TRANSACTION_END, from_kernel_offset, kernel_offset
 from varve.shapes.storage.layout import (
     ShapeManifest,
     find_suffix,
@@ -28,7 +27,12 @@ from varve.shapes.storage.layout import (
     log_directory,
     log_path,
 )
-from varve.shapes.storage.log_writer import LogEnd
+from varve.shapes.storage.log_writer import (
+    TRANSACTION_END,
+    LogEnd,
+    from_kernel_offset,
+    kernel_offset,
+)
 
 _BLOCK_BYTES = 256 << 10
 """Bytes of one read of the log."""

@@ -37,11 +37,19 @@ from varve.shapes.offset import BEFORE_ALL, FIRST_CHUNK, SNAPSHOT_END, ShapeOffs
 from varve.shapes.settings import StorageSettings
 from varve.shapes.storage import layout
 from varve.shapes.storage.chunk_index import ChunkIndexFile
-from varve.shapes.storage.compacted_log import CompactedLog, RestCopy, check_compacted
-from varve.shapes.storage.entry import ShapeEntry
 from varve.shapes.storage.layout import Pointer, ShapeManifest
 from varve.shapes.storage.log_reader import LogView, open_stream
-from varve.shapes.storage.log_writer import LogEnd, LogFlush, LogWriter, ShapeLogState, run_flushes
+from varve.shapes.storage.log_writer import (
+    CompactedLog,
+    LogEnd,
+    LogFlush,
+    LogWriter,
+    RestCopy,
+    ShapeEntry,
+    ShapeLogState,
+    check_compacted,
+    run_flushes,
+)
 from varve.shapes.storage.recovery import check_compacted_end, find_last_end, locate_end, recover
 from varve.shapes.storage.snapshot import ShapeSnapshot
 

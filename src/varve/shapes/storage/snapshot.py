@@ -15,8 +15,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, Self
 
-import numpy as np
-
 from varve.disk import File, FileSystem, JsonDocument
 from varve.foundation.errors import (
     Closed,
@@ -26,7 +24,7 @@ from varve.foundation.errors import (
     StoreError,
     Unavailable,
 )
-from varve.kernels.crc import extend_crc32c
+from varve.kernels.crc import crc32c_of
 
 END: Final = b"\x04"
 """The last byte of every chunk."""
@@ -98,7 +96,7 @@ def read_pieces(file: File, await_more: Await) -> Iterator[bytes]:
             if not block:
                 raise Corrupt(f"{file.path} ends at byte {position}, {visible} bytes were written")
             position += len(block)
-            crc = extend_crc32c(crc, np.frombuffer(block, np.uint8), 0, len(block))
+            crc = crc32c_of(block, crc)
             rows = carry + block if carry else block
             if chunk is not None and position >= chunk.size:
                 rows = _checked(file, rows, crc, chunk)
@@ -346,7 +344,7 @@ class SnapshotWriter:
         self._buffer.clear()
         self._buffered_bytes = 0
         file.write_at(self._position, data)
-        self._crc = extend_crc32c(self._crc, np.frombuffer(data, np.uint8), 0, len(data))
+        self._crc = crc32c_of(data, self._crc)
         self._position += len(data)
         return file
 

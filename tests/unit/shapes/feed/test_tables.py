@@ -13,7 +13,7 @@ from tests.support.feed_bench import FeedBench, row_key_of, short
 from varve.foundation.errors import Closed, Corrupt, Unavailable
 from varve.shapes.feed.changes import Change
 from varve.shapes.feed.decoders import Decoded, PlainDecoder, Record
-from varve.shapes.feed.key_index_scan import KeyIndexScan
+from varve.shapes.feed.initial_load import KeyIndexScan
 from varve.shapes.feed.table_store import Reset, ResetKind, TableState, TableStore
 from varve.topics import StoreCluster, TopicReader
 

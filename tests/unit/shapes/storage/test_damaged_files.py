@@ -22,7 +22,6 @@ from varve.foundation.errors import Corrupt
 from varve.shapes.kernels.log_entries import ENTRY_BYTES_MIN
 from varve.shapes.offset import ShapeOffset
 from varve.shapes.storage.chunk_index import CHUNK_BYTES, EDGE_BYTES
-from varve.shapes.storage.entry import ShapeEntry
 from varve.shapes.storage.layout import (
     SLOT_DISTANCE,
     find_slot,
@@ -31,6 +30,7 @@ from varve.shapes.storage.layout import (
     pointer_path,
     write_manifest,
 )
+from varve.shapes.storage.log_writer import ShapeEntry
 from varve.shapes.storage.shape_storage import ShapeStorage
 
 

@@ -29,8 +29,8 @@ from varve.foundation.clock import ManualClock
 from varve.foundation.errors import InvalidRequest
 from varve.shapes.offset import LAST, SNAPSHOT_END, ShapeOffset
 from varve.shapes.settings import StorageSettings
-from varve.shapes.storage.compacted_log import CompactedLog
 from varve.shapes.storage.layout import index_path, log_directory, log_path, shape_directory
+from varve.shapes.storage.log_writer import CompactedLog
 from varve.shapes.storage.shape_storage import ShapeStorage
 from varve.testing.faulty_disk import CrashMode, FaultyFileSystem
 

@@ -14,7 +14,7 @@ from varve.shapes.kernels.log_entries import (
     strip_entries,
 )
 from varve.shapes.offset import ShapeOffset
-from varve.shapes.storage.entry import DELETE, INSERT, ShapeEntry
+from varve.shapes.storage.log_writer import DELETE, INSERT, ShapeEntry
 
 FOREVER = (NUMBER_MAX, NUMBER_MAX)
 

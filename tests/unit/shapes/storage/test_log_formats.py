@@ -6,6 +6,7 @@ from tests.support.shape_entries import decode_entries, encode_entry
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Corrupt, InvalidRequest, NotFound, UnsupportedFormat
+from varve.kernels.crc import crc32c_of
 from varve.shapes.kernels.log_entries import EntryStatus, encode_entries
 from varve.shapes.offset import BEFORE_ALL, SNAPSHOT_END, ShapeOffset
 from varve.shapes.storage.chunk_index import (
@@ -17,7 +18,6 @@ from varve.shapes.storage.chunk_index import (
     encode_edge,
     find_edge,
 )
-from varve.shapes.storage.entry import INSERT, ShapeEntry, checksum
 from varve.shapes.storage.layout import (
     SLOT_DISTANCE,
     ShapeManifest,
@@ -34,6 +34,7 @@ from varve.shapes.storage.layout import (
     shape_directory,
     write_manifest,
 )
+from varve.shapes.storage.log_writer import INSERT, ShapeEntry
 
 GOLDEN = ShapeEntry(ShapeOffset(10, 0), b"test_key", INSERT, b'{"test":1}')
 GOLDEN_BYTES = bytes.fromhex(
@@ -46,12 +47,12 @@ def _disk() -> MemoryFileSystem:
     return MemoryFileSystem(ManualClock())
 
 
-def test_an_entry_is_that_of_the_reference_and_a_checksum() -> None:
+def test_an_entry_is_that_of_the_reference_and_a_crc32c_of() -> None:
     status, count, data, json_bytes = encode_entries(
         [GOLDEN], start=0, json_room=99, byte_room=99, last=(0, 0)
     )
     assert (status, count, json_bytes) == (EntryStatus.MORE, 1, len(GOLDEN.json))
-    assert data.tobytes() == GOLDEN_BYTES + checksum(GOLDEN_BYTES).to_bytes(4, "big")
+    assert data.tobytes() == GOLDEN_BYTES + crc32c_of(GOLDEN_BYTES).to_bytes(4, "big")
     assert data.tobytes() == encode_entry(GOLDEN)
 
 
@@ -61,10 +62,10 @@ def test_entries_come_back_with_their_places() -> None:
     assert all(one.entry == GOLDEN and one.flag == 0 for one in stored)
 
 
-def test_a_half_of_the_chunk_index_is_that_of_the_reference_and_a_checksum() -> None:
+def test_a_half_of_the_chunk_index_is_that_of_the_reference_and_a_crc32c_of() -> None:
     half = ChunkEdge(ShapeOffset(10, 0), 0)
     fields = bytes.fromhex("000000000000000a" + "0000000000000000" * 3)
-    assert encode_edge(half) == fields + checksum(fields).to_bytes(4, "big")
+    assert encode_edge(half) == fields + crc32c_of(fields).to_bytes(4, "big")
     assert find_edge(encode_edge(half)) == half
     assert find_edge(encode_edge(half)[:-1]) is None
     assert find_edge(b"\x01" + encode_edge(half)[1:]) is None

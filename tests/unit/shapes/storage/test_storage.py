@@ -32,8 +32,8 @@ from varve.foundation.errors import (
 from varve.shapes.offset import BEFORE_ALL, LAST, SNAPSHOT_END, ShapeOffset
 from varve.shapes.settings import StorageSettings
 from varve.shapes.storage.chunk_index import ChunkIndexFile
-from varve.shapes.storage.entry import INSERT, ShapeEntry
 from varve.shapes.storage.layout import index_path, log_path
+from varve.shapes.storage.log_writer import INSERT, ShapeEntry
 from varve.shapes.storage.shape_storage import ShapeStorage
 from varve.shapes.storage.snapshot import SnapshotWriter
 from varve.testing.faulty_disk import FaultyFileSystem
