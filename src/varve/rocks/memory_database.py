@@ -13,7 +13,6 @@ import posixpath
 import struct
 import weakref
 import zlib
-from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -25,8 +24,6 @@ LOG_NAME: Final = "entries.log"
 _FRAME: Final = struct.Struct("<II")
 _SIZES: Final = struct.Struct("<Ii")
 _DELETED: Final = -1
-_INSERTED_ONE_BY_ONE_MAX: Final = 32
-"""Up to this many new keys are inserted in order; for more the list is sorted again."""
 _REWRITE_BYTES: Final = 1 << 20
 """Excess over twice the entries at which the log is rewritten."""
 
@@ -64,7 +61,7 @@ class MemoryScan:
 
 
 class MemoryDatabase:
-    """A dict, its keys in order, and the puts that are not yet in the log."""
+    """A dict, and the puts that are not yet in the log; a scan sorts the keys of its range."""
 
     def __init__(self, path: str, file_system: FileSystem) -> None:
         self.path = path
@@ -73,8 +70,6 @@ class MemoryDatabase:
         self._is_poisoned = False
         self._entries: dict[bytes, bytes] = {}
         self._entry_bytes = 0
-        self._order: list[bytes] = []
-        self._unordered: list[bytes] = []
         self._unflushed: list[Put] = []
         self._scans: weakref.WeakSet[MemoryScan] = weakref.WeakSet()
         self._log_path = f"{path}/{LOG_NAME}"
@@ -101,14 +96,15 @@ class MemoryDatabase:
         return scan
 
     def copy_range(self, lower: bytes | None, upper: bytes | None, backward: bool) -> list[Entry]:
-        """The current entries of a range."""
-        self._sort()
-        start = 0 if lower is None else bisect_left(self._order, lower)
-        end = len(self._order) if upper is None else bisect_right(self._order, upper)
-        entries = [(key, self._entries[key]) for key in self._order[start:end]]
-        if backward:
-            entries.reverse()
-        return entries
+        """The current entries of a range, in order of their keys."""
+        return sorted(
+            (
+                entry
+                for entry in self._entries.items()
+                if (lower is None or lower <= entry[0]) and (upper is None or entry[0] <= upper)
+            ),
+            reverse=backward,
+        )
 
     def flush(self) -> None:
         self._check_open()
@@ -178,25 +174,9 @@ class MemoryDatabase:
                 self._entry_bytes -= _SIZES.size + len(key) + len(old)
             if value is not None:
                 self._entry_bytes += _SIZES.size + len(key) + len(value)
-                if old is None:
-                    self._unordered.append(key)
                 entries[key] = value
             elif old is not None:
                 del entries[key]
-                self._remove_from_order(key)
-
-    def _remove_from_order(self, key: bytes) -> None:
-        self._sort()
-        del self._order[bisect_left(self._order, key)]
-
-    def _sort(self) -> None:
-        if len(self._unordered) > _INSERTED_ONE_BY_ONE_MAX:
-            self._order.extend(self._unordered)
-            self._order.sort()
-        else:
-            for key in self._unordered:
-                insort(self._order, key)
-        self._unordered.clear()
 
     def _check_open(self) -> None:
         if not self._is_open:

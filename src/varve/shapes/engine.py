@@ -29,7 +29,7 @@ from varve.shapes.feed.topic_feed import TopicFeed
 from varve.shapes.filter.subset import Subset
 from varve.shapes.metrics import EngineMetrics, TopicHealth
 from varve.shapes.registry import ShapeRegistry
-from varve.shapes.removal import ShapeRemoval, Trash
+from varve.shapes.removal import ShapeRemoval
 from varve.shapes.settings import CompactionSettings, EngineSettings, StorageSettings
 from varve.shapes.shape import DropReason, Shape
 from varve.shapes.snapshotting import Snapshotter
@@ -79,7 +79,6 @@ class ShapeEngine(Closing):
         self.flush_pool = ThreadPoolExecutor(
             self.settings.flush_threads, thread_name_prefix="shapes-flush"
         )
-        self.trash = Trash(fs, root, registry)
         self.removal = ShapeRemoval(self)
         self.topics = TopicMap(self)
         self.snapshotter = Snapshotter(self)
@@ -136,7 +135,7 @@ class ShapeEngine(Closing):
             compaction=compaction,
         )
         try:
-            engine.trash.discard_incomplete(registry.remove_incomplete())
+            engine.removal.discard_incomplete(registry.remove_incomplete())
             engine._load()
             if maintain:
                 engine.workers.start(engine.topics.all())
@@ -178,7 +177,7 @@ class ShapeEngine(Closing):
     def _stop(self) -> None:
         # Waits until a shape that is being created is finished.
         self.topics.end()
-        self.trash.end()
+        self.removal.end_cleanup()
         self.compaction.compactor.end()
         self.workers.stop()
         self.compaction.compactor.join()
@@ -353,7 +352,7 @@ class ShapeEngine(Closing):
         try:
             self.topics.end_unused()
         finally:
-            self.trash.run_once()
+            self.removal.clean_up()
 
     def compact(self, shape: Shape) -> CompactionReport:
         """Compacts a shape's log now; raises NotFound if it was dropped, Unavailable while another

@@ -2,12 +2,13 @@
 
 Layout     <root>/.trash/<handle>: directories of dropped shapes until maintenance deletes them.
 Invariant  a shape is dropped once, for the first reason given; its clients are notified after it
-           can no longer be found. An I/O error does not prevent a drop. A shape is in the registry
-           before its directory is created, so a directory without a row belongs to no shape.
+           can no longer be found. An I/O error does not prevent a drop, and a directory that cannot
+           be moved or deleted delays no other. A shape is in the registry before its directory is
+           created, so a directory without a row belongs to no shape.
 Crash      maintenance removes a directory whose row was removed. A shape without a directory is
            dropped when it is opened. A shape with both would be resumed, so the table of its topic
            is not written until one of them is removed (`wait_until_durable`).
-Threads    any thread drops; one runs maintenance. `_changed` guards the drops in progress, and no
+Threads    any thread drops; one runs `clean_up`. `_changed` guards the drops in progress, and no
            file and no database is used under it. It is taken before the locks of shapes.
 """
 
@@ -16,10 +17,8 @@ import threading
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from varve.disk import FileSystem
 from varve.foundation.errors import Closed, Unavailable
 from varve.shapes.metrics import DROPPED
-from varve.shapes.registry import ShapeRegistry
 from varve.shapes.shape import DropReason, Shape
 from varve.shapes.storage.layout import (
     discard_scratch,
@@ -39,121 +38,24 @@ REMOVED_MAX: Final = 10_000
 _LOGGED_MAX: Final = 20
 
 
-class Trash:
-    """Moves and deletes directories of no shape; lists the data directory once, in the first round.
-
-    A directory that cannot be moved or deleted does not delay others.
-    """
-
-    def __init__(self, fs: FileSystem, root: str, registry: ShapeRegistry) -> None:
-        self._fs = fs
-        self._root = root
-        self._registry = registry
-        self._is_swept = False
-        self._is_ended = False
-        self._lock = threading.Lock()
-        self._pending: set[str] = set()  # guarded by _lock; handles whose directories remain
-
-    def discard_incomplete(self, handles: Iterable[str]) -> None:
-        """Discards unfinished files of an earlier run; nothing else uses the directory yet."""
-        try:
-            discard_scratch(self._fs, self._root)
-        except OSError as error:
-            logger.warning("scratch files of compactions cannot be moved yet", exc_info=error)
-        for handle in handles:
-            self.discard(handle)
-
-    def discard(self, handle: str) -> None:
-        """Moves the directory of a shape to the trash if there is one, now or in a later round."""
-        try:
-            move_to_trash(self._fs, self._root, handle)
-        except OSError as error:
-            self.postpone(handle, error)
-
-    def postpone(self, handle: str, error: OSError) -> None:
-        """Records a directory that could not be moved; the next rounds try again."""
-        logger.warning(
-            "directory of a dropped shape cannot be moved yet",
-            exc_info=error,
-            extra={"handle": handle},
-        )
-        self.retry_later([handle])
-
-    def sync(self, handle: str) -> None:
-        """Makes the move of a directory durable, now or in a later round."""
-        try:
-            sync_parent(self._fs, self._root, handle)
-        except OSError as error:
-            self.postpone(handle, error)
-
-    def retry_later(self, handles: Collection[str]) -> None:
-        """The next rounds move these directories if they are still there."""
-        with self._lock:
-            self._pending.update(handles)
-
-    def is_pending(self, handle: str) -> bool:
-        """Whether the directory of a dropped shape is still there, or may be after a crash."""
-        return handle in self._pending
-
-    def run_once(self) -> None:
-        """Moves and deletes all directories it can; then raises the first I/O error."""
-        failures: list[OSError] = []
-        for step in (self._sweep, self._move_pending, self._empty_trash):
-            try:
-                step(failures)
-            except OSError as error:
-                failures.append(error)
-        if failures:
-            raise failures[0]
-
-    def end(self) -> None:
-        """Ends a round early; the next start continues."""
-        self._is_ended = True
-
-    def _sweep(self, failures: list[OSError]) -> None:
-        if self._is_swept:
-            return
-        for handle in list_handles(self._fs, self._root):
-            if self._registry.find(handle) is None:
-                logger.info("directory of no shape is removed", extra={"handle": handle})
-                self.discard(handle)
-        self._is_swept = True
-
-    def _move_pending(self, failures: list[OSError]) -> None:
-        for handle in list(self._pending):
-            try:
-                move_to_trash(self._fs, self._root, handle)
-                sync_parent(self._fs, self._root, handle)
-            except OSError as error:
-                failures.append(error)
-                continue
-            with self._lock:
-                self._pending.remove(handle)
-
-    def _empty_trash(self, failures: list[OSError]) -> None:
-        removed = 0
-        for path in list_trash(self._fs, self._root):
-            if self._is_ended or removed == REMOVED_MAX:
-                return
-            try:
-                self._fs.remove_tree(path)
-                removed += 1
-            except OSError as error:
-                failures.append(error)
-
-
 class ShapeRemoval:
-    """Drops the shapes of one engine."""
+    """Drops the shapes of one engine, and deletes the directories of no shape."""
 
     def __init__(self, engine: "ShapeEngine") -> None:
         self._engine = engine
+        self._fs = engine.fs
+        self._root = engine.root
         self._registry = engine.registry
-        self._trash = engine.trash
         self._changed = threading.Condition()
         # Topics by handle, guarded by _changed.
         self._in_progress: dict[str, str] = {}
         self._resumable: dict[str, str] = {}  # these have their rows and their files
+        self._unmoved: set[str] = set()  # guarded by _changed; handles whose directories remain
         self._is_ended = False  # guarded by _changed
+        self._is_swept = False
+        self._is_cleanup_ended = False
+
+    # Shapes
 
     def drop(self, shapes: Collection[Shape], reason: DropReason) -> None:
         """Drops shapes for good; those already dropped stay so. Raises Closed after `end`."""
@@ -165,16 +67,13 @@ class ShapeRemoval:
         try:
             self._registry.hide(dropped)
             is_unregistered = self._unregister(handles)
-            self._remove_files(dropped)
-            if not is_unregistered:
-                # After a crash only the missing files say that they were dropped.
-                for handle in handles:
-                    self._trash.sync(handle)
+            # After a crash only the missing files say that a shape with a row was dropped.
+            self._remove_files(dropped, is_synced=not is_unregistered)
             is_removed = True
         finally:
             if not is_removed:
                 # It failed at an unknown step: maintenance moves the remaining directories.
-                self._trash.retry_later(handles)
+                self._move_later(handles)
             self._finish(dropped, is_unregistered=is_unregistered)
         self._engine.metrics.add(DROPPED, len(dropped), reason)
         logger.info(
@@ -214,10 +113,10 @@ class ShapeRemoval:
                 lambda: dropping.isdisjoint(self._in_progress), timeout=wait_ms / 1000
             ):
                 return False
-            resumable = [handle for handle, name in self._resumable.items() if name == topic]
-        pending = [handle for handle in resumable if self._trash.is_pending(handle)]
-        if pending:
-            self._registry.remove(pending)
+            resumable = {handle for handle, name in self._resumable.items() if name == topic}
+            unmoved = resumable & self._unmoved
+        if unmoved:
+            self._registry.remove(unmoved)
         with self._changed:
             for handle in resumable:
                 self._resumable.pop(handle, None)
@@ -241,19 +140,101 @@ class ShapeRemoval:
             return False
         return True
 
-    def _remove_files(self, dropped: Collection[Shape]) -> None:
+    def _remove_files(self, dropped: Collection[Shape], *, is_synced: bool) -> None:
         for shape in dropped:
             shape.topic.remove(shape)
             try:
                 if not shape.remove_storage():
-                    self._trash.discard(shape.handle)
+                    move_to_trash(self._fs, self._root, shape.handle)
+                if is_synced:
+                    sync_parent(self._fs, self._root, shape.handle)
             except OSError as error:
-                self._trash.postpone(shape.handle, error)
+                self._move_later([shape.handle], error)
 
     def _finish(self, dropped: Collection[Shape], *, is_unregistered: bool) -> None:
         with self._changed:
             for shape in dropped:
                 topic = self._in_progress.pop(shape.handle)
-                if not is_unregistered and self._trash.is_pending(shape.handle):
+                if not is_unregistered and shape.handle in self._unmoved:
                     self._resumable[shape.handle] = topic
             self._changed.notify_all()
+
+    # Directories
+
+    def discard_incomplete(self, handles: Iterable[str]) -> None:
+        """Discards unfinished files of an earlier run; nothing else uses the directory yet."""
+        try:
+            discard_scratch(self._fs, self._root)
+        except OSError as error:
+            logger.warning("scratch files of compactions cannot be moved yet", exc_info=error)
+        for handle in handles:
+            self._discard(handle)
+
+    def clean_up(self) -> None:
+        """Moves and deletes the directories of no shape; then raises the first I/O error.
+
+        The data directory is listed once, by the first call.
+        """
+        failures: list[OSError] = []
+        for step in (self._sweep, self._move_unmoved, self._empty_trash):
+            try:
+                step(failures)
+            except OSError as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
+
+    def end_cleanup(self) -> None:
+        """Ends `clean_up` early; the next start continues."""
+        self._is_cleanup_ended = True
+
+    def _discard(self, handle: str) -> None:
+        """Moves the directory of a shape to the trash if there is one, now or later."""
+        try:
+            move_to_trash(self._fs, self._root, handle)
+        except OSError as error:
+            self._move_later([handle], error)
+
+    def _move_later(self, handles: Collection[str], error: OSError | None = None) -> None:
+        """The next rounds move these directories if they are still there, and sync the move."""
+        if error is not None:
+            logger.warning(
+                "directory of a dropped shape cannot be moved yet",
+                exc_info=error,
+                extra={"handles": list(handles)},
+            )
+        with self._changed:
+            self._unmoved.update(handles)
+
+    def _sweep(self, failures: list[OSError]) -> None:
+        if self._is_swept:
+            return
+        for handle in list_handles(self._fs, self._root):
+            if self._registry.find(handle) is None:
+                logger.info("directory of no shape is removed", extra={"handle": handle})
+                self._discard(handle)
+        self._is_swept = True
+
+    def _move_unmoved(self, failures: list[OSError]) -> None:
+        with self._changed:
+            unmoved = list(self._unmoved)
+        for handle in unmoved:
+            try:
+                move_to_trash(self._fs, self._root, handle)
+                sync_parent(self._fs, self._root, handle)
+            except OSError as error:
+                failures.append(error)
+                continue
+            with self._changed:
+                self._unmoved.remove(handle)
+
+    def _empty_trash(self, failures: list[OSError]) -> None:
+        removed_count = 0
+        for path in list_trash(self._fs, self._root):
+            if self._is_cleanup_ended or removed_count == REMOVED_MAX:
+                return
+            try:
+                self._fs.remove_tree(path)
+                removed_count += 1
+            except OSError as error:
+                failures.append(error)

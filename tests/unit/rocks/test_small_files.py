@@ -143,9 +143,6 @@ def test_a_full_disk_leaves_the_old_checkpoint() -> None:
     assert find_checkpoint(file_system, "/d") == CHECKPOINT
 
 
-@pytest.mark.parametrize(
-    "encoded", [None, [], {"a": 5}, {"a": {"x": 5}}, {"a": {"0": -1}}, {"a": {"0": "5"}}]
-)
 # The log of a database in memory
 
 

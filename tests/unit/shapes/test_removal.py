@@ -272,7 +272,7 @@ def test_an_engine_that_stops_leaves_the_rest_of_the_trash_for_later(
         remove = files.remove_tree
 
         def stop(path: str) -> None:
-            stage.engine.trash.end()
+            stage.engine.removal.end_cleanup()
             remove(path)
 
         patched.setattr(files, "remove_tree", stop)
