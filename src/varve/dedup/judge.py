@@ -124,7 +124,7 @@ class Judge:
     ) -> NewIds:
         rules, cells = self._rules, rows.cells
         spans = self._probe(chunk, chosen, rows)
-        is_news = np.zeros(len(chosen), np.bool_)
+        is_new = np.zeros(len(chosen), np.bool_)
         is_changed = np.zeros(len(cells), np.bool_)
         judge_records(
             chunk.times,
@@ -138,11 +138,11 @@ class Judge:
             spans,
             verdicts,
             witnesses,
-            is_news,
+            is_new,
             is_changed,
         )
         return NewIds(
-            self._entries(chunk, chosen[is_news], witnesses),
+            self._entries(chunk, chosen[is_new], witnesses),
             SpanRows(cells[is_changed], spans[is_changed]),
             self._store.version,
         )
@@ -183,7 +183,7 @@ class SmallBatchJudge:
 
     __slots__ = (
         "_firsts",
-        "_news",
+        "_new_indexes",
         "_rules",
         "_spans",
         "_store",
@@ -201,7 +201,7 @@ class SmallBatchJudge:
         self._rules = rules
         self._store = store
         self._spans: dict[Cell, Span | None] = {}
-        self._news: list[int] = []
+        self._new_indexes: list[int] = []
         self._firsts: list[int] = []
 
     def judge(self, chunk: Arrivals, *, time_max_ms: int, whole_from_ms: int) -> None:
@@ -231,9 +231,13 @@ class SmallBatchJudge:
 
     def entries(self, chunk: Arrivals) -> Arrivals:
         """The entries to store, with the offsets of kept records."""
-        if not self._news:
+        if not self._new_indexes:
             return _NO_ARRIVALS
-        arrivals = chunk if len(self._news) == len(chunk) else chunk.take(np.array(self._news))
+        arrivals = (
+            chunk
+            if len(self._new_indexes) == len(chunk)
+            else chunk.take(np.array(self._new_indexes))
+        )
         if not self._rules.is_refreshing:
             return arrivals
         firsts = np.array(self._firsts, np.int64)
@@ -259,7 +263,7 @@ class SmallBatchJudge:
             extended = _extend(span, time, kept)
             if extended is not span:
                 self._spans[cell] = self.changed[cell] = extended
-                self._news.append(index)
+                self._new_indexes.append(index)
                 self._firsts.append(kept)
         return witness
 

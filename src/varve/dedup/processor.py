@@ -84,7 +84,7 @@ class Deduplicator:
     @classmethod
     def open(
         cls,
-        place: Store | ClusterAddress,
+        cluster: Store | ClusterAddress,
         input: str,
         output: str,
         rules: DedupRules,
@@ -116,13 +116,13 @@ class Deduplicator:
             topics, retention_ms=rules.retention_ms, segment_ms=rules.segment_ms
         )
         if state is None:
-            if not isinstance(place, Store):
+            if not isinstance(cluster, Store):
                 raise InvalidRequest(
                     "a deduplication through a server needs a state directory (--state)"
                 )
-            state = f"{place.directories[0].path}{STATE_SUFFIX}"
-        cluster = open_cluster(place, wait=wait)
-        backend = DedupBackend(cluster, topics, settings=settings_by_topic, clock=clock)
+            state = f"{cluster.directories[0].path}{STATE_SUFFIX}"
+        connected = open_cluster(cluster, wait=wait)
+        backend = DedupBackend(connected, topics, settings=settings_by_topic, clock=clock)
         opened = cls(
             backend,
             rules,

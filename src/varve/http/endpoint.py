@@ -17,14 +17,20 @@ from typing import Final, ParamSpec, TypeVar
 from starlette.types import Receive, Scope, Send
 
 from varve.foundation.errors import Closed, Unavailable
-from varve.http import headers
 from varve.http.exchange import (
+    CACHE,
+    NO_CACHE,
+    NO_STORE,
     ClientDisconnected,
+    Header,
     HttpError,
     HttpExchange,
     Response,
+    cross_origin,
+    preflight,
     to_http_error,
     unavailable,
+    varying,
 )
 from varve.http.metrics import HttpMetrics
 from varve.http.settings import HttpSettings
@@ -50,7 +56,7 @@ class HttpApi(ABC):
     metrics: HttpMetrics
     exposed_headers: bytes
     """Names of the response headers that pages of other origins may read."""
-    unavailable_headers: tuple[headers.Header, ...] = ()
+    unavailable_headers: tuple[Header, ...] = ()
     """Further headers of a response with status 503."""
 
     @abstractmethod
@@ -116,11 +122,11 @@ class HttpEndpoint:
     async def _handle(self, exchange: HttpExchange) -> Response:
         if exchange.method == "OPTIONS":
             requested = exchange.header(b"access-control-request-headers")
-            return Response(204, headers.preflight(requested))
+            return Response(204, preflight(requested))
         handler = self._handlers.get(exchange.method)
         if handler is None:
             body = {"message": f"{exchange.method:.20} is not supported for this path"}
-            raise HttpError(405, body, (*headers.NO_STORE, self._allow))
+            raise HttpError(405, body, (*NO_STORE, self._allow))
         return await handler(exchange)
 
     def _complete(self, response: Response, exchange: HttpExchange) -> None:
@@ -132,10 +138,10 @@ class HttpEndpoint:
         if response.status == 503:
             fields += self._api.unavailable_headers
         if exchange.method not in _CACHEABLE:
-            fields = [header for header in fields if header[0] != headers.CACHE]
-            fields.append(headers.NO_CACHE)
-        fields += headers.varying(exchange.headers)
-        fields += headers.cross_origin(exchange.header(b"origin"), self._api.exposed_headers)
+            fields = [header for header in fields if header[0] != CACHE]
+            fields.append(NO_CACHE)
+        fields += varying(exchange.headers)
+        fields += cross_origin(exchange.header(b"origin"), self._api.exposed_headers)
         response.headers = fields
 
 

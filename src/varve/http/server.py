@@ -20,8 +20,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from varve.foundation.errors import Unavailable
 from varve.http.endpoint import HttpApi
-from varve.http.exchange import TRANSPORT
-from varve.http.headers import NO_STORE, cross_origin
+from varve.http.exchange import NO_STORE, TRANSPORT, cross_origin
 
 _WRITE_BUFFER_BYTES: Final = 64 << 10
 """Unsent bytes of a connection above which its response pauses."""

@@ -111,11 +111,11 @@ def check_ids(
     after: int,
     is_refreshing: bool,
     is_duplicate: Flags,
-    is_news: Flags,
+    is_new: Flags,
 ) -> int:
     """Looks up ids in order, and adds those that are new in their window.
 
-    `is_news` marks the times that changed the table and must be stored. Returns how many free rows
+    `is_new` marks the times that changed the table and must be stored. Returns how many free rows
     were used. The table must have a free row for each id.
     """
     width = before + after + 1
@@ -129,12 +129,12 @@ def check_ids(
         is_found = _covers(rows, own, time, before, after)
         if not is_found and low != high:
             other = low + high - cell
-            found = _find(rows, first, second, kind, hashed, other, width)
-            is_found = _covers(rows, found, time, before, after)
+            row = _find(rows, first, second, kind, hashed, other, width)
+            is_found = _covers(rows, row, time, before, after)
         is_duplicate[index] = is_found
-        is_news[index] = False
+        is_new[index] = False
         if not is_found or is_refreshing:
-            is_news[index] = _add(rows, own, first, second, kind, time)
+            is_new[index] = _add(rows, own, first, second, kind, time)
             if own < 0:
                 taken += 1
     return taken

@@ -117,12 +117,12 @@ def find_cells(
     if cells.shape[0] < 2 * chosen.size or slots.size <= 2 * chosen.size:
         raise IndexError("there are too few rows or slots for the cells")
     if own.size < chosen.size or other.size < chosen.size:
-        raise IndexError("own or other have too few places")
+        raise IndexError("own or other have too few elements")
     if before + after >= width:
         raise IndexError("the window is wider than two cells")
     count = 0
-    for place in range(chosen.size):
-        index = chosen[place]
+    for number in range(chosen.size):
+        index = chosen[number]
         if index < 0 or index >= kinds.size or index >= times.size or index >= words.shape[0]:
             raise IndexError("chosen names a record that is not there")
         first, second = as_int(words[index, 0]), as_int(words[index, 1])
@@ -130,15 +130,15 @@ def find_cells(
         hashed = spread(words[index, 0], words[index, 1], kind, k0, k1)
         low, high, cell = (time - before) // width, (time + after) // width, time // width
         at = as_int(mix(hashed ^ (np.uint64(cell) * _CELL_FACTOR)))
-        own[place] = _find_row(slots, cells, count, first, second, kind, cell, at)
-        if own[place] == count:
+        own[number] = _find_row(slots, cells, count, first, second, kind, cell, at)
+        if own[number] == count:
             count += 1
-        other[place] = NO_ROW
+        other[number] = NO_ROW
         if low != high:
             cell = low + high - cell
             at = as_int(mix(hashed ^ (np.uint64(cell) * _CELL_FACTOR)))
-            other[place] = _find_row(slots, cells, count, first, second, kind, cell, at)
-            if other[place] == count:
+            other[number] = _find_row(slots, cells, count, first, second, kind, cell, at)
+            if other[number] == count:
                 count += 1
     return count
 
@@ -190,12 +190,12 @@ def need_other(
 ) -> None:
     """Marks the other cells to read: those of records that their own cell does not decide."""
     if own.size < chosen.size or other.size < chosen.size or is_needed.size < spans.shape[0]:
-        raise IndexError("there are fewer places or flags than records or rows")
-    for place in range(chosen.size):
-        row, index = other[place], chosen[place]
+        raise IndexError("there are fewer elements or flags than records or rows")
+    for number in range(chosen.size):
+        row, index = other[number], chosen[number]
         if row == NO_ROW or is_needed[row]:
             continue
-        witness = _find_witness(spans, own[place], times[index], offsets[index], before, after)
+        witness = _find_witness(spans, own[number], times[index], offsets[index], before, after)
         if witness == NO_WITNESS:
             is_needed[row] = True
 
@@ -213,32 +213,32 @@ def judge_records(
     spans: Rows,
     verdicts: Kinds,
     witnesses: Numbers,
-    is_news: Flags,
+    is_new: Flags,
     is_changed: Flags,
 ) -> None:
     """Judges the chosen records in order, and extends the spans by those that are kept.
 
-    `is_news` marks chosen records to store, `is_changed` the spans that have changed.
+    `is_new` marks chosen records to store, `is_changed` the spans that have changed.
     A copy that restarts the window is stored with the offset of the record that was kept.
     """
-    if own.size < chosen.size or other.size < chosen.size or is_news.size < chosen.size:
-        raise IndexError("there are fewer places or flags than records")
+    if own.size < chosen.size or other.size < chosen.size or is_new.size < chosen.size:
+        raise IndexError("there are fewer elements or flags than records")
     if is_changed.size < spans.shape[0]:
         raise IndexError("there are fewer flags than rows")
-    for place in range(chosen.size):
-        index, row = chosen[place], own[place]
+    for number in range(chosen.size):
+        index, row = chosen[number], own[number]
         time, offset = times[index], offsets[index]
         witness = _find_witness(spans, row, time, offset, before, after)
-        if witness == NO_WITNESS and other[place] != NO_ROW:
-            witness = _find_witness(spans, other[place], time, offset, before, after)
-        is_news[place] = False
+        if witness == NO_WITNESS and other[number] != NO_ROW:
+            witness = _find_witness(spans, other[number], time, offset, before, after)
+        is_new[number] = False
         if witness != NO_WITNESS:
             verdicts[index] = DUPLICATE
             witnesses[index] = witness
         if witness == NO_WITNESS or is_refreshing:
             first = offset if witness == NO_WITNESS else witness
             if _extend(spans, row, time, first):
-                is_news[place] = True
+                is_new[number] = True
                 is_changed[row] = True
 
 

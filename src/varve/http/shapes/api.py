@@ -18,9 +18,8 @@ from starlette.types import Receive, Scope, Send
 
 from varve.foundation.clock import Clock
 from varve.foundation.metrics import exposition
-from varve.http import headers
 from varve.http.endpoint import Handler, HttpApi, HttpEndpoint, WorkerPool
-from varve.http.exchange import HttpError, HttpExchange, Response, invalid
+from varve.http.exchange import NO_CACHE, NO_STORE, HttpError, HttpExchange, Response, invalid
 from varve.http.metrics import HttpMetrics
 from varve.http.settings import HttpSettings
 from varve.http.shapes import headers as electric
@@ -37,7 +36,7 @@ from varve.shapes.shape import DropReason, Shape
 SHAPE_PATH: Final = "/v1/shape"
 METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _LISTED_MAX: Final = 1000
-_NOT_ALLOWED: Final = (*headers.NO_STORE, (b"allow", b"GET, POST, HEAD, OPTIONS"))
+_NOT_ALLOWED: Final = (*NO_STORE, (b"allow", b"GET, POST, HEAD, OPTIONS"))
 
 
 class ShapeApi(HttpApi):
@@ -76,7 +75,7 @@ class ShapeApi(HttpApi):
         self._unsubscribe = engine.subscribe(self.waiters.wake_later)
         self._reads = ShapeReads(self)
         self._subsets = SubsetReads(self, self._reads)
-        self._document = Response.of_json(200, make_document(), *headers.NO_STORE)
+        self._document = Response.of_json(200, make_document(), *NO_STORE)
         self._shape, self._router = self._make_endpoints(ShapeAdmin(self))
 
     def _make_endpoints(self, admin: "ShapeAdmin") -> tuple[HttpEndpoint, Router]:
@@ -140,9 +139,7 @@ class ShapeApi(HttpApi):
 
     async def get_health(self, exchange: HttpExchange) -> Response:
         status = self.engine.health()
-        return Response.of_json(
-            200 if status == "active" else 202, {"status": status}, *headers.NO_STORE
-        )
+        return Response.of_json(200 if status == "active" else 202, {"status": status}, *NO_STORE)
 
     async def get_metrics(self, exchange: HttpExchange) -> Response:
         self.access.check_admin(exchange, exchange.query())
@@ -157,7 +154,7 @@ class ShapeApi(HttpApi):
 
 
 async def _get_root(exchange: HttpExchange) -> Response:
-    return Response(200, [*headers.NO_STORE])
+    return Response(200, [*NO_STORE])
 
 
 async def _not_found(exchange: HttpExchange) -> Response:
@@ -188,20 +185,20 @@ class ShapeAdmin:
         document: dict[str, Any] = {"shapes": [describe(shape) for shape in page]}
         if len(matching) > len(page):
             document["after"] = page[-1].handle
-        return Response.of_json(200, document, *headers.NO_STORE)
+        return Response.of_json(200, document, *NO_STORE)
 
     async def show(self, exchange: HttpExchange) -> Response:
         """One shape, and how far it is."""
         shape = self._get(exchange)
         document = await self._api.admin_pool.run(describe_fully, shape)
-        return Response.of_json(200, document, *headers.NO_STORE)
+        return Response.of_json(200, document, *NO_STORE)
 
     async def compact(self, exchange: HttpExchange) -> Response:
         """Compacts the log of a shape now."""
         shape = self._get(exchange)
         report = await self._api.admin_pool.run(self._api.engine.compact, shape)
         document = {**report.to_json(), "is_dropped": shape.is_dropped}
-        return Response.of_json(200, document, *headers.NO_STORE)
+        return Response.of_json(200, document, *NO_STORE)
 
     async def delete(self, exchange: HttpExchange) -> Response:
         """Drops the shape of a handle, of a definition, or of both if they agree."""
@@ -224,7 +221,7 @@ class ShapeAdmin:
         if shape is None or shape.is_dropped:
             raise HttpError(404, {"message": "there is no such shape"})
         await api.admin_pool.run(api.engine.drop, shape, DropReason.DELETED)
-        return Response(202, [headers.NO_CACHE])
+        return Response(202, [NO_CACHE])
 
     def _get(self, exchange: HttpExchange) -> Shape:
         self._api.access.check_admin(exchange, exchange.query())

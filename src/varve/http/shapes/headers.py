@@ -6,7 +6,7 @@ Invariant  a cursor is greater than that of the request, so cached responses nev
 from random import Random
 from typing import Final
 
-from varve.http.headers import CACHE, RETRY_AFTER, Header
+from varve.http.exchange import CACHE, RETRY_AFTER, Header
 from varve.http.settings import HttpSettings
 
 HANDLE: Final = b"electric-handle"

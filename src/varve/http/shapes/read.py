@@ -13,16 +13,19 @@ from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Final
 
 from varve.foundation.errors import NotFound, StoreError, Unavailable
-from varve.http import headers
 from varve.http.exchange import (
+    CONTENT_TYPE,
+    ETAG,
+    EVENTS,
+    JSON,
     ClientDisconnected,
+    Header,
     HttpError,
     HttpExchange,
     Response,
     invalid,
     unavailable,
 )
-from varve.http.headers import Header
 from varve.http.shapes import headers as electric
 from varve.http.shapes.parameters import ShapeRequest
 from varve.http.shapes.ranges import RangeBody
@@ -223,17 +226,17 @@ class ShapeReads:
             return None
         fields = self._headers(request, shape, end)
         fields.append((electric.HAS_DATA, b"true"))
-        return Response(304, [header for header in fields if header[0] != headers.CONTENT_TYPE])
+        return Response(304, [header for header in fields if header[0] != CONTENT_TYPE])
 
     def _headers(
         self, request: ShapeRequest, shape: Shape, end: ShapeOffset, *, unique: int | None = None
     ) -> list[Header]:
         settings = self._api.settings
         fields = [
-            headers.EVENTS if request.is_events else headers.JSON,
+            EVENTS if request.is_events else JSON,
             (electric.HANDLE, shape.handle.encode()),
             (electric.OFFSET, str(end).encode()),
-            (headers.ETAG, _etag(shape, request, end, unique)),
+            (ETAG, _etag(shape, request, end, unique)),
             electric.cache_of(
                 settings,
                 is_initial=not request.is_now and request.offset == BEFORE_ALL,

@@ -15,8 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from varve.foundation.errors import InvalidRequest, NotFound
-from varve.http import headers
-from varve.http.exchange import HttpExchange, Response, invalid, unavailable
+from varve.http.exchange import JSON, NO_CACHE, HttpExchange, Response, invalid, unavailable
 from varve.http.shapes import headers as electric
 from varve.http.shapes.parameters import SUBSET_FIELDS, ShapeRequest, SubsetQuery
 from varve.http.shapes.read import ShapeReads
@@ -63,13 +62,13 @@ class SubsetReads:
         if shape.is_dropped:
             raise await api.resolver.refetch(shape)
         fields = [
-            headers.JSON,
+            JSON,
             (electric.HANDLE, shape.handle.encode()),
             (electric.OFFSET, str(result.position).encode()),
             electric.NO_SCHEMA,
             (electric.SNAPSHOT, b"true"),
             (electric.HAS_DATA, b"true"),
-            headers.NO_CACHE,
+            NO_CACHE,
         ]
         body = encode_subset(result)
         self._held_bytes += len(body)

@@ -133,8 +133,8 @@ def compile_node(node: sql.Node) -> Evaluation:
         case sql.Cast(item, type):
             operand = compile_node(item)
             return lambda values: cast_value(operand(values), type)
-        case sql.Extract(operator, item, place):
-            return _extract(operator, compile_node(item), compile_node(place))
+        case sql.Extract(operator, item, step):
+            return _extract(operator, compile_node(item), compile_node(step))
 
 
 def compile_truth(node: sql.Node) -> Evaluation:
@@ -394,12 +394,12 @@ def _call(name: str, arguments: Sequence[Evaluation]) -> Evaluation:
     return changed
 
 
-def _extract(operator: str, item: Evaluation, place: Evaluation) -> Evaluation:
+def _extract(operator: str, item: Evaluation, step: Evaluation) -> Evaluation:
     def extracted(values: RowValues) -> Value:
-        value, step = item(values), place(values)
+        value = item(values)
         if isinstance(value, str):
             value = find_json(value)
-        element = member(value, step)
+        element = member(value, step(values))
         return show(element) if operator == "->>" else element
 
     return extracted

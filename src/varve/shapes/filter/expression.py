@@ -108,7 +108,8 @@ class Extract(NamedTuple):
     operator: str
     """-> or ->>."""
     item: "Node"
-    place: "Node"
+    step: "Node"
+    """The name of the member, or the index of the element."""
 
 
 Node = (

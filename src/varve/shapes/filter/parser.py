@@ -376,17 +376,17 @@ class _Reader:
         )
 
     def _extract(self, part: exp.Expr, operator: str) -> sql.Node:
-        place = part.expression
-        if isinstance(place, exp.JSONPath):
-            step = place.expressions[-1]
-            if len(place.expressions) != 2 or not isinstance(
+        path = part.expression
+        if isinstance(path, exp.JSONPath):
+            step = path.expressions[-1]
+            if len(path.expressions) != 2 or not isinstance(
                 step, exp.JSONPathKey | exp.JSONPathSubscript
             ):
                 raise _refuse(part)
             is_name = isinstance(step, exp.JSONPathKey)
             step_node: sql.Node = sql.Literal(Untyped(step.this) if is_name else int(step.this))
         else:
-            step_node = self._scalar(place)
+            step_node = self._scalar(path)
         if not isinstance(step_node, sql.Literal | sql.Parameter):
             raise _refuse(part, "needs a name in quotes or a number behind the arrow")
         return sql.Extract(operator, self._scalar(part.this), step_node)

@@ -317,7 +317,7 @@ def absolute(number: int | Decimal | None) -> int | Decimal | None:
 
 
 def member(value: Value, step: Value) -> Value:
-    """The member of an object by name, or of an array by place, from its end if below 0."""
+    """The member of an object by name, or of an array by index, from its end if below 0."""
     if isinstance(value, dict):
         return value.get(str(step)) if isinstance(step, str) else None
     if isinstance(value, list):
