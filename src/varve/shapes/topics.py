@@ -13,6 +13,7 @@ Threads    any; `_lock` guards the maps and nothing is called under it. `changin
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from varve.foundation.errors import InvalidRequest, NotFound, StoreError, Unavailable
@@ -29,14 +30,12 @@ UNUSED_ROUNDS: Final = 2
 """Rounds of maintenance after which a topic without shapes is ended."""
 
 
+@dataclass(slots=True)
 class _Missing:
     """A deleted topic: since when it is missing, and when it was last looked up."""
 
-    __slots__ = ("looked_up_ms", "since_ms")
-
-    def __init__(self, now_ms: int) -> None:
-        self.since_ms = now_ms
-        self.looked_up_ms: int | None = None
+    since_ms: int
+    looked_up_ms: int | None = None
 
 
 class TopicMap:

@@ -42,8 +42,8 @@ def progress(position: int) -> Progress:
 
 
 def commit_of(position: int, *values: bytes, side: tuple[bytes, ...] = ()) -> TaskCommit:
-    def batches(given: tuple[bytes, ...]) -> list[bytes]:
-        return [build_batch([Record(b"k", one, timestamp=1)]) for one in given]
+    def batches(options: tuple[bytes, ...]) -> list[bytes]:
+        return [build_batch([Record(b"k", item, timestamp=1)]) for item in options]
 
     return TaskCommit(batches(values), batches(side), batches(values), progress(position))
 
@@ -57,13 +57,13 @@ def append_progress(store: Store, writer: PartitionWriter) -> None:
 
 
 def committed(store: Store, topic: str, partition: int = 0) -> list[bytes | None]:
-    found = store.topic(topic).read(partition=partition, start=0, isolation="read_committed")
-    return [one.value for one in found]
+    result = store.topic(topic).read(partition=partition, start=0, isolation="read_committed")
+    return [item.value for item in result]
 
 
 def open_count(store: Store) -> int:
     return sum(
-        len(one.log.open_transactions()) for topic in store.topics() for one in topic.partitions
+        len(item.log.open_transactions()) for topic in store.topics() for item in topic.partitions
     )
 
 
@@ -91,7 +91,7 @@ def test_topics_that_lack_are_made_with_fit_settings(store: Store) -> None:
     assert changelog.retention_ms == 1_000 + 24 * 3_600_000
     assert changelog.segment_ms == 600_000
     assert store.topic("out-dedup-progress").settings.cleanup_policy == ("compact",)
-    assert {store.topic(one).partition_count for one in TOPICS.written} == {2}
+    assert {store.topic(item).partition_count for item in TOPICS.written} == {2}
 
 
 def test_an_output_of_another_shape_is_refused_with_the_remedy(store: Store) -> None:
@@ -129,11 +129,11 @@ def test_a_commit_is_seen_as_a_whole(store: Store) -> None:
     assert committed(store, "out") == committed(store, "out-dedup-changelog") == [b"a", b"b", b"c"]
     assert committed(store, "late") == [b"s"]
     assert open_count(store) == 0
-    found = backend.find_progress(0)
-    assert found is not None
-    assert found.position == 7
-    assert found.producer is not None
-    assert found.producer.id >= FIRST_PRODUCER_ID
+    result = backend.find_progress(0)
+    assert result is not None
+    assert result.position == 7
+    assert result.producer is not None
+    assert result.producer.id >= FIRST_PRODUCER_ID
     assert backend.find_progress(1) is None
 
 
@@ -186,8 +186,8 @@ def test_partitions_have_producers_of_their_own(store: Store) -> None:
     for partition in (0, 1):
         backend.open_task(partition)
         backend.commit(partition, commit_of(partition, b"%d" % partition))
-    assert [committed(store, "out", one) for one in (0, 1)] == [[b"0"], [b"1"]]
-    ids = {backend.find_progress(one).producer.id for one in (0, 1)}  # type: ignore[union-attr]
+    assert [committed(store, "out", item) for item in (0, 1)] == [[b"0"], [b"1"]]
+    ids = {backend.find_progress(item).producer.id for item in (0, 1)}  # type: ignore[union-attr]
     assert len(ids) == 2
 
 
@@ -200,9 +200,9 @@ def test_a_reader_waits_for_what_is_not_decided(store: Store) -> None:
     writer.append(commit_of(2, b"lost", side=(b"lost",)))
     assert open_count(store) == 3
     append_progress(store, writer)
-    found = make_backend(store).open_task(0)
-    assert found is not None
-    assert found.position == 1
+    result = make_backend(store).open_task(0)
+    assert result is not None
+    assert result.position == 1
     assert open_count(store) == 0
     assert committed(store, "out") == [b"a"]
     assert committed(store, "late") == []
@@ -212,7 +212,7 @@ def test_what_was_decided_is_committed_by_the_next_start(store: Store) -> None:
     backend = make_backend(store)
     backend.open_task(0)
     writer = backend._writers[0]
-    logs = {one: store.topic(one).partition(0).log for one in TOPICS.written}
+    logs = {item: store.topic(item).partition(0).log for item in TOPICS.written}
     writer.append(commit_of(2, b"a", side=(b"s",)))
     append_progress(store, writer)
     logs["out-dedup-progress"].end_transaction(
@@ -222,9 +222,9 @@ def test_what_was_decided_is_committed_by_the_next_start(store: Store) -> None:
     )
     # The side topic is no longer wanted, and is settled all the same.
     other = make_backend(store, replace(TOPICS, side=None))
-    found = other.open_task(0)
-    assert found is not None
-    assert found.position == 2
+    result = other.open_task(0)
+    assert result is not None
+    assert result.position == 2
     assert open_count(store) == 0
     assert committed(store, "out") == [b"a"]
     assert committed(store, "late") == [b"s"]
@@ -234,7 +234,7 @@ def test_a_log_that_lost_what_was_decided_is_told(store: Store) -> None:
     backend = make_backend(store)
     backend.open_task(0)
     writer = backend._writers[0]
-    logs = {one: store.topic(one).partition(0).log for one in TOPICS.written}
+    logs = {item: store.topic(item).partition(0).log for item in TOPICS.written}
     writer.append(commit_of(2, b"a", b"b"))
     append_progress(store, writer)
     logs["out"].truncate_to(2)
@@ -289,9 +289,9 @@ def test_a_progress_that_was_compacted_is_found(store: Store) -> None:
     before = log.size
     store.run_once(ManualClock().now_ms() + 3 * 24 * 3_600_000)
     assert log.size < before / 2
-    found = make_backend(store).open_task(0)
-    assert found is not None
-    assert found.position == 29
+    result = make_backend(store).open_task(0)
+    assert result is not None
+    assert result.position == 29
     assert committed(store, "out") == [b"%d" % position for position in range(30)]
 
 
@@ -302,9 +302,9 @@ def test_a_commit_is_on_disk_when_it_returns(fs: FaultyFileSystem) -> None:
     backend.commit(0, commit_of(1, b"a", side=(b"s",)))
     after = fs.after_crash(CrashMode.LOSE_UNSYNCED)
     with open_store(after) as again:
-        found = make_backend(again).open_task(0)
-        assert found is not None
-        assert found.position == 1
+        result = make_backend(again).open_task(0)
+        assert result is not None
+        assert result.position == 1
         assert committed(again, "out") == [b"a"]
         assert committed(again, "late") == [b"s"]
     store.abandon()

@@ -43,12 +43,14 @@ def test_d46_a_purge_changes_no_result() -> None:
     rules = make_rules(window=50, lateness_ms=1_200)
     long, records = ContractBench(rules), draw_records(random.Random(46), 900)
     spread = [
-        one if not 0 <= one.timestamp < NOW_MS else replace(one, timestamp=one.timestamp + 300 * n)
-        for n, one in enumerate(records)
+        item
+        if not 0 <= item.timestamp < NOW_MS
+        else replace(item, timestamp=item.timestamp + 300 * n)
+        for n, item in enumerate(records)
     ]
     append(long.input, 0, spread)
     long.run(chunk_bytes=2_000)
-    assert [one.value for one in long.records()] == model_of(rules, spread).output
+    assert [item.value for item in long.records()] == model_of(rules, spread).output
     assert len(long.segments()) < 4
 
 
@@ -85,7 +87,7 @@ def test_d48_how_long_the_changelog_keeps() -> None:
     bench.run()
     bench.clock.advance(DAY_MS + MEMORY)
     clean(bench)
-    assert b"new" in b"".join(one.key or b"" for one in bench.records(CHANGELOG))
+    assert b"new" in b"".join(item.key or b"" for item in bench.records(CHANGELOG))
     bench.clock.advance(2)
     clean(bench)
     assert bench.records(CHANGELOG) == []
@@ -117,7 +119,7 @@ def test_d50_other_rules() -> None:
     """
     bench = ContractBench.of([(b"x", T)])
     with bench.open() as running:
-        ends = {one.name: one.offsets(0).end for one in bench.store.topics()}
+        ends = {item.name: item.offsets(0).end for item in bench.store.topics()}
         for other in (
             make_rules("header:id"),
             make_rules(before_ms=WINDOW + 1),
@@ -128,7 +130,7 @@ def test_d50_other_rules() -> None:
                 InvalidRequest, match=r"cannot continue .* start again with another --name"
             ):
                 bench.run(other, state="/other")
-        assert {one.name: one.offsets(0).end for one in bench.store.topics()} == ends
+        assert {item.name: item.offsets(0).end for item in bench.store.topics()} == ends
         bench.put((b"x", T))
         running.run_once()
     assert bench.run() == Counts(kept=1, duplicates=1)
@@ -188,7 +190,7 @@ def test_d54_numbers_of_partitions() -> None:
     """
     bench = ContractBench(partitions=3)
     bench.run()
-    assert {one.partition_count for one in bench.store.topics()} == {3}
+    assert {item.partition_count for item in bench.store.topics()} == {3}
     bench.store.create_topic("narrow", partitions=2)
     with pytest.raises(InvalidRequest, match=r"narrow has 2 partitions and the input in has 3"):
         bench.run(output="narrow")
@@ -207,7 +209,7 @@ def test_d55_own_topics_that_were_deleted() -> None:
         refusal = rf"/d: the deduplication out has topic {left}, but topic {lost} was deleted: .*"
         with pytest.raises(InvalidRequest, match=rf"{refusal} another --name, or delete {left}"):
             bench.run()
-        assert lost not in {one.name for one in bench.store.topics()}
+        assert lost not in {item.name for item in bench.store.topics()}
         assert bench.run(name="anew") == Counts(kept=1, duplicates=1)
         bench.store.delete_topic(left, at_once=True)
         bench.lose_state()

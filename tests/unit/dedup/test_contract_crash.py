@@ -47,10 +47,10 @@ def test_d37_all_or_nothing(broken_commit: pytest.MonkeyPatch) -> None:
     bench.put((b"x", T), (b"l", 0))
     with pytest.raises(Unavailable):
         bench.run()
-    assert not any(bench.records(one) for one in WRITTEN)
+    assert not any(bench.records(item) for item in WRITTEN)
     broken_commit.undo()
     bench.run()
-    assert {one: len(bench.records(one)) for one in WRITTEN} == dict.fromkeys(WRITTEN, 1)
+    assert {item: len(bench.records(item)) for item in WRITTEN} == dict.fromkeys(WRITTEN, 1)
 
 
 def _begin(records: list[Record]) -> FaultyFileSystem:
@@ -88,8 +88,8 @@ def test_d38_killed(mode: CrashMode) -> None:
         with pytest.raises(PowerLoss):
             _run(fs)
         bench = _run(fs.after_crash(mode, seed=step))
-        assert [one.value for one in bench.records()] == model.output
-        assert [one.value for one in bench.records(SIDE)] == model.side
+        assert [item.value for item in bench.records()] == model.output
+        assert [item.value for item in bench.records(SIDE)] == model.side
         assert open_transactions(bench.store) == 0
         bench.store.close()
 
@@ -115,7 +115,7 @@ def test_d40_no_duplicate_of_itself() -> None:
     chunk = [Arrival(7, b"x", T), Arrival(8, b"x", T + 1)]
     bench = DedupBench(make_rules())
     for _ in range(2):
-        assert [one.verdict for one in bench.chunk(chunk)] == [Verdict.KEPT, Verdict.DUPLICATE]
+        assert [item.verdict for item in bench.chunk(chunk)] == [Verdict.KEPT, Verdict.DUPLICATE]
 
 
 def test_d41_fencing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,10 +127,10 @@ def test_d41_fencing(monkeypatch: pytest.MonkeyPatch) -> None:
     first, later = bench.open(), []
     whole = ProgressCoordinator._append_progress
 
-    def overtaken(*given: Any) -> None:
+    def overtaken(*options: Any) -> None:
         monkeypatch.undo()
         later.append(bench.open(state="/second"))
-        whole(*given)
+        whole(*options)
 
     monkeypatch.setattr(ProgressCoordinator, "_append_progress", overtaken)
     with pytest.raises(Fenced), first:
@@ -174,14 +174,14 @@ def test_d43_the_state_directory(loss: str) -> None:
             bench.fs = bench.fs.after_crash(CrashMode.LOSE_UNSYNCED)
             bench.store = bench.open_store()
         case "segments":
-            for one in bench.segments():
-                bench.fs.remove_tree(f"{state}/{one}")
+            for item in bench.segments():
+                bench.fs.remove_tree(f"{state}/{item}")
         case _:
             with bench.fs.open_writable(f"{state}/{loss}.json") as file:
                 file.write_at(0, b"no")
     append(bench.input, 0, records[120:])
     bench.run()
-    assert [one.value for one in bench.records()] == model_of(RULES, records).output
+    assert [item.value for item in bench.records()] == model_of(RULES, records).output
 
 
 def test_d44_another_machine() -> None:

@@ -25,12 +25,12 @@ def test_d7_a_duplicate() -> None:
         for partition in range(2):
             identity, time = b"%d" % source.randrange(5), T + source.randrange(20_000)
             bench.put((identity, time), partition=partition)
-            before = [one for place, name, one in kept if (place, name) == (partition, identity)]
-            if not any(time - 700 <= one <= time + 300 for one in before):
+            before = [item for place, name, item in kept if (place, name) == (partition, identity)]
+            if not any(time - 700 <= item <= time + 300 for item in before):
                 kept.append((partition, identity, time))
                 passed_of[partition].append(number)
     bench.run()
-    assert [bench.passed(partition=one) for one in range(2)] == [passed_of[0], passed_of[1]]
+    assert [bench.passed(partition=item) for item in range(2)] == [passed_of[0], passed_of[1]]
     assert 50 < len(kept) < 250
 
 
@@ -96,7 +96,7 @@ def test_d15_values_are_not_compared() -> None:
     bench = ContractBench()
     bench.add(Record(b"x", b"3 apples", (("by", b"a"),), T), Record(b"x", b"4 pears", (), T))
     bench.run()
-    assert [one.value for one in bench.records()] == [b"3 apples"]
+    assert [item.value for item in bench.records()] == [b"3 apples"]
 
 
 def test_d16_tombstones() -> None:
@@ -107,4 +107,4 @@ def test_d16_tombstones() -> None:
     bench.add(Record(b"x", b"1", (), T), Record(b"x", None, (), T + 1))
     bench.add(Record(b"y", None, (), T), Record(b"y", b"1", (), T + 1))
     bench.run()
-    assert [(one.key, one.value) for one in bench.records()] == [(b"x", b"1"), (b"y", None)]
+    assert [(item.key, item.value) for item in bench.records()] == [(b"x", b"1"), (b"y", None)]

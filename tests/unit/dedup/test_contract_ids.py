@@ -12,12 +12,12 @@ def passed(by: str, *records: Record) -> list[int]:
     """The places of the records that pass, all of one time."""
     bench = ContractBench(make_rules(by))
     marked = [
-        Record(one.key, one.value, (*one.headers, ("n", b"%d" % place)), T)
-        for place, one in enumerate(records)
+        Record(item.key, item.value, (*item.headers, ("n", b"%d" % place)), T)
+        for place, item in enumerate(records)
     ]
     bench.add(*marked)
     bench.run()
-    return [int(one.headers[-1][1] or b"") for one in bench.records()]
+    return [int(item.headers[-1][1] or b"") for item in bench.records()]
 
 
 def with_key(key: bytes | None) -> Record:
@@ -37,8 +37,8 @@ def test_d1_where_an_id_is() -> None:
     value, as `--by` selects.
     """
     assert passed("key", with_key(b"a"), with_key(b"b"), with_key(b"a")) == [0, 1]
-    given = (with_header(b"a", b"x"), with_header(b"b", b"x"), with_header(b"x", b"a"))
-    assert passed("header:id", *given) == [0, 2]
+    options = (with_header(b"a", b"x"), with_header(b"b", b"x"), with_header(b"x", b"a"))
+    assert passed("header:id", *options) == [0, 2]
     assert passed("field:order.id", *map(with_field, ("a", "b", "a"))) == [0, 1]
 
 
@@ -53,10 +53,10 @@ def test_d3_a_field_is_its_text() -> None:
     """D3 A field that is not a string is compared as its JSON text, so the number 1 and the string
     "1" are the same id; numbers with a fraction or an exponent are compared as doubles.
     """
-    given = [1, "1", True, "true", {"a": 1}, '{"a":1}', 1.5, "1.5"]
-    assert passed("field:order.id", *map(with_field, given)) == [0, 2, 4, 6]
-    texts = (b'{"order":{"id":%s}}' % one for one in (b"2.50", b"2.5", b"25e-1", b"3"))
-    assert passed("field:order.id", *(Record(b"k", one) for one in texts)) == [0, 3]
+    options = [1, "1", True, "true", {"a": 1}, '{"a":1}', 1.5, "1.5"]
+    assert passed("field:order.id", *map(with_field, options)) == [0, 2, 4, 6]
+    texts = (b'{"order":{"id":%s}}' % item for item in (b"2.50", b"2.5", b"25e-1", b"3"))
+    assert passed("field:order.id", *(Record(b"k", item) for item in texts)) == [0, 3]
 
 
 def test_d4_no_id() -> None:
@@ -66,9 +66,9 @@ def test_d4_no_id() -> None:
     assert passed("key", *[with_key(None)] * 2) == [0, 1]
     nothing = [with_header(), with_header(None), with_header(b"a", None)]
     assert passed("header:id", *nothing * 2) == [*range(6)]
-    given = [with_field(None), Record(b"k", b"no json"), Record(b"k", b"{}"), Record(b"k", None)]
-    assert passed("field:order.id", *given * 2) == [*range(8)]
-    latin = [Record(b"k", b'{"order":{"id":"M%sller"}}' % one) for one in (b"\xfc", b"\xf6")]
+    options = [with_field(None), Record(b"k", b"no json"), Record(b"k", b"{}"), Record(b"k", None)]
+    assert passed("field:order.id", *options * 2) == [*range(8)]
+    latin = [Record(b"k", b'{"order":{"id":"M%sller"}}' % item) for item in (b"\xfc", b"\xf6")]
     assert passed("field:order.id", *latin) == [0, 1]
     followed = with_field("x")
     assert passed("field:order.id", followed, Record(b"k", (followed.value or b"") + b" {")) == [0]
@@ -89,7 +89,7 @@ def test_d6_long_ids_are_hashed() -> None:
     bench.put((b"a", T))
     bench.put((b"a", T), partition=1)
     bench.run()
-    first, second = (bench.progress(one).secret_words for one in range(2))
+    first, second = (bench.progress(item).secret_words for item in range(2))
     assert first != second
     words, kinds = fold_id(b"exactly sixteen.", first)
     assert (words.tobytes(), kinds.tolist()) == (b"exactly sixteen.", [16])

@@ -32,7 +32,7 @@ def run(rules: DedupRules) -> tuple[list[int], list[int]]:
     bench = ContractBench(rules)
     bench.put(*ROWS)
     bench.run()
-    has_side = SIDE in {one.name for one in bench.store.topics()}
+    has_side = SIDE in {item.name for item in bench.store.topics()}
     return bench.passed(), bench.passed(SIDE) if has_side else []
 
 
@@ -112,7 +112,7 @@ def test_d31_records_stay_as_they_are() -> None:
     assert bench.records("made") == [first, second]
     bench.store.create_topic("stamped")
     bench.run(output="stamped")
-    assert [one.timestamp for one in bench.records("stamped")] == [NOW_MS, NOW_MS]
+    assert [item.timestamp for item in bench.records("stamped")] == [NOW_MS, NOW_MS]
 
 
 def test_d32_partition_and_order() -> None:
@@ -125,9 +125,9 @@ def test_d32_partition_and_order() -> None:
         append(bench.input, partition, records)
     bench.run(chunk_bytes=800)
     for partition in range(3):
-        given = {one.value: one.offset for one in bench.input.partition(partition).read()}
+        options = {item.value: item.offset for item in bench.input.partition(partition).read()}
         for topic in (OUTPUT, SIDE):
-            offsets = [given[one.value] for one in bench.records(topic, partition)]
+            offsets = [options[item.value] for item in bench.records(topic, partition)]
             assert offsets == sorted(set(offsets))
             assert offsets
 
@@ -140,7 +140,7 @@ def test_d33_partitions_do_not_know_each_other() -> None:
     bench.put((b"x", NOW_MS), partition=1)
     bench.put((b"y", T), partition=0)
     assert bench.run() == Counts(kept=4, duplicates=2)
-    assert [bench.passed(partition=one) for one in range(2)] == [[0, 2], [0, 2]]
+    assert [bench.passed(partition=item) for item in range(2)] == [[0, 2], [0, 2]]
 
 
 def test_d34_committed_records_alone() -> None:
@@ -169,7 +169,7 @@ def test_d34_committed_records_alone() -> None:
     assert bench.progress().stream_time_ms == T - 1
     log.end_transaction(producer_id=8, producer_epoch=0, committed=True)
     assert bench.run() == Counts(kept=3)
-    assert [one.key for one in bench.records()] == [b"x", b"y", b"z"]
+    assert [item.key for item in bench.records()] == [b"x", b"y", b"z"]
 
 
 @pytest.mark.parametrize("chunk_bytes", [1, 700, 1 << 20])
@@ -182,7 +182,7 @@ def test_d35_chunks(chunk_bytes: int) -> None:
     records = draw_records(random.Random(35), 200)
     append(bench.input, 0, records)
     bench.run(chunk_bytes=chunk_bytes)
-    assert [one.value for one in bench.records()] == model_of(rules, records).output
+    assert [item.value for item in bench.records()] == model_of(rules, records).output
 
 
 def test_d36_a_record_that_does_not_fit() -> None:

@@ -15,7 +15,7 @@ def test_d17_the_time_of_a_record() -> None:
     with `LogAppendTime` that of the append.
     """
     by_producer, by_append = (
-        ContractBench(message_timestamp_type=one) for one in ("CreateTime", "LogAppendTime")
+        ContractBench(message_timestamp_type=item) for item in ("CreateTime", "LogAppendTime")
     )
     for bench in (by_producer, by_append):
         bench.put((b"x", T), (b"y", T))
@@ -24,7 +24,7 @@ def test_d17_the_time_of_a_record() -> None:
         bench.run()
     assert by_producer.passed() == [0, 1, 3]
     assert by_append.passed() == [0, 1, 2, 3]
-    assert [one.timestamp - NOW_MS for one in by_append.records()] == [0, 0, *[WINDOW + 1] * 2]
+    assert [item.timestamp - NOW_MS for item in by_append.records()] == [0, 0, *[WINDOW + 1] * 2]
 
 
 def test_d18_stream_time() -> None:

@@ -35,14 +35,14 @@ def make_long_rules(*, lateness: int = 10, refresh: bool = False) -> DedupRules:
 def read_all(bench: DedupBench) -> dict[bytes, bytes]:
     """The entries of all segments."""
     names = [name for name in bench.file_system.names(bench.directory) if "ids." in name]
-    found: dict[bytes, bytes] = {}
+    result: dict[bytes, bytes] = {}
     bench.store.close()
     for name in names:
         database = bench.databases.open(f"{bench.directory}/{name}")
-        found |= dict(database.scan(None, None, backward=False))
+        result |= dict(database.scan(None, None, backward=False))
         database.close()
     bench.reopen()
-    return found
+    return result
 
 
 def test_an_entry_is_the_id_and_the_least_and_largest_time() -> None:
@@ -157,7 +157,7 @@ def test_expired_segments_go_with_the_stream_time() -> None:
 def test_a_chunk_that_outruns_its_own_beginning_writes_what_is_live() -> None:
     bench = DedupBench(make_long_rules())
     rows = [Arrival(0, b"x", START), Arrival(1, b"x", START + 1), Arrival(2, b"x", 9 * START)]
-    assert [one.verdict for one in bench.chunk(rows)] == [KEPT, DUPLICATE, KEPT]
+    assert [item.verdict for item in bench.chunk(rows)] == [KEPT, DUPLICATE, KEPT]
     names = [name for name in bench.file_system.names(bench.directory) if "ids." in name]
     assert len(names) == 1
 
@@ -165,10 +165,10 @@ def test_a_chunk_that_outruns_its_own_beginning_writes_what_is_live() -> None:
 def test_news_fit_the_state_they_were_judged_by_and_no_other() -> None:
     bench = DedupBench(make_rules())
     chunk = to_arrivals([Arrival(0, b"x", 1)])
-    found = Judge(bench.rules, bench.store).judge(chunk, NOW_MS, -1)
-    bench.store.apply(found.new_ids, 1)
+    result = Judge(bench.rules, bench.store).judge(chunk, NOW_MS, -1)
+    bench.store.apply(result.new_ids, 1)
     with pytest.raises(AssertionError, match="another version"):
-        bench.store.apply(found.new_ids, 1)
+        bench.store.apply(result.new_ids, 1)
 
 
 def test_entries_of_the_changelog_are_read_as_they_were_written() -> None:
@@ -178,11 +178,11 @@ def test_entries_of_the_changelog_are_read_as_they_were_written() -> None:
     key = columns.keys.data[:29].tobytes()
     assert key == b"id" + bytes(14) + bytes([2]) + bytes([0, 0, 0, 0, 0, 0, 1, 2]) + bytes(4)
     assert columns.values.data[:8].tobytes() == bytes([0, 0, 0, 0, 0, 0, 0, 7])
-    found = decode_entries(to_changelog(new_ids), "t-0")
-    assert found.words.tolist() == new_ids.words.tolist()
-    assert found.kinds.tolist() == new_ids.kinds.tolist()
-    assert found.times.tolist() == new_ids.times.tolist()
-    assert found.offsets.tolist() == new_ids.offsets.tolist()
+    result = decode_entries(to_changelog(new_ids), "t-0")
+    assert result.words.tolist() == new_ids.words.tolist()
+    assert result.kinds.tolist() == new_ids.kinds.tolist()
+    assert result.times.tolist() == new_ids.times.tolist()
+    assert result.offsets.tolist() == new_ids.offsets.tolist()
 
 
 GOOD_KEY = bytes(16) + bytes([2]) + (5).to_bytes(8, "big") + bytes(4)

@@ -21,26 +21,26 @@ def fold(records: list[Record], by: str = "key", codec: Codec = Codec.NONE) -> A
     return fold_chunk([Batch(batch).columns()], parse_id_source(by), SECRET)
 
 
-def ids_of(found: Arrivals) -> list[bytes | None]:
+def ids_of(result: Arrivals) -> list[bytes | None]:
     """Ids of at most sixteen bytes back from their words."""
-    data = found.words.astype("<u8").tobytes()
+    data = result.words.astype("<u8").tobytes()
     return [
         None if kind == NO_ID else data[16 * row : 16 * row + kind]
-        for row, kind in enumerate(found.kinds.tolist())
+        for row, kind in enumerate(result.kinds.tolist())
     ]
 
 
 def test_ids_up_to_sixteen_bytes_are_themselves() -> None:
-    found = fold([Record(key=key, value=b"") for key in IDS])
-    assert found.kinds.tolist() == [0, 1, 2, 16, 16, LONG, LONG, NO_ID]
-    assert ids_of(found)[:5] == IDS[:5]
+    result = fold([Record(key=key, value=b"") for key in IDS])
+    assert result.kinds.tolist() == [0, 1, 2, 16, 16, LONG, LONG, NO_ID]
+    assert ids_of(result)[:5] == IDS[:5]
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
 def test_times_and_offsets_go_with_the_ids(codec: Codec) -> None:
     records = [Record(key=b"k", value=b"v" * 100, timestamp=time) for time in (7, 3, -1)]
-    found = fold(records, codec=codec)
-    assert (found.times.tolist(), found.offsets.tolist()) == ([7, 3, -1], [40, 41, 42])
+    result = fold(records, codec=codec)
+    assert (result.times.tolist(), result.offsets.tolist()) == ([7, 3, -1], [40, 41, 42])
 
 
 def test_the_spark_job_folds_the_same_ids_to_the_same_words() -> None:
@@ -79,7 +79,7 @@ def test_the_last_header_of_a_name_is_the_id() -> None:
         (("id", b""),),
         (("ï", b"x"), ("id", b"after")),
     ]
-    records = [Record(key=b"k", value=b"", headers=one) for one in headers]
+    records = [Record(key=b"k", value=b"", headers=item) for item in headers]
     assert ids_of(fold(records, "header:id")) == [b"last", None, None, None, b"", b"after"]
     assert ids_of(fold(records, "header:ï"))[5] == b"x"
 
@@ -106,7 +106,7 @@ def test_chunks_are_joined_in_order_and_may_be_empty() -> None:
         ).columns()
         for time in (5, 6)
     ]
-    found = fold_chunk(parts, parse_id_source("key"), SECRET)
-    assert found.offsets.tolist() == [5, 6]
-    assert found.take(np.array([False, True])).offsets.tolist() == [6]
+    result = fold_chunk(parts, parse_id_source("key"), SECRET)
+    assert result.offsets.tolist() == [5, 6]
+    assert result.take(np.array([False, True])).offsets.tolist() == [6]
     assert len(fold_chunk([], parse_id_source("key"), SECRET)) == 0

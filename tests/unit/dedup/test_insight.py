@@ -65,15 +65,15 @@ class Bench:
 
 @pytest.fixture
 def bench() -> Iterator[Bench]:
-    made = Bench(rules_of())
-    yield made
-    made.store.close()
+    created = Bench(rules_of())
+    yield created
+    created.store.close()
 
 
-def check(found: Explanation, records: list[Record], output: set[bytes | None]) -> None:
-    record = records[found.offset]
-    rules = found.progress.rules
-    match found.verdict:
+def check(result: Explanation, records: list[Record], output: set[bytes | None]) -> None:
+    record = records[result.offset]
+    rules = result.progress.rules
+    match result.verdict:
         case Verdict.KEPT:
             assert record.value in output
         case Verdict.NO_ID:
@@ -83,21 +83,21 @@ def check(found: Explanation, records: list[Record], output: set[bytes | None]) 
         case Verdict.FUTURE:
             assert record.timestamp > NOW_MS + rules.max_future_ms
         case Verdict.LATE:
-            before = [one.timestamp for one in records[: found.offset]]
-            newest = max(one for one in before if one <= NOW_MS + rules.max_future_ms)
+            before = [item.timestamp for item in records[: result.offset]]
+            newest = max(item for item in before if item <= NOW_MS + rules.max_future_ms)
             assert record.timestamp < newest - rules.lateness_ms
         case Verdict.DUPLICATE:
-            assert found.witness is not None
+            assert result.witness is not None
             assert record.value not in output
-            witness = records[found.witness.offset]
-            assert found.witness.offset < found.offset
+            witness = records[result.witness.offset]
+            assert result.witness.offset < result.offset
             assert (witness.key, witness.value in output) == (record.key, True)
             if not rules.is_refreshing:
-                assert witness.timestamp == found.witness.time_ms
-            apart = found.timestamp - found.witness.time_ms
+                assert witness.timestamp == result.witness.time_ms
+            apart = result.timestamp - result.witness.time_ms
             assert -rules.after_ms <= apart <= rules.before_ms
         case _:
-            raise AssertionError(f"nothing is told of offset {found.offset}")
+            raise AssertionError(f"nothing is told of offset {result.offset}")
 
 
 @pytest.mark.parametrize("refresh", [False, True])
@@ -108,14 +108,14 @@ def test_every_record_is_explained(refresh: bool) -> None:
     bench.run()
     insight = bench.insight()
     model = model_of(bench.rules, records)
-    found = [insight.explain(0, offset) for offset in range(len(records))]
-    for one in found:
-        check(one, records, set(model.output))
-    assert {one.verdict for one in found} == set(Verdict)
+    result = [insight.explain(0, offset) for offset in range(len(records))]
+    for item in result:
+        check(item, records, set(model.output))
+    assert {item.verdict for item in result} == set(Verdict)
     (partition,) = insight.partitions()
     counts = partition.progress.counts
-    assert sum(one.verdict is Verdict.DUPLICATE for one in found) == counts.duplicates
-    assert sum(one.verdict is Verdict.KEPT for one in found) == counts.kept
+    assert sum(item.verdict is Verdict.DUPLICATE for item in result) == counts.duplicates
+    assert sum(item.verdict is Verdict.KEPT for item in result) == counts.kept
     insight.close()
     bench.store.close()
 
@@ -125,12 +125,12 @@ def test_partitions_tell_position_lag_and_state(bench: Bench) -> None:
     append(bench.input, 0, records[:40])
     bench.run()
     append(bench.input, 0, records[40:])
-    (found,) = bench.insight().partitions()
-    assert (found.progress.position, found.end_offset, found.lag) == (40, 60, 20)
-    assert found.progress.rules == bench.rules
-    assert found.state is not None
-    assert found.state.bytes > 0
-    assert len(found.state.paths) >= 1
+    (result,) = bench.insight().partitions()
+    assert (result.progress.position, result.end_offset, result.lag) == (40, 60, 20)
+    assert result.progress.rules == bench.rules
+    assert result.state is not None
+    assert result.state.bytes > 0
+    assert len(result.state.paths) >= 1
     bench.fs.remove_tree("/d.dedup")
     assert bench.insight().partitions()[0].state is None
 

@@ -21,7 +21,7 @@ def judge(
 ) -> list[Verdict]:
     """Records in one chunk, of one id unless told."""
     rules = make_rules(before=before, after=after, lateness=lateness, refresh=refresh)
-    return [one.verdict for one in tell(rules, *times, ids=ids)]
+    return [item.verdict for item in tell(rules, *times, ids=ids)]
 
 
 def tell(rules: DedupRules, *times: int, ids: tuple[bytes | None, ...] = ()) -> list[Judged]:
@@ -41,7 +41,7 @@ def test_both_edges_of_the_window_belong_to_it(scale: int) -> None:
         (start - window, DUPLICATE),
         (start - window - 1, KEPT),
     ):
-        assert [one.verdict for one in tell(rules, start, time)] == [KEPT, verdict]
+        assert [item.verdict for item in tell(rules, start, time)] == [KEPT, verdict]
 
 
 def test_before_looks_back_and_after_looks_ahead() -> None:
@@ -69,8 +69,8 @@ def test_with_refresh_every_copy_begins_it_anew() -> None:
 
 
 def test_a_refreshed_id_is_told_by_the_record_that_was_kept() -> None:
-    found = tell(make_rules(refresh=True), 100, 110, 120)
-    assert [one.witness for one in found] == [-1, 0, 0]
+    result = tell(make_rules(refresh=True), 100, 110, 120)
+    assert [item.witness for item in result] == [-1, 0, 0]
 
 
 def test_the_first_that_is_read_wins_not_the_earliest() -> None:
@@ -78,9 +78,9 @@ def test_the_first_that_is_read_wins_not_the_earliest() -> None:
 
 
 def test_all_kept_copies_count_not_only_the_latest() -> None:
-    found = tell(make_rules(), 100, 111, 105)
-    assert [one.verdict for one in found] == [KEPT, KEPT, DUPLICATE]
-    assert found[2].witness in (0, 1)
+    result = tell(make_rules(), 100, 111, 105)
+    assert [item.verdict for item in result] == [KEPT, KEPT, DUPLICATE]
+    assert result[2].witness in (0, 1)
 
 
 def test_three_kept_times_in_one_cell_are_exact() -> None:

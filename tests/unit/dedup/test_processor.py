@@ -52,7 +52,7 @@ class Bench:
         self.told: list[TaskState] = []
 
     def open(self, **more: object) -> Deduplicator:
-        given = {"settings": SMALL, "side": SIDE, "rules": RULES, **more}
+        options = {"settings": SMALL, "side": SIDE, "rules": RULES, **more}
         return Deduplicator.open(
             self.place,
             SOURCE,
@@ -63,7 +63,7 @@ class Bench:
             clock=self.clock,
             random=random.Random(4),
             on_progress=self.told.append,
-            **given,  # type: ignore[arg-type]  # a dict of tests
+            **options,  # type: ignore[arg-type]  # a dict of tests
         )
 
     def create(self, topic: str) -> None:
@@ -80,20 +80,20 @@ class Bench:
             return
         client = KafkaClient(self.place, threading.Event().wait)
         request = DeleteTopicsRequest([DeleteTopicState(topic)], [topic], 5_000)
-        (found,) = client.send_to_controller(request, DeleteTopicsResponse).responses
-        assert found.error_code == 0
+        (result,) = client.send_to_controller(request, DeleteTopicsResponse).responses
+        assert result.error_code == 0
         client.close()
 
     def fill(self, count: int, seed: int = 0) -> dict[int, list[Record]]:
-        made = {}
+        created = {}
         for partition in range(PARTITIONS):
-            made[partition] = draw_records(random.Random(seed * 10 + partition), count)
-            append(self.store.topic(SOURCE), partition, made[partition])
-        return made
+            created[partition] = draw_records(random.Random(seed * 10 + partition), count)
+            append(self.store.topic(SOURCE), partition, created[partition])
+        return created
 
     def check(self, records: dict[int, list[Record]]) -> None:
-        for partition, given in records.items():
-            model = model_of(RULES, given)
+        for partition, options in records.items():
+            model = model_of(RULES, options)
             assert committed(self.store, OUTPUT, partition) == model.output
             assert committed(self.store, SIDE, partition) == model.side
         assert open_transactions(self.store) == 0
@@ -110,8 +110,8 @@ def embedded() -> Iterator[Bench]:
 
 @pytest.fixture
 def kit() -> Iterator[KafkaKit]:
-    with KafkaKit() as made:
-        yield made
+    with KafkaKit() as created:
+        yield created
 
 
 @pytest.fixture
@@ -126,24 +126,24 @@ def served(kit: KafkaKit) -> Bench:
 
 @pytest.fixture(params=["embedded", "served"])
 def bench(request: pytest.FixtureRequest) -> Bench:
-    found = request.getfixturevalue(request.param)
-    assert isinstance(found, Bench)
-    return found
+    result = request.getfixturevalue(request.param)
+    assert isinstance(result, Bench)
+    return result
 
 
 def test_all_partitions_come_out_without_duplicates(bench: Bench) -> None:
     records = bench.fill(80)
     with bench.open() as dedup:
         dedup.run_once()
-        assert [one.lag for one in dedup.states()] == [0] * PARTITIONS
-        assert sum(one.counts.total for one in dedup.states()) == 80 * PARTITIONS
+        assert [item.lag for item in dedup.states()] == [0] * PARTITIONS
+        assert sum(item.counts.total for item in dedup.states()) == 80 * PARTITIONS
     bench.check(records)
     more = bench.fill(40, seed=1)
     with bench.open() as dedup:
         dedup.run_once()
-        counts = [one.counts.total for one in dedup.states()]
+        counts = [item.counts.total for item in dedup.states()]
     assert counts == [120] * PARTITIONS, "counts are those of a life"
-    bench.check({one: records[one] + more[one] for one in records})
+    bench.check({item: records[item] + more[item] for item in records})
 
 
 @pytest.mark.parametrize("lost", ["changelog", "progress"])
@@ -154,7 +154,7 @@ def test_an_own_topic_that_was_deleted_is_not_made_anew(bench: Bench, lost: str)
     bench.delete(f"{OUTPUT}-dedup-{lost}")
     with pytest.raises(InvalidRequest, match=rf"but topic {OUTPUT}-dedup-{lost} was deleted"):
         bench.open()
-    assert f"{OUTPUT}-dedup-{lost}" not in {one.name for one in bench.store.topics()}
+    assert f"{OUTPUT}-dedup-{lost}" not in {item.name for item in bench.store.topics()}
 
 
 def test_a_first_start_that_was_cut_off_is_begun_again(bench: Bench) -> None:
@@ -181,9 +181,9 @@ def test_an_input_is_followed_until_the_stop(bench: Bench) -> None:
         thread = threading.Thread(target=follow)
         thread.start()
         records = bench.fill(30)
-        wanted = 30 * PARTITIONS
+        expected = 30 * PARTITIONS
         for _ in range(400):
-            if sum(one.counts.total for one in dedup.states()) == wanted or failures:
+            if sum(item.counts.total for item in dedup.states()) == expected or failures:
                 break
             is_done.wait(0.05)
         stop.set()
@@ -205,7 +205,7 @@ def test_a_second_instance_fences_the_first(bench: Bench) -> None:
     first.close()
     with second_fs.open() as third:
         third.run_once()
-    bench.check({one: records[one] + more[one] for one in records})
+    bench.check({item: records[item] + more[item] for item in records})
 
 
 def test_one_partition_that_fails_ends_all_and_is_named(embedded: Bench) -> None:
@@ -225,11 +225,11 @@ def test_progress_is_told_and_measured(embedded: Bench) -> None:
     with embedded.open() as dedup:
         dedup.run_once()
         text = exposition(dedup.metrics)
-        kept = sum(dedup.metrics.value("kept", one) for one in range(PARTITIONS))
-        assert kept == sum(one.counts.kept for one in dedup.states())
+        kept = sum(dedup.metrics.value("kept", item) for item in range(PARTITIONS))
+        assert kept == sum(item.counts.kept for item in dedup.states())
     assert 'varve_dedup_lag_records{name="out",partition="0",topic="in"} 0.0' in text
-    last = {one.partition: one for one in embedded.told}
-    assert [last[one].position for one in range(PARTITIONS)] == [60] * PARTITIONS
+    last = {item.partition: item for item in embedded.told}
+    assert [last[item].position for item in range(PARTITIONS)] == [60] * PARTITIONS
     with embedded.open() as again:
         assert again.metrics.value("kept", 0) == 0, "counted since the process began"
     embedded.check(records)
@@ -263,7 +263,7 @@ def test_a_server_tells_the_lag_by_a_group(served: Bench) -> None:
     client = KafkaClient(served.place, threading.Event().wait)
     notes = fetch_offsets(client, "varve-dedup-out")
     client.close()
-    assert sorted((one.topic, one.partition, one.offset) for one in notes) == [
+    assert sorted((item.topic, item.partition, item.offset) for item in notes) == [
         (SOURCE, partition, 30) for partition in range(PARTITIONS)
     ]
 
@@ -310,7 +310,7 @@ def test_a_server_may_be_started_anew_under_a_run(served: Bench, kit: KafkaKit) 
 
 def taken(bench: Bench) -> int:
     """How many records were told of as committed."""
-    last = {one.partition: one.counts.total for one in bench.told}
+    last = {item.partition: item.counts.total for item in bench.told}
     return sum(last.values())
 
 

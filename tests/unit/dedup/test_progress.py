@@ -42,16 +42,16 @@ class ProgressTopic:
         reader = StoreCluster(self.virtual.store).reader("p")
         fetch = reader.fetch
 
-        def counted(*given: Any, **more: Any) -> Any:
+        def counted(*options: Any, **more: Any) -> Any:
             self.fetches += 1
-            return fetch(*given, **more)
+            return fetch(*options, **more)
 
         reader.fetch = counted  # type: ignore[method-assign]
         return find_progress(reader, 0)
 
 
 def test_what_was_written_is_read_back() -> None:
-    given = Progress(
+    options = Progress(
         position=17,
         secret="ab" * 16,
         rules=DedupRules(
@@ -76,7 +76,7 @@ def test_what_was_written_is_read_back() -> None:
         sequences={"out": 3},
         mark=HistoryMark(base_offset=10, last_offset=16, leader_epoch=4, crc=7),
     )
-    assert decode_progress(encode_progress(given), "p-0") == given
+    assert decode_progress(encode_progress(options), "p-0") == options
     assert decode_progress(encode_progress(progress(3)), "p-0") == progress(3)
 
 
@@ -87,8 +87,8 @@ def test_a_progress_of_an_earlier_version_has_no_mark() -> None:
 
 
 def test_the_producer_is_written_by_its_fields() -> None:
-    given = replace(progress(3), producer=Producer(5, 7))
-    assert json.loads(encode_progress(given))["producer"] == {"id": 5, "epoch": 7}
+    options = replace(progress(3), producer=Producer(5, 7))
+    assert json.loads(encode_progress(options))["producer"] == {"id": 5, "epoch": 7}
 
 
 @pytest.mark.parametrize(

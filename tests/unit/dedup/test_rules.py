@@ -59,7 +59,7 @@ def test_policies_and_lateness_may_change_and_the_meaning_may_not() -> None:
         replace(rules, after_ms=11),
         replace(rules, is_refreshing=True),
     ]
-    assert len({one.fingerprint() for one in (rules, *others)}) == 5
+    assert len({item.fingerprint() for item in (rules, *others)}) == 5
 
 
 @pytest.mark.parametrize("name", ["before_ms", "after_ms", "lateness_ms", "max_future_ms"])
@@ -93,7 +93,7 @@ def test_policies_tell_where_records_go() -> None:
 
 
 def test_topics_of_one_deduplication_differ() -> None:
-    for given in (
+    for options in (
         {"output": "q-dedup-progress"},
         {"side": "q-dedup-changelog"},
         {"input": "q-dedup-changelog"},
@@ -101,7 +101,7 @@ def test_topics_of_one_deduplication_differ() -> None:
         {"side": "out"},
     ):
         with pytest.raises(InvalidRequest, match="name another"):
-            DedupTopics(**{"input": "in", "output": "out", "name": "q", **given})
+            DedupTopics(**{"input": "in", "output": "out", "name": "q", **options})
 
 
 def test_a_name_that_is_no_text_names_no_id() -> None:

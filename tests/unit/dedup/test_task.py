@@ -57,9 +57,11 @@ class Bench:
             name=name,
             side=SIDE if rules.late is LatePolicy.SIDE else None,
         )
-        made = topic_settings(topics, retention_ms=rules.retention_ms, segment_ms=rules.segment_ms)
+        created = topic_settings(
+            topics, retention_ms=rules.retention_ms, segment_ms=rules.segment_ms
+        )
         cluster = StoreCluster(self.store)
-        backend = DedupBackend(cluster, topics, settings=made, clock=self.clock)
+        backend = DedupBackend(cluster, topics, settings=created, clock=self.clock)
         backend.prepare()
         place = TaskContext(
             backend=backend,
@@ -95,9 +97,9 @@ class Bench:
 
 @pytest.fixture
 def bench() -> Iterator[Bench]:
-    made = Bench()
-    yield made
-    made.store.close()
+    created = Bench()
+    yield created
+    created.store.close()
 
 
 @pytest.mark.parametrize("chunk_bytes", [1, 900, 1 << 20])
@@ -116,7 +118,7 @@ def test_a_chunk_has_no_more_records_than_fit(
     append(bench.input, 0, records)
     bench.run()
     bench.check(records)
-    assert [one.position for one in bench.told] == [0, 21, 42, 63, 70]
+    assert [item.position for item in bench.told] == [0, 21, 42, 63, 70]
 
 
 @pytest.mark.parametrize(
@@ -141,15 +143,15 @@ def test_every_policy_has_its_records_where_it_says(bench: Bench, rules: DedupRu
 
 
 def test_records_come_out_as_they_came(bench: Bench) -> None:
-    given = Record(b"k", b"v", (("a", b"1"), ("b", None)), timestamp=NOW_MS - 5)
-    append(bench.input, 0, [given])
+    options = Record(b"k", b"v", (("a", b"1"), ("b", None)), timestamp=NOW_MS - 5)
+    append(bench.input, 0, [options])
     bench.run()
-    (found,) = bench.store.topic(OUTPUT).read()
-    assert (found.key, found.value, found.headers, found.timestamp) == (
-        given.key,
-        given.value,
-        given.headers,
-        given.timestamp,
+    (result,) = bench.store.topic(OUTPUT).read()
+    assert (result.key, result.value, result.headers, result.timestamp) == (
+        options.key,
+        options.value,
+        options.headers,
+        options.timestamp,
     )
 
 
@@ -165,9 +167,9 @@ def test_ids_survive_whatever_happens_to_their_directory(bench: Bench, loss: str
             with bench.fs.open_writable(f"{STATE}/0/checkpoint.json") as file:
                 file.write_at(0, b"no")
         case "segments":
-            for one in bench.fs.scan(f"{STATE}/0"):
-                if one.is_directory:
-                    bench.fs.remove_tree(f"{STATE}/0/{one.name}")
+            for item in bench.fs.scan(f"{STATE}/0"):
+                if item.is_directory:
+                    bench.fs.remove_tree(f"{STATE}/0/{item.name}")
     append(bench.input, 0, records[150:])
     bench.run()
     bench.check(records)
@@ -179,10 +181,10 @@ def test_a_checkpoint_spares_the_restore(bench: Bench) -> None:
     bench.run()
     bench.told.clear()
     bench.run()
-    assert [one for one in bench.told if one.restore_end] == []
+    assert [item for item in bench.told if item.restore_end] == []
     bench.fs.remove_tree(f"{STATE}/0")
     bench.run()
-    assert [one.restored for one in bench.told if one.restore_end][-1] > 0
+    assert [item.restored for item in bench.told if item.restore_end][-1] > 0
 
 
 def test_ids_are_checkpointed_when_many_are_new_or_time_has_passed(bench: Bench) -> None:
@@ -274,7 +276,7 @@ def test_records_that_were_deleted_unread_are_told(bench: Bench) -> None:
 
 def test_an_error_names_partition_and_offset(bench: Bench) -> None:
     bench.store.create_topic(OUTPUT, settings={"max.message.bytes": 500})
-    small = [Record(b"%d" % one, b"s", timestamp=NOW_MS) for one in range(5)]
+    small = [Record(b"%d" % item, b"s", timestamp=NOW_MS) for item in range(5)]
     append(bench.input, 0, [*small, Record(b"k", bytes(600), timestamp=NOW_MS)], step=1)
     task = bench.task(settings=TaskSettings(chunk_bytes=1))
     task.open()

@@ -83,8 +83,8 @@ def test_the_stream_time_is_that_before_each_record() -> None:
 def test_spans_are_read_if_they_are_of_their_cell(data: npt.NDArray[np.int64], fault: int) -> None:
     spans, cells = make_spans(2), np.array([[0, 0, 1, 7], [0, 0, 1, 1]], np.int64)
     raw = np.frombuffer(bytearray(data.astype("<i8").tobytes()), np.uint8)
-    found = read_spans(raw, numbers(0, 0), numbers(len(raw), -1), numbers(1, 0), cells, 10, spans)
-    assert found == fault
+    result = read_spans(raw, numbers(0, 0), numbers(len(raw), -1), numbers(1, 0), cells, 10, spans)
+    assert result == fault
     if fault < 0:
         least, largest = data[:2].tolist(), data[-2:].tolist()
         assert spans.tolist() == [[ABSENT] * 4, [*least, *largest]]

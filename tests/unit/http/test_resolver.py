@@ -29,7 +29,7 @@ def test_definitions_are_kept_up_to_so_many_characters(monkeypatch: pytest.Monke
 
 def test_a_request_that_waited_leaves_nothing_for_the_collector() -> None:
     def count() -> int:
-        return sum(isinstance(one, HttpExchange) for one in gc.get_objects())
+        return sum(isinstance(item, HttpExchange) for item in gc.get_objects())
 
     async def scene(http: ShapeHttp) -> None:
         shape, _ = await http.begin()

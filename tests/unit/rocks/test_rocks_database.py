@@ -80,19 +80,19 @@ def test_a_database_that_one_may_not_read_is_not_taken_for_damaged(
         raise OSError(number, os.strerror(number), path)
 
     monkeypatch.setattr(os, "listdir", refuse)
-    with pytest.raises(kind) as told:
+    with pytest.raises(kind) as reported:
         RocksDatabases().open(str(tmp_path))
-    assert type(told.value) is kind
+    assert type(reported.value) is kind
 
 
 @pytest.mark.parametrize("name", ["CURRENT", "LOCK"])
 def test_a_file_that_one_may_not_read_is_not_taken_for_damaged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    def refuse(*given: object, **named: object) -> None:
+    def refuse(*options: object, **named: object) -> None:
         raise RuntimeError(f"IO error: While open a file: {tmp_path}/{name}: Permission denied")
 
     monkeypatch.setattr(rocks_database, "Rdict", refuse)
-    with pytest.raises(Unavailable, match="repair the disk or its permissions") as told:
+    with pytest.raises(Unavailable, match="repair the disk or its permissions") as reported:
         RocksDatabases().open(str(tmp_path))
-    assert type(told.value) is Unavailable
+    assert type(reported.value) is Unavailable

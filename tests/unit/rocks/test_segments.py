@@ -21,7 +21,7 @@ def file_system() -> MemoryFileSystem:
 
 
 def make_segments(file_system: FileSystem, **changes: Any) -> Segments:
-    given: dict[str, Any] = {
+    options: dict[str, Any] = {
         "name": NAME,
         "directory": DIRECTORY,
         "databases": MemoryDatabases(file_system),
@@ -29,7 +29,7 @@ def make_segments(file_system: FileSystem, **changes: Any) -> Segments:
         "segment_ms": 10_000,
         "retention_ms": 25_000,
     }
-    return Segments(**{**given, **changes})
+    return Segments(**{**options, **changes})
 
 
 def opened(file_system: FileSystem, **changes: Any) -> Segments:
@@ -109,9 +109,9 @@ def test_ids_need_not_be_contiguous(file_system: MemoryFileSystem) -> None:
 def test_live_ones_of_a_range_in_either_order(file_system: MemoryFileSystem) -> None:
     segments = opened(file_system)
     make(segments, 2, 4, 7)
-    assert [one.id for one in segments.live(29_999, 70_000)] == [2, 4, 7]
-    assert [one.id for one in segments.live(30_000, 69_999)] == [4]
-    assert [one.id for one in segments.live(0, 2**63 - 1, backward=True)] == [7, 4, 2]
+    assert [item.id for item in segments.live(29_999, 70_000)] == [2, 4, 7]
+    assert [item.id for item in segments.live(30_000, 69_999)] == [4]
+    assert [item.id for item in segments.live(0, 2**63 - 1, backward=True)] == [7, 4, 2]
     assert segments.live(50_000, 40_000) == []
 
 

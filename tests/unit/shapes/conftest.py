@@ -11,13 +11,13 @@ from tests.support.shape_engine import Stage
 
 @pytest.fixture
 def path() -> Iterator[Path]:
-    with memory_directory() as made:
-        yield made
+    with memory_directory() as created:
+        yield created
 
 
 @pytest.fixture
 def stage(path: Path) -> Iterator[Stage]:
-    made = Stage(path)
-    made.store.create_topic("items")
-    yield made
-    made.close()
+    created = Stage(path)
+    created.store.create_topic("items")
+    yield created
+    created.close()

@@ -100,7 +100,7 @@ def test_a_shape_is_dropped_before_the_directory_is_let_go_or_not_at_all(
         closing.result(PATIENCE_SECONDS)
     with pytest.raises(Closed):
         stage.engine.drop(other, DropReason.DELETED)
-    assert [Path(one).exists() for one in directories] == [False, True]
+    assert [Path(item).exists() for item in directories] == [False, True]
 
 
 def test_a_reader_behind_the_end_opens_and_drops_nothing(
@@ -148,7 +148,7 @@ def test_a_shape_that_is_being_made_is_made_before_the_end(
         leave.set()
         assert making.result(PATIENCE_SECONDS).definition.topic == "made-last"
         closing.result(PATIENCE_SECONDS)
-    assert not [one for one in threading.enumerate() if one.name == "shapes-feed-made-last"]
+    assert not [item for item in threading.enumerate() if item.name == "shapes-feed-made-last"]
     with pytest.raises(Closed):
         stage.engine.find_or_create(define("made-last", where="n > 1"))
     stage.close()

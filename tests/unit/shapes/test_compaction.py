@@ -342,12 +342,12 @@ def test_a_log_that_is_not_put_in_place_leaves_no_files(
 def test_reports_are_kept_and_bounded() -> None:
     settings = CompactionSettings(keep_chunks=0, min_cleanable_ratio=0, reports_max=3)
     bench = CompactionBench(MemoryFileSystem(ManualClock()), settings=settings)
-    made = []
+    created = []
     for _ in range(5):
         bench.change(40)
-        made.append(bench.compact().to_json())
+        created.append(bench.compact().to_json())
     kept = read_reports(bench.fs, bench.storage.directory)
-    assert kept == made[-3:]
+    assert kept == created[-3:]
     assert kept[-1]["suffix"] == bench.storage.manifest.compacted
     with bench.fs.open_writable(f"{bench.storage.directory}/metadata/compactions.json") as file:
         file.truncate(5)

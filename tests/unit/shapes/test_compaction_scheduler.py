@@ -118,9 +118,9 @@ def test_a_round_ends_in_the_middle_of_a_log_and_tells_of_no_failure(
     schedule.run_once(0)
     open_ranges = compactor._open_ranges
 
-    def end_now(*given: Any) -> Any:
+    def end_now(*options: Any) -> Any:
         schedule.compactor.end()
-        return open_ranges(*given)
+        return open_ranges(*options)
 
     monkeypatch.setattr(compactor, "_open_ranges", end_now)
     assert schedule.run_once(1_000_000) == []

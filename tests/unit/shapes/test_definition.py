@@ -29,10 +29,10 @@ def test_a_table_without_a_name_is_refused(table: str) -> None:
 
 
 def test_parameters_are_part_of_the_filter() -> None:
-    one = define("t", where="a = $1", params={1: "x"})
-    assert one == define("t", where="(a) = 'x'")
-    assert hash(one) == hash(define("t", where="a='x'"))
-    assert one != define("t", where="a = $1", params={1: "y"})
+    item = define("t", where="a = $1", params={1: "x"})
+    assert item == define("t", where="(a) = 'x'")
+    assert hash(item) == hash(define("t", where="a='x'"))
+    assert item != define("t", where="a = $1", params={1: "y"})
 
 
 def test_naming_columns_is_another_shape_than_all_columns_but_their_order_is_not() -> None:
@@ -57,16 +57,16 @@ def test_replica_and_log_are_part_of_the_identity() -> None:
         ("log", {"log": "none"}),
     ],
 )
-def test_what_is_wrong_is_named_by_its_parameter(parameter: str, given: dict[str, str]) -> None:
+def test_what_is_wrong_is_named_by_its_parameter(parameter: str, options: dict[str, str]) -> None:
     with pytest.raises(InvalidDefinition) as raised:
-        define("t", **given)  # type: ignore[arg-type] # values of several types
+        define("t", **options)  # type: ignore[arg-type] # values of several types
     assert raised.value.parameter == parameter
 
 
 def test_a_definition_comes_back_from_its_text() -> None:
-    made = define("T.x", where="a > 3 AND b = 'it''s'", columns='"A",b', replica="full")
-    assert parse_definition(made.comparable) == made
-    assert parse_definition(made.comparable).comparable == made.comparable
+    created = define("T.x", where="a > 3 AND b = 'it''s'", columns='"A",b', replica="full")
+    assert parse_definition(created.comparable) == created
+    assert parse_definition(created.comparable).comparable == created.comparable
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"topic": "t"}'])

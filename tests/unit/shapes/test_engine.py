@@ -29,8 +29,8 @@ from varve.shapes.storage.layout import new_suffix
 def _messages(shape: Shape) -> list[dict[str, Any]]:
     """Those of a snapshot of one chunk, and of the log."""
     pieces = [*shape.read(BEFORE_ALL, FIRST_CHUNK), *shape.read(SNAPSHOT_END, LAST)]
-    found: list[dict[str, Any]] = json.loads(b"[" + b",".join(pieces) + b"]")
-    return found
+    actual: list[dict[str, Any]] = json.loads(b"[" + b",".join(pieces) + b"]")
+    return actual
 
 
 def test_a_client_gets_the_rows_and_then_the_changes(stage: Stage) -> None:
@@ -76,7 +76,7 @@ def test_rows_that_enter_and_leave_a_filter_are_inserted_and_deleted(stage: Stag
     for n in (1, 2, 3, 1):
         stage.put("items", "a", {"n": n})
     stage.settle("items")
-    operations = [one["headers"].get("operation") for one in _messages(shape)]
+    operations = [item["headers"].get("operation") for item in _messages(shape)]
     assert operations == [None, "insert", "update", "delete"]
 
 
@@ -90,7 +90,7 @@ def test_a_dropped_shape_is_found_no_more_and_its_handle_not_used_again_h23(stag
     again = stage.create("items")
     assert again.handle != shape.handle
     stage.restart()
-    assert [one.handle for one in stage.engine.shapes()] == [again.handle]
+    assert [item.handle for item in stage.engine.shapes()] == [again.handle]
 
 
 def test_the_latest_place_does_not_go_back_when_the_shape_is_dropped_h19(stage: Stage) -> None:
@@ -104,20 +104,20 @@ def test_the_latest_place_does_not_go_back_when_the_shape_is_dropped_h19(stage: 
 
 
 def test_listeners_are_told_of_snapshots_changes_and_ends(stage: Stage) -> None:
-    told: list[list[str]] = []
-    end = stage.engine.subscribe(lambda handles: told.append(sorted(handles)))
+    reported: list[list[str]] = []
+    end = stage.engine.subscribe(lambda handles: reported.append(sorted(handles)))
     shape = stage.create("items")
     other = stage.create("items", where="n = 7")
-    told.clear()
+    reported.clear()
     stage.put("items", "a", {"n": 1})
     stage.settle("items")
-    assert told == [[shape.handle]]
+    assert reported == [[shape.handle]]
     stage.engine.drop(other, DropReason.DELETED)
-    assert told[-1] == [other.handle]
+    assert reported[-1] == [other.handle]
     end()
     stage.put("items", "a", {"n": 2})
     stage.settle("items")
-    assert len(told) == 2
+    assert len(reported) == 2
 
 
 def test_with_too_many_shapes_the_least_recently_read_goes(path: Path) -> None:
@@ -276,18 +276,18 @@ def test_a_subset_after_a_crash_is_not_behind_what_was_told_before(path: Path) -
         stage.put("items", "k", {"n": number})
     stage.put("items", "gone", None)
     stage.settle("items")
-    told, mark = shape.latest, stage.engine.subset(shape, Subset.parse()).mark
+    reported, mark = shape.latest, stage.engine.subset(shape, Subset.parse()).mark
     clock.advance(1)
     stage.crash()
-    found = stage.engine.find(shape.handle)
-    assert found is not None
+    actual = stage.engine.find(shape.handle)
+    assert actual is not None
     for _ in range(3):
         with pytest.raises(Unavailable, match=r"not open yet|read again"):
-            stage.engine.subset(found, Subset.parse())
+            stage.engine.subset(actual, Subset.parse())
         stage.engine.run_turn("items")
-    result = stage.engine.subset(found, Subset.parse())
+    result = stage.engine.subset(actual, Subset.parse())
     assert [json.loads(row)["value"] for row in result.rows] == [{"key": "k", "n": 4}]
-    assert result.position == told
+    assert result.position == reported
     assert result.mark != mark
     stage.close()
 

@@ -91,7 +91,7 @@ def test_a_shape_that_cannot_be_flushed_is_dropped_and_holds_nobody_up_h17(
     stage.engine.checkpoint_now()
     assert bad.drop_reason is DropReason.STORAGE_FAILED
     stage.crash()
-    assert [one.handle for one in stage.engine.shapes()] == [good.handle]
+    assert [item.handle for item in stage.engine.shapes()] == [good.handle]
     assert stage.engine.run_turn("items") == 0, "the checkpoint did not move on"
 
 
@@ -143,9 +143,9 @@ def test_what_was_polled_and_not_yet_given_is_not_in_a_checkpoint_h16(
     seen: list[bool] = []
     distribute = topic._distribute
 
-    def check_first(given: Any) -> list[str]:
+    def check_first(options: Any) -> list[str]:
         seen.append(topic.checkpoint.run())
-        return distribute(given)
+        return distribute(options)
 
     monkeypatch.setattr(topic, "_distribute", check_first)
     stage.engine.run_turn("items")
@@ -160,7 +160,7 @@ def test_a_definition_that_cannot_be_read_is_dropped_at_the_start(stage: Stage) 
         connection.execute("UPDATE shapes SET comparable = '{' WHERE handle = ?", (lost.handle,))
     connection.close()
     stage.engine = stage._open()
-    assert [one.handle for one in stage.engine.shapes()] == [kept.handle]
+    assert [item.handle for item in stage.engine.shapes()] == [kept.handle]
     stage.engine.run_maintenance()
     assert not list(Path(stage.engine.root).glob(f"*/*/{lost.handle}"))
     assert list(Path(stage.engine.root).glob(f"*/*/{kept.handle}"))
@@ -218,10 +218,10 @@ def test_rows_are_right_when_records_went_between_crash_and_restart(path: Path) 
     stage.put("t", "end", {"n": 9})
     stage.store.clean("t", roll=True, at_once=True)
     stage.engine = stage._open()
-    wanted = {"a": {"key": "a", "n": 3}, "c": {"key": "c", "n": 1}}
-    assert live.catch_up() == wanted
+    expected = {"a": {"key": "a", "n": 3}, "c": {"key": "c", "n": 1}}
+    assert live.catch_up() == expected
     assert live.refetches == 0
-    assert Follower(stage, "t", where="n < 5").catch_up() == wanted
+    assert Follower(stage, "t", where="n < 5").catch_up() == expected
     feed = stage.engine.topics.get("t").feed
     assert feed.counts.uncertain > 0
     stage.close()
@@ -379,7 +379,7 @@ def test_a_shape_whose_files_cannot_be_read_now_stays(
     stage.restart()
     (shape,) = stage.engine.shapes()
 
-    def fail(*given: object) -> None:
+    def fail(*options: object) -> None:
         raise PermissionError(errno.EACCES, "Permission denied", "manifest.json")
 
     with monkeypatch.context() as failing:

@@ -108,7 +108,7 @@ def test_what_is_complete_or_removed_is_so_for_good(tmp_path: Path) -> None:
     registry.complete({handle: ShapeOffset(3, 0) for handle in handles})
     registry.new_handle(define("t"))
     registry.remove(handles)
-    assert [one for one in said if "synchronous" in one or one == "COMMIT"] == [
+    assert [item for item in said if "synchronous" in item or item == "COMMIT"] == [
         "PRAGMA synchronous = FULL",
         "COMMIT",
         "PRAGMA synchronous = NORMAL",
@@ -159,9 +159,9 @@ def test_whatever_fails_is_an_error_of_ours_and_heals(
         registry.rows,
     ]
     failed = 0
-    for one in tries:
+    for item in tries:
         try:
-            one()
+            item()
         except Unavailable:
             failed += 1
     assert failed >= 1
@@ -174,6 +174,6 @@ def test_whatever_fails_is_an_error_of_ours_and_heals(
 def test_a_registry_that_was_closed_is_unavailable(tmp_path: Path) -> None:
     registry = ShapeRegistry.open(str(tmp_path), ManualClock())
     registry.close()
-    for one in (registry.rows, registry.remove_incomplete, lambda: registry.remove(["abcd"])):
+    for item in (registry.rows, registry.remove_incomplete, lambda: registry.remove(["abcd"])):
         with pytest.raises(Unavailable, match="closed"):
-            one()
+            item()

@@ -32,10 +32,10 @@ def files() -> FaultyFileSystem:
 
 @pytest.fixture
 def stage(path: Path, files: FaultyFileSystem) -> Iterator[Stage]:
-    made = Stage(path, files=files, settings=EngineSettings(chunk_bytes=50_000))
-    made.store.create_topic("items")
-    yield made
-    made.close()
+    created = Stage(path, files=files, settings=EngineSettings(chunk_bytes=50_000))
+    created.store.create_topic("items")
+    yield created
+    created.close()
 
 
 def _directory(shape: Shape) -> str:
@@ -121,7 +121,7 @@ def test_a_shape_that_holds_up_its_table_holds_up_no_other_and_is_told_of(
         stage.store.create_topic(topic)
         stage.create(topic)
         stage.engine.checkpoint_now()
-    (bad,) = [one for one in stage.engine.shapes() if one.definition.topic == "items"]
+    (bad,) = [item for item in stage.engine.shapes() if item.definition.topic == "items"]
     directory = _directory(bad)
     files.fail_under(directory, FULL)
     with monkeypatch.context() as failing:
@@ -208,10 +208,10 @@ def test_a_drop_that_is_broken_off_holds_up_the_table(
     stage.engine.run_maintenance()
     assert dropping.wait_until_durable("items", 0)
     stage.crash()
-    found = stage.engine.find(shape.handle)
-    assert found is not None
+    result = stage.engine.find(shape.handle)
+    assert result is not None
     with pytest.raises(NotFound):
-        found.open()
+        result.open()
 
 
 def test_a_checkpoint_waits_for_a_shape_that_is_being_dropped(
@@ -236,11 +236,11 @@ def test_who_asks_while_a_shape_is_being_dropped_gets_another_one(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = stage.create("items")
-    made: list[Shape] = []
+    created: list[Shape] = []
     mark, remove = Shape.mark_dropped, ShapeRegistry.remove
 
     def ask() -> None:
-        made.append(stage.engine.find_or_create(first.definition))
+        created.append(stage.engine.find_or_create(first.definition))
 
     def ask_after_mark(shape: Shape, reason: DropReason) -> bool:
         is_first = mark(shape, reason)
@@ -255,11 +255,11 @@ def test_who_asks_while_a_shape_is_being_dropped_gets_another_one(
     monkeypatch.setattr(ShapeRegistry, "remove", ask_before_remove)
     stage.engine.drop(first, DropReason.DELETED)
     monkeypatch.undo()
-    assert len({shape.handle for shape in made}) == 1
-    assert made[0].handle != first.handle
+    assert len({shape.handle for shape in created}) == 1
+    assert created[0].handle != first.handle
     stage.settle("items")
     stage.restart()
-    assert [shape.handle for shape in stage.engine.shapes()] == [made[0].handle]
+    assert [shape.handle for shape in stage.engine.shapes()] == [created[0].handle]
 
 
 def test_an_engine_that_stops_leaves_the_rest_of_the_trash_for_later(

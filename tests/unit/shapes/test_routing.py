@@ -33,10 +33,10 @@ def _tell(router: ChangeRouter, *changes: Change) -> dict[str, list[dict[str, An
     }
 
 
-def _operations(told: dict[str, list[dict[str, Any]]]) -> dict[str, list[str]]:
+def _operations(reported: dict[str, list[dict[str, Any]]]) -> dict[str, list[str]]:
     return {
         handle: [message["headers"]["operation"] for message in messages]
-        for handle, messages in told.items()
+        for handle, messages in reported.items()
     }
 
 
@@ -44,14 +44,14 @@ def test_a_filter_makes_inserts_updates_deletes_and_nothing() -> None:
     router = ChangeRouter()
     for handle, where in (("all-1", None), ("low-1", "n < 5"), ("high", "n >= 5")):
         router.add(detached_shape(handle, where=where))
-    told = _tell(router, _change(1, _row(n=1), None))
-    assert _operations(told) == {"all-1": ["insert"], "low-1": ["insert"]}
-    told = _tell(router, _change(2, _row(n=2), _row(n=1)))
-    assert _operations(told) == {"all-1": ["update"], "low-1": ["update"]}
-    told = _tell(router, _change(3, _row(n=7), _row(n=2)))
-    assert _operations(told) == {"all-1": ["update"], "low-1": ["delete"], "high": ["insert"]}
-    told = _tell(router, _change(4, None, _row(n=7)))
-    assert _operations(told) == {"all-1": ["delete"], "high": ["delete"]}
+    reported = _tell(router, _change(1, _row(n=1), None))
+    assert _operations(reported) == {"all-1": ["insert"], "low-1": ["insert"]}
+    reported = _tell(router, _change(2, _row(n=2), _row(n=1)))
+    assert _operations(reported) == {"all-1": ["update"], "low-1": ["update"]}
+    reported = _tell(router, _change(3, _row(n=7), _row(n=2)))
+    assert _operations(reported) == {"all-1": ["update"], "low-1": ["delete"], "high": ["insert"]}
+    reported = _tell(router, _change(4, None, _row(n=7)))
+    assert _operations(reported) == {"all-1": ["delete"], "high": ["delete"]}
 
 
 def test_what_stands_in_the_snapshot_is_not_told() -> None:
@@ -67,18 +67,18 @@ def test_an_uncertain_row_is_told_whole_or_deleted_everywhere() -> None:
     router = ChangeRouter()
     router.add(detached_shape("low-1", where="n < 5"))
     router.add(detached_shape("high", where="n >= 5", replica="full"))
-    told = _tell(router, _change(1, _row(n=1), _row(n=9), is_uncertain=True))
-    assert _operations(told) == {"low-1": ["insert"], "high": ["delete"]}
-    assert told["high"][0]["value"] == {"key": "a"}
-    told = _tell(router, _change(2, None, None, is_uncertain=True))
-    assert _operations(told) == {"low-1": ["delete"], "high": ["delete"]}
+    reported = _tell(router, _change(1, _row(n=1), _row(n=9), is_uncertain=True))
+    assert _operations(reported) == {"low-1": ["insert"], "high": ["delete"]}
+    assert reported["high"][0]["value"] == {"key": "a"}
+    reported = _tell(router, _change(2, None, None, is_uncertain=True))
+    assert _operations(reported) == {"low-1": ["delete"], "high": ["delete"]}
 
 
 def test_the_last_message_of_a_transaction_is_the_last_for_eachdetached_shape() -> None:
     router = ChangeRouter()
     router.add(detached_shape("all-1"))
     router.add(detached_shape("low-1", where="n < 5"))
-    told = _tell(
+    reported = _tell(
         router,
         _change(9, _row(n=1), None),
         _change(9, _row(n=2), _row(n=1), op=2),
@@ -87,34 +87,34 @@ def test_the_last_message_of_a_transaction_is_the_last_for_eachdetached_shape() 
     )
     lasts = {
         handle: [message["headers"].get("last", False) for message in messages]
-        for handle, messages in told.items()
+        for handle, messages in reported.items()
     }
     assert lasts == {"all-1": [False, False, False, True], "low-1": [False, False, True]}
-    assert [message["headers"]["op_position"] for message in told["all-1"]] == [0, 2, 4, 6]
+    assert [message["headers"]["op_position"] for message in reported["all-1"]] == [0, 2, 4, 6]
 
 
 def test_shapes_that_tell_alike_share_an_entry() -> None:
     router = ChangeRouter()
-    one, other = detached_shape("one-1"), detached_shape("other", where="n > 0")
-    router.add(one)
+    item, other = detached_shape("one-1"), detached_shape("other", where="n > 0")
+    router.add(item)
     router.add(other)
     entries_by_shape: EntriesByShape = defaultdict(list)
     router.route([Transaction([_change(1, _row(n=1), None)])], entries_by_shape)
-    assert entries_by_shape[one][0] is entries_by_shape[other][0]
+    assert entries_by_shape[item][0] is entries_by_shape[other][0]
 
 
 def test_a_shape_that_came_or_went_is_known_at_once() -> None:
     router = ChangeRouter()
-    one, other = (
+    item, other = (
         detached_shape("one-1", where="n = 1"),
         detached_shape("other", where="n = 1 AND m = 1"),
     )
-    router.add(one)
+    router.add(item)
     assert list(_tell(router, _change(1, _row(n=1, m=1), None))) == ["one-1"]
     router.add(other)
     assert sorted(_tell(router, _change(2, _row(n=1, m=1), None))) == ["one-1", "other"]
-    router.remove(one)
-    router.remove(one)
+    router.remove(item)
+    router.remove(item)
     assert list(_tell(router, _change(3, _row(n=1, m=1), None))) == ["other"]
     assert len(router) == 1
 
@@ -123,8 +123,8 @@ def test_filters_over_many_columns_are_asked_each_time() -> None:
     router = ChangeRouter()
     for number in range(12):
         router.add(detached_shape(f"s{number:03}", where=f"c{number} = 1"))
-    told = _tell(router, _change(1, _row(c3=1, c7=1), _row(c3=1, c8=1)))
-    assert _operations(told) == {"s003": ["update"], "s007": ["insert"], "s008": ["delete"]}
+    reported = _tell(router, _change(1, _row(c3=1, c7=1), _row(c3=1, c8=1)))
+    assert _operations(reported) == {"s003": ["update"], "s007": ["insert"], "s008": ["delete"]}
 
 
 def test_the_shapes_of_a_topic_made_anew_are_told_the_quick_way() -> None:

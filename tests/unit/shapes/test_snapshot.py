@@ -173,7 +173,7 @@ def test_rows_are_read_while_the_snapshot_is_written(fs: MemoryFileSystem) -> No
 def test_readers_in_other_threads_get_every_row_once(fs: MemoryFileSystem) -> None:
     rows = [b'{"row":"%d %s"}' % (number, b"x" * (number % 3000)) for number in range(400)]
     snapshot = ShapeSnapshot(fs, DIRECTORY, 150_000)
-    found: list[list[bytes]] = [[], [], []]
+    result: list[list[bytes]] = [[], [], []]
 
     def follow(into: list[bytes]) -> None:
         number = 0
@@ -181,7 +181,7 @@ def test_readers_in_other_threads_get_every_row_once(fs: MemoryFileSystem) -> No
             into.extend(_rows(pieces))
             number += 1
 
-    threads = [threading.Thread(target=follow, args=(into,)) for into in found]
+    threads = [threading.Thread(target=follow, args=(into,)) for into in result]
     for thread in threads:
         thread.start()
     writer = SnapshotWriter(snapshot)
@@ -190,7 +190,7 @@ def test_readers_in_other_threads_get_every_row_once(fs: MemoryFileSystem) -> No
     writer.finish(b"end")
     for thread in threads:
         thread.join(20)
-    assert found == [[*rows, b"end"]] * 3
+    assert result == [[*rows, b"end"]] * 3
 
 
 def test_readers_learn_that_the_writer_gave_up(fs: MemoryFileSystem) -> None:

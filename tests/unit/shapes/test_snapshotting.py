@@ -25,7 +25,7 @@ def _fail_once(
 ) -> None:
     original: Callable[..., Any] = getattr(owner, name)
 
-    def fail(*given: Any, **named: Any) -> Any:
+    def fail(*options: Any, **named: Any) -> Any:
         monkeypatch.setattr(owner, name, original)
         raise error
 
@@ -79,7 +79,7 @@ def test_a_shape_that_is_dropped_while_it_is_shown_fails_no_other(
 
     def drop_first(writer: SnapshotWriter) -> None:
         if not gone:
-            gone.extend(one for one in shapes if one.open().snapshot is writer._snapshot)
+            gone.extend(item for item in shapes if item.open().snapshot is writer._snapshot)
             stage.engine.drop(gone[0], DropReason.DELETED)
         flush(writer)
 
@@ -87,7 +87,7 @@ def test_a_shape_that_is_dropped_while_it_is_shown_fails_no_other(
     stage.engine.run_turn("items")
     assert len(gone) == 1
     assert gone[0].drop_reason is DropReason.DELETED
-    assert [one.is_snapshot_complete for one in shapes if one is not gone[0]] == [True, True]
+    assert [item.is_snapshot_complete for item in shapes if item is not gone[0]] == [True, True]
 
 
 @pytest.mark.parametrize(
@@ -105,8 +105,8 @@ def test_what_a_disk_does_to_one_snapshot_fails_no_other(
     shapes = _fill(stage)
     _fail_once(monkeypatch, owner, name, error)
     stage.engine.run_turn("items")
-    assert sorted(one.is_snapshot_complete for one in shapes) == [False, True, True]
-    (failed,) = [one for one in shapes if not one.is_snapshot_complete]
+    assert sorted(item.is_snapshot_complete for item in shapes) == [False, True, True]
+    (failed,) = [item for item in shapes if not item.is_snapshot_complete]
     assert failed.drop_reason is DropReason.SNAPSHOT_FAILED
 
 
@@ -117,10 +117,10 @@ def test_a_scan_ends_with_its_topic(stage: Stage, monkeypatch: pytest.MonkeyPatc
     rows = TableView.rows
 
     def end_on_the_way(view: TableView) -> Iterator[tuple[str, Row]]:
-        for one in rows(view):
+        for item in rows(view):
             topic.end_turns()
-            read.append(one[0])
-            yield one
+            read.append(item[0])
+            yield item
 
     monkeypatch.setattr(TableView, "rows", end_on_the_way)
     assert stage.engine.snapshotter.run(topic) == 0

@@ -77,10 +77,10 @@ def test_who_waits_for_a_broker_holds_up_nobody_who_asks_for_another_topic(
         return make_feed(topic)
 
     monkeypatch.setattr(engine, "open_feed", make_slowly)
-    made: dict[str, Shape] = {}
+    created: dict[str, Shape] = {}
 
     def ask(topic: str) -> None:
-        made[topic] = engine.find_or_create(define(topic))
+        created[topic] = engine.find_or_create(define(topic))
 
     threads = [threading.Thread(target=ask, args=[topic]) for topic in ("slow", "items")]
     threads[0].start()
@@ -92,9 +92,9 @@ def test_who_waits_for_a_broker_holds_up_nobody_who_asks_for_another_topic(
     for thread in threads:
         thread.join(PATIENCE_SECONDS)
     assert not is_held_up
-    assert sorted(made) == ["items", "slow"]
+    assert sorted(created) == ["items", "slow"]
     stage.settle("slow")
-    assert made["slow"].is_snapshot_complete
+    assert created["slow"].is_snapshot_complete
 
 
 def test_a_topic_that_two_ask_for_at_once_is_connected_once(
@@ -103,13 +103,13 @@ def test_a_topic_that_two_ask_for_at_once_is_connected_once(
     engine = stage.engine
     feeds: list[TopicFeed] = []
     closed: list[TopicFeed] = []
-    made: list[Shape] = []
+    created: list[Shape] = []
 
     def make_feed(topic: str) -> TopicFeed:
         feed = stage.make_feed(topic)
         feeds.append(feed)
         if len(feeds) == 1:
-            made.append(engine.find_or_create(define("items", where="n = 1")))
+            created.append(engine.find_or_create(define("items", where="n = 1")))
         return feed
 
     close = TopicFeed.close
@@ -120,8 +120,8 @@ def test_a_topic_that_two_ask_for_at_once_is_connected_once(
 
     monkeypatch.setattr(engine, "open_feed", make_feed)
     monkeypatch.setattr(TopicFeed, "close", note_close)
-    made.append(engine.find_or_create(define("items")))
+    created.append(engine.find_or_create(define("items")))
     assert closed == feeds[:1]
     assert engine.topics.get("items").feed is feeds[1]
     stage.settle("items")
-    assert [one.is_snapshot_complete for one in made] == [True, True]
+    assert [item.is_snapshot_complete for item in created] == [True, True]

@@ -39,11 +39,11 @@ def _await(is_true: Callable[[], bool]) -> None:
         threading.Event().wait(0.005)
 
 
-def _follow(client: Follower, wanted: int) -> None:
+def _follow(client: Follower, expected: int) -> None:
     def has_all() -> bool:
         while client.step() and client.offset.tx >= 0:
             pass
-        return sum(int(row["n"]) for row in client.rows.values()) == wanted
+        return sum(int(row["n"]) for row in client.rows.values()) == expected
 
     _await(has_all)
 
@@ -58,9 +58,9 @@ def test_clients_follow_producers_over_a_restart(path: Path) -> None:
             for client in clients:
                 client.step()
             stage.restart()
-    wanted = sum(range(260, 300))
+    expected = sum(range(260, 300))
     for client in clients:
-        _follow(client, wanted)
+        _follow(client, expected)
     _await(lambda: stage.engine.is_caught_up("t"))
     assert stage.engine.health() == "active"
     stage.close()
@@ -70,19 +70,19 @@ def test_waiting_shapes_are_served_together_and_their_listeners_told(path: Path)
     stage = _open(path)
     stage.store.create_topic("t")
     stage.put("t", "a", {"n": 1})
-    told: set[str] = set()
+    reported: set[str] = set()
     lock = threading.Lock()
 
     def listen(handles: Collection[str]) -> None:
         with lock:
-            told.update(handles)
+            reported.update(handles)
 
     stage.engine.subscribe(listen)
     shapes = [
         stage.engine.find_or_create(define("t", where=f"n = {number}")) for number in range(40)
     ]
     _await(lambda: all(shape.is_snapshot_complete for shape in shapes))
-    _await(lambda: {shape.handle for shape in shapes} <= told)
+    _await(lambda: {shape.handle for shape in shapes} <= reported)
     stage.close()
 
 
@@ -134,9 +134,9 @@ def test_shapes_outlive_a_broker_that_does_not_know_their_topic_for_a_moment(
     with monkeypatch.context() as lagging:
         lagging.setattr(reader, "fetch", _not_found)
         _await(lambda: stage.engine.health() == "waiting")
-        told = stage.engine.topic_health("t")
-        assert told is not None
-        assert told.error == "there is no topic t; its shapes are dropped if that persists"
+        reported = stage.engine.topic_health("t")
+        assert reported is not None
+        assert reported.error == "there is no topic t; its shapes are dropped if that persists"
         lagging.setattr(reader, "offsets", _not_found)
         _await(lambda: not stage.engine.topics.get("t").is_ready)
     stage.put("t", "b", {"n": 2})
@@ -160,7 +160,7 @@ def test_a_topic_is_not_gone_by_what_was_seen_before_it_was_read_again(
     stage.close()
 
 
-def _not_found(*given: object, **options: object) -> None:
+def _not_found(*arguments: object, **options: object) -> None:
     raise NotFound("there is no topic t")
 
 
@@ -173,7 +173,7 @@ def test_a_topic_whose_feed_was_in_trouble_is_well_again(
     reader = stage.engine.topics.get("t").feed._reader
     failing = threading.Event()
 
-    def fail(*given: object, **options: object) -> None:
+    def fail(*arguments: object, **options: object) -> None:
         failing.set()
         raise Unavailable("the broker is away")
 
@@ -181,9 +181,9 @@ def test_a_topic_whose_feed_was_in_trouble_is_well_again(
         trouble.setattr(reader, "fetch", fail)
         assert failing.wait(PATIENCE_SECONDS)
         _await(lambda: stage.engine.health() == "waiting")
-        told = stage.engine.topic_health("t")
-        assert told is not None
-        assert told.error == "the broker is away"
+        reported = stage.engine.topic_health("t")
+        assert reported is not None
+        assert reported.error == "the broker is away"
     _await(lambda: stage.engine.health() == "active")
     stage.close()
 
@@ -202,7 +202,7 @@ def test_a_feed_that_does_not_stop_in_time_is_stopped_later(
     reader = stage.engine.topics.get("slow").feed._reader
     entered, leave = threading.Event(), threading.Event()
 
-    def read_slowly(*given: object, **options: object) -> dict[int, object]:
+    def read_slowly(*arguments: object, **options: object) -> dict[int, object]:
         entered.set()
         leave.wait(PATIENCE_SECONDS)
         return {}
@@ -213,7 +213,7 @@ def test_a_feed_that_does_not_stop_in_time_is_stopped_later(
         stage.engine.run_maintenance()
     with pytest.raises(Unavailable, match="shapes-feed-slow still runs"):
         stage.engine.run_maintenance()
-    assert {one.topic for one in stage.engine.topics.all()} == {"slow", "used"}
+    assert {item.topic for item in stage.engine.topics.all()} == {"slow", "used"}
     with pytest.raises(Unavailable, match="shapes-feed-slow still runs"):
         stage.engine.find_or_create(define("slow"))
     leave.set()
@@ -293,7 +293,7 @@ def test_who_asks_while_a_lost_topic_is_opened_again_is_served(
         threading.Event().wait(0.1)
         open_topic()
 
-    def lose(*given: object, **options: object) -> None:
+    def lose(*arguments: object, **options: object) -> None:
         monkeypatch.setattr(reader, "fetch", read)
         raise OffsetOutOfRange("the records are gone")
 
@@ -316,12 +316,12 @@ def test_a_topic_is_in_use_while_its_first_shape_gets_its_files(
         for _ in range(UNUSED_ROUNDS):
             stage.engine.run_maintenance()
 
-    def create_slowly(*given: Any) -> ShapeStorage:
+    def create_slowly(*arguments: Any) -> ShapeStorage:
         monkeypatch.undo()
         maintenance = threading.Thread(target=run_maintenance)
         maintenance.start()
         _await(lambda: not maintenance.is_alive() or stage.engine.topics.all() == [])
-        return create(*given)
+        return create(*arguments)
 
     monkeypatch.setattr(ShapeStorage, "create", create_slowly)
     first, second = Follower(stage, "t"), Follower(stage, "t", where="n > 0")

@@ -70,10 +70,10 @@ def test_what_was_appended_is_read_from_any_offset(changelog: Changelog) -> None
     assert changelog.append([write(5, b"1"), write(6, None)]) == 2
     assert changelog.append([write(7, b"")]) == 3
     changelog.flush()
-    wanted = [(one.key, one.value) for one in (write(5, b"1"), write(6, None), write(7, b""))]
+    expected = [(item.key, item.value) for item in (write(5, b"1"), write(6, None), write(7, b""))]
     for start in range(4):
         batches = list(changelog.read(start))
-        assert [put for batch in batches for put in batch.puts] == wanted[start:]
+        assert [put for batch in batches for put in batch.puts] == expected[start:]
         assert [batch.next_offset for batch in batches][-1:] == ([3] if start < 3 else [])
 
 
@@ -191,7 +191,7 @@ def test_stream_time_is_raised_by_a_whole_batch_before_anything_is_written(
     bench: WindowBench,
 ) -> None:
     store = bench.local()
-    assert store.restore_batch([(one.key, one.value) for one in (write(5), write(99_000))]) == 1
+    assert store.restore_batch([(item.key, item.value) for item in (write(5), write(99_000))]) == 1
     assert bench.starts() == [90_000]
     assert store.expired_count == 0
 
@@ -269,16 +269,16 @@ def test_the_store_is_opened_from_a_directory_and_a_topic(
 
     settings = window_settings()
     changelog = TopicChangelog(create_changelog_topic(topics, "c", settings), 0)
-    given: dict[str, Any] = {
+    options: dict[str, Any] = {
         "directory": bench.directory,
         "databases": bench.databases,
         "file_system": bench.file_system,
         "clock": bench.clock,
     }
-    with open_window_store(settings, changelog=changelog, **given) as store:
+    with open_window_store(settings, changelog=changelog, **options) as store:
         put_all(store, [1, 2])
     bench.file_system.remove_tree(bench.directory)
-    with open_window_store(settings, changelog=changelog, **given) as store:
+    with open_window_store(settings, changelog=changelog, **options) as store:
         assert times(store.all()) == [1, 2]
-    with open_window_store(settings, **given) as store:
+    with open_window_store(settings, **options) as store:
         assert times(store.all()) == [1, 2]

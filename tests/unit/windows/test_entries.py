@@ -53,15 +53,15 @@ def test_keys_of_different_lengths_interleave() -> None:
 
 
 def test_bounds_of_one_key_are_tight() -> None:
-    wanted = KeyRange(b"k", b"k", 10, 20)
-    assert wanted.lower() == encode_window_key(b"k", 10, 0)
-    assert wanted.upper() == encode_window_key(b"k", 20, SEQUENCE_MAX)
+    expected = KeyRange(b"k", b"k", 10, 20)
+    assert expected.lower() == encode_window_key(b"k", 10, 0)
+    assert expected.upper() == encode_window_key(b"k", 20, SEQUENCE_MAX)
     assert KeyRange(b"k", b"k", -5, 20).lower() == encode_window_key(b"k", 0, 0)
 
 
 def test_the_lower_bound_of_a_range_ignores_the_time() -> None:
-    wanted = KeyRange(b"a", b"z", 10, 20)
-    assert wanted.lower() == b"a" + bytes(12)
+    expected = KeyRange(b"a", b"z", 10, 20)
+    assert expected.lower() == b"a" + bytes(12)
     assert encode_window_key(b"a\x00", 15) >= b"a" + bytes(12)
 
 
@@ -90,8 +90,8 @@ def test_the_upper_bound_is_truncated_by_the_first_byte_of_the_time(
 
 def test_the_upper_bound_covers_a_shorter_key_with_a_late_time() -> None:
     """Without truncation `0A0B..` would end the scan before key 0A at the end of time."""
-    wanted = KeyRange(b"\x0a", b"\x0a\x0b\x0c", 0, TIME_MAX_MS)
-    upper = wanted.upper()
+    expected = KeyRange(b"\x0a", b"\x0a\x0b\x0c", 0, TIME_MAX_MS)
+    upper = expected.upper()
     assert upper is not None
     assert encode_window_key(b"\x0a", TIME_MAX_MS, SEQUENCE_MAX) <= upper
     assert encode_window_key(b"\x0a\x0b\x0c", TIME_MAX_MS, SEQUENCE_MAX) <= upper
@@ -113,13 +113,13 @@ def test_the_upper_bound_covers_the_empty_key() -> None:
 
 
 def test_the_filter_compares_the_parts() -> None:
-    wanted = KeyRange(b"b", b"d", 10, 20)
-    assert wanted.contains(b"b", 10)
-    assert wanted.contains(b"d", 20)
-    assert not wanted.contains(b"c", 9)
-    assert not wanted.contains(b"c", 21)
-    assert not wanted.contains(b"a", 15)
-    assert not wanted.contains(b"d\x00", 15)
+    expected = KeyRange(b"b", b"d", 10, 20)
+    assert expected.contains(b"b", 10)
+    assert expected.contains(b"d", 20)
+    assert not expected.contains(b"c", 9)
+    assert not expected.contains(b"c", 21)
+    assert not expected.contains(b"a", 15)
+    assert not expected.contains(b"d\x00", 15)
     assert KeyRange(None, None, 0, 5).contains(b"", 0)
 
 

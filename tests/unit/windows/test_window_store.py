@@ -157,8 +157,8 @@ def test_a_range_of_keys_finds_shorter_and_longer_ones_at_any_time(store: Window
         store.put(key, key, base_ms + len(key))
     for first in keys:
         for last in keys:
-            found = store.fetch_range(first, last, base_ms, base_ms + 9)
-            assert sorted(one.key for one in found) == [k for k in keys if first <= k <= last]
+            result = store.fetch_range(first, last, base_ms, base_ms + 9)
+            assert sorted(item.key for item in result) == [k for k in keys if first <= k <= last]
 
 
 def test_has_next_does_not_advance(store: WindowStore) -> None:

@@ -10,6 +10,6 @@ from tests.support.feed_bench import FeedBench
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[FeedBench]:
-    made = FeedBench(tmp_path)
-    yield made
-    made.close()
+    created = FeedBench(tmp_path)
+    yield created
+    created.close()

@@ -158,17 +158,17 @@ def test_debezium_keeps_values_that_the_source_left_out() -> None:
         ("5.6.641", "5.6.641"),
     ],
 )
-def test_debezium_tells_the_source_transaction_and_its_end(told: str, id: str) -> None:
-    mark = {"id": told, "total_order": 3, "data_collection_order": 1}
+def test_debezium_tells_the_source_transaction_and_its_end(reported: str, id: str) -> None:
+    mark = {"id": reported, "total_order": 3, "data_collection_order": 1}
     value = _json(_envelope("c", {"id": 1}, transaction=mark))
     decoded = decode(DebeziumDecoder(), b'{"id":1}', value)
     assert decoded.transaction == SourceTransaction(id, 3, 1)
     counts = [{"data_collection": "public.items", "event_count": 2}]
-    end = {"status": "END", "id": told, "event_count": 2, "data_collections": counts}
+    end = {"status": "END", "id": reported, "event_count": 2, "data_collections": counts}
     for text in (_json(end), _wrapped(end)):
-        found = find_transaction_end(text)
-        assert found is not None
-        assert (found.id, found.counts) == (id, {"public.items": 2})
+        result = find_transaction_end(text)
+        assert result is not None
+        assert (result.id, result.counts) == (id, {"public.items": 2})
     others: list[Any] = [
         {"status": "BEGIN"},
         {"status": "END"},

@@ -28,8 +28,8 @@ from varve.wire.schema import NO_ID
 
 @pytest.fixture
 def kit() -> Iterator[KafkaKit]:
-    with KafkaKit() as made:
-        yield made
+    with KafkaKit() as created:
+        yield created
 
 
 @pytest.fixture
@@ -46,8 +46,8 @@ def _address(kit: KafkaKit) -> ClusterAddress:
 
 def _create(kit: KafkaKit, topic: str = "orders", count: int = 1, **settings: str) -> None:
     client = KafkaClient(_address(kit), threading.Event().wait)
-    given = {name.replace("_", "."): value for name, value in settings.items()}
-    client.create_topic(topic, partitions=count, settings=given, exist_ok=True)
+    options = {name.replace("_", "."): value for name, value in settings.items()}
+    client.create_topic(topic, partitions=count, settings=options, exist_ok=True)
     client.close()
 
 
@@ -77,10 +77,10 @@ def _put(kit: KafkaKit, key: str, n: int, partition: int = 0) -> None:
 
 
 def _poll(feed: TopicFeed) -> list[Transaction]:
-    given: list[Transaction] = []
+    options: list[Transaction] = []
     for _ in range(4):
-        given += feed.poll(max_records=100, wait_ms=1)
-    return given
+        options += feed.poll(max_records=100, wait_ms=1)
+    return options
 
 
 def test_partitions_behind_a_server_are_read_in_one_order(
@@ -94,13 +94,13 @@ def test_partitions_behind_a_server_are_read_in_one_order(
     feed.checkpoint(feed.mark())
     for number in range(9):
         _put(kit, f"k{number}", number, partition=number % 3)
-    given = _poll(feed)
-    assert sorted(int(one.changes[0].row["n"]) for one in given if one.changes[0].row) == list(
+    options = _poll(feed)
+    assert sorted(int(item.changes[0].row["n"]) for item in options if item.changes[0].row) == list(
         range(9)
     )
     feed.close()
     assert feed.open() is None
-    assert _poll(feed) == given
+    assert _poll(feed) == options
     assert feed.is_caught_up
     with feed.view() as view:
         assert len(dict(view.rows())) == 10
@@ -122,14 +122,14 @@ def test_open_and_aborted_transactions_are_left_out(
     feed = _feed(reader, tmp_path)
     feed.open()
     log = kit.store.topic("orders").partition(0).log
-    given = []
+    options = []
     for sequence, is_committed in enumerate([False, True]):
         record = Record(key=b"a", value=b'{"n":%d}' % sequence, timestamp=1)
         log.append(stamp_producer(build_batch([record]), Producer(7, 0), sequence))
-        given += _poll(feed)
+        options += _poll(feed)
         log.end_transaction(producer_id=7, producer_epoch=0, committed=is_committed)
-    given += _poll(feed)
-    ((only,),) = [one.changes for one in given]
+    options += _poll(feed)
+    ((only,),) = [item.changes for item in options]
     assert only.row == {"key": b'"a"', "n": b"1"}
     assert feed.is_caught_up
     feed.close()
@@ -169,8 +169,8 @@ def test_a_topic_made_anew_behind_a_server_is_not_read_on(
     _create(kit)
     for number in range(3):
         _put(kit, "b", number)
-    given = feed.poll(max_records=100, wait_ms=1)
-    assert [one.reset is not None for one in given] == [True]
+    options = feed.poll(max_records=100, wait_ms=1)
+    assert [item.reset is not None for item in options] == [True]
     reset = feed.open()
     assert reset is not None
     assert "created again" in reset.text
@@ -188,14 +188,14 @@ def test_a_server_that_comes_to_tell_ids_of_topics_has_the_same_ones(
     feed = _feed(reader, tmp_path)
     with monkeypatch.context() as older:
         ask = KafkaClient.topic
-        older.setattr(KafkaClient, "topic", lambda *told: replace(ask(*told), id=NO_ID))
+        older.setattr(KafkaClient, "topic", lambda *reported: replace(ask(*reported), id=NO_ID))
         feed.open()
         feed.checkpoint(feed.mark())
         assert reader.info().id_text == ""
     assert reader.info().partition_count == 1
     assert reader.info().id_text != ""
     _put(kit, "a", 1)
-    assert [one.reset for one in _poll(feed)] == [None]
+    assert [item.reset for item in _poll(feed)] == [None]
     assert feed.open() is None
     feed.close()
     reader.close()

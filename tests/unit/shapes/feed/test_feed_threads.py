@@ -74,8 +74,8 @@ def test_views_are_of_one_position_while_others_poll_and_write(tmp_path: Path) -
         thread.start()
     while not is_over.is_set() or views < _VIEWS_MIN:
         with feed.view() as view:
-            found = {key: int(row["n"]) for key, row in view.rows()}
-            assert found == _state(view.position.tx)
+            result = {key: int(row["n"]) for key, row in view.rows()}
+            assert result == _state(view.position.tx)
         views += 1
     for thread in threads:
         thread.join(30)

@@ -54,8 +54,8 @@ def _key(id: int) -> bytes:
 
 def _rows(feed: TopicFeed) -> Rows:
     with feed.view() as view:
-        found = [{name: json.loads(one) for name, one in row.items()} for _, row in view.rows()]
-    return {row["id"]: row for row in found}
+        result = [{name: json.loads(item) for name, item in row.items()} for _, row in view.rows()]
+    return {row["id"]: row for row in result}
 
 
 def _happen(table: _Table) -> Rows:

@@ -28,9 +28,9 @@ class _Store(TableStore):
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[_Store]:
-    made = _Store(str(tmp_path / "rows"))
-    yield made
-    made.close()
+    created = _Store(str(tmp_path / "rows"))
+    yield created
+    created.close()
 
 
 def _fill(table: TopicTable, rows: dict[str, bytes | None]) -> None:
@@ -80,8 +80,8 @@ def test_keys_that_are_kept_have_a_bound_in_bytes() -> None:
     columns = [b'{"key":"%08d%s"}' % (number, b"x" * 100_000) for number in range(100)]
     first = keys.get(columns[0])
     assert keys.get(columns[0]) is first
-    for one in columns:
-        keys.get(one)
+    for item in columns:
+        keys.get(item)
     again = keys.get(columns[0])
     assert again == first
     assert again is not first

@@ -43,8 +43,8 @@ class _OpenGate:
 
 def _envelope(operation: str, n: int | None, transaction: str | None) -> bytes:
     mark = {"id": transaction, "total_order": 1, "data_collection_order": 1}
-    told = {"op": operation, "transaction": None if transaction is None else mark}
-    return json.dumps(told | {"after": None if n is None else {"n": n}}).encode()
+    reported = {"op": operation, "transaction": None if transaction is None else mark}
+    return json.dumps(reported | {"after": None if n is None else {"n": n}}).encode()
 
 
 def _gate(bench: FeedBench) -> SourceTransactions:
@@ -63,13 +63,13 @@ def test_a_reset_takes_the_rest_of_its_transaction_with_it(tmp_path: Path) -> No
         ("d", "c", 4, "t3"),
     ]:
         bench.topic.append(key=key.encode(), value=_envelope(operation, n, transaction))
-    given = bench.poll()
-    assert [len(one.changes) for one in given] == [1, 0]
-    assert given[-1].reset is not None
-    assert given[-1].reset.kind is ResetKind.TRUNCATED
+    options = bench.poll()
+    assert [len(item.changes) for item in options] == [1, 0]
+    assert options[-1].reset is not None
+    assert options[-1].reset.kind is ResetKind.TRUNCATED
     assert bench.rows().keys() == {row_key_of("c")}
     assert bench.feed.position.tx == 5
-    assert [one.offset.tx for one in bench.changes()] == [6]
+    assert [item.offset.tx for item in bench.changes()] == [6]
     assert bench.feed.counts.records == 6
     assert bench.rows().keys() == {row_key_of("c"), row_key_of("d")}
     bench.close()
@@ -125,7 +125,7 @@ def test_a_table_that_cannot_be_read_for_a_while_takes_no_doubt_away(
         patched.setattr(TableStore, "get_rows", fail)
         with pytest.raises(Unavailable):
             bench.poll()
-    assert [one.is_uncertain for one in bench.changes()] == [True]
+    assert [item.is_uncertain for item in bench.changes()] == [True]
     bench.close()
 
 
@@ -136,9 +136,9 @@ def test_a_table_tells_the_kind_of_its_reset_and_without_one_the_source_was_lost
     )
     assert TableState.decode(state.encode(), "here") == state
     older = json.loads(state.encode()) | {"reset": "the table is new"}
-    found = TableState.decode(json.dumps(older).encode(), "here")
-    assert found is not None
-    assert found.reset == Reset(ResetKind.SOURCE_LOST, "the table is new")
+    result = TableState.decode(json.dumps(older).encode(), "here")
+    assert result is not None
+    assert result.reset == Reset(ResetKind.SOURCE_LOST, "the table is new")
     with pytest.raises(Corrupt, match="cannot be read"):
         TableState.decode(json.dumps(older | {"reset": {"kind": "?"}}).encode(), "here")
 
@@ -150,8 +150,8 @@ class _Marked:
         plain = PlainDecoder().decode_many(records)
         kinds = {b"truncate": RecordKind.TRUNCATE, b"schema": RecordKind.SCHEMA_CHANGE}
         return [
-            Decoded(kinds[key]) if key in kinds else one
-            for (key, _), one in zip(records, plain, strict=True)
+            Decoded(kinds[key]) if key in kinds else item
+            for (key, _), item in zip(records, plain, strict=True)
         ]
 
 
@@ -162,11 +162,11 @@ def test_a_truncation_resets_and_empties_the_table(tmp_path: Path) -> None:
     bench.put("b", {"n": 1})
     bench.put("truncate", {"n": 1})
     bench.put("a", {"n": 2})
-    given = bench.poll()
-    assert [one.reset and one.reset.kind for one in given] == [None, ResetKind.TRUNCATED]
+    options = bench.poll()
+    assert [item.reset and item.reset.kind for item in options] == [None, ResetKind.TRUNCATED]
     assert bench.rows() == {}
     assert bench.feed.is_open
-    assert [short(one) for one in bench.changes()] == [("a", b"2", None)]
+    assert [short(item) for item in bench.changes()] == [("a", b"2", None)]
     bench.feed.checkpoint(bench.feed.mark())
     bench.crash()
     assert bench.rows().keys() == {row_key_of("a")}
@@ -184,10 +184,10 @@ def test_a_partition_that_comes_between_two_resets_makes_no_table_anew(tmp_path:
     assert bench.poll()[-1].reset is not None
     bench.feed.checkpoint(bench.feed.mark())
     bench.put("d", {"n": 1}, partition=1)
-    given = bench.changes()
-    assert [short(one)[0] for one in given] == ["c", "d"]
+    options = bench.changes()
+    assert [short(item)[0] for item in options] == ["c", "d"]
     assert bench.crash() is None
-    assert bench.changes() == given
+    assert bench.changes() == options
     bench.close()
 
 
@@ -197,7 +197,7 @@ def test_another_schema_resets_and_keeps_the_rows(tmp_path: Path) -> None:
     bench.open()
     bench.put("schema", {"n": 1})
     bench.put("a", {"n": 2})
-    assert [one.reset and one.reset.kind for one in bench.poll()] == [ResetKind.SCHEMA_CHANGED]
+    assert [item.reset and item.reset.kind for item in bench.poll()] == [ResetKind.SCHEMA_CHANGED]
     assert bench.rows().keys() == {row_key_of("a")}
-    assert [short(one) for one in bench.changes()] == [("a", b"2", b"1")]
+    assert [short(item) for item in bench.changes()] == [("a", b"2", b"1")]
     bench.close()

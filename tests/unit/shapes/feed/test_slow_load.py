@@ -93,8 +93,8 @@ def test_a_row_written_again_meanwhile_comes_behind_the_filling(bench: _Bench) -
     bench.source.happen = happen
     bench.opened = write_before_the_second_filling
     bench.feed.open()
-    given = bench.feed.poll(max_records=100, wait_ms=0)
-    assert [short(one) for part in given for one in part.changes] == [
+    options = bench.feed.poll(max_records=100, wait_ms=0)
+    assert [short(item) for part in options for item in part.changes] == [
         ("b", b"2", b"1"),
         ("c", b"2", None),
     ]

@@ -111,22 +111,23 @@ class _Bench:
         self.ends.append(0, b"{}", json.dumps(value).encode())
 
     def poll(self) -> list[Transaction]:
-        given: list[Transaction] = []
+        options: list[Transaction] = []
         for _ in range(5):
-            given += self.feed.poll(max_records=100, wait_ms=0)
-        return given
+            options += self.feed.poll(max_records=100, wait_ms=0)
+        return options
 
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[_Bench]:
-    made = _Bench(tmp_path)
-    yield made
-    made.feed.close()
+    created = _Bench(tmp_path)
+    yield created
+    created.feed.close()
 
 
-def _numbers(given: list[Transaction]) -> list[list[int]]:
+def _numbers(options: list[Transaction]) -> list[list[int]]:
     return [
-        [int(change.row["n"]) for change in one.changes if change.row is not None] for one in given
+        [int(change.row["n"]) for change in item.changes if change.row is not None]
+        for item in options
     ]
 
 
@@ -138,7 +139,7 @@ def test_a_transaction_is_given_when_its_end_and_all_its_records_are_there(
     assert bench.poll() == []
     bench.put(2, 2, "7:1")
     (only,) = bench.poll()
-    assert [one.offset for one in only.changes] == [ShapeOffset(1, 0), ShapeOffset(1, 2)]
+    assert [item.offset for item in only.changes] == [ShapeOffset(1, 0), ShapeOffset(1, 2)]
     assert bench.feed.position == ShapeOffset(2, 0)
     assert bench.feed.is_caught_up
 
@@ -163,7 +164,7 @@ def test_a_tombstone_does_not_cut_its_transaction(bench: _Bench) -> None:
     assert bench.poll() == []
     bench.put(4, 4, "a")
     (only,) = bench.poll()
-    places = [one.offset for one in only.changes]
+    places = [item.offset for item in only.changes]
     assert places == [ShapeOffset(3, 0), ShapeOffset(3, 2), ShapeOffset(3, 6), ShapeOffset(3, 10)]
     bench.crash()
     assert bench.poll()[-1] == only
@@ -177,8 +178,8 @@ def test_a_tombstone_that_comes_behind_its_transaction_holds_up_nothing(bench: _
     bench.delete(1, "a")
     bench.put(2, 2, "b")
     bench.end("b", 1)
-    given = bench.poll()
-    assert [[one.row is None for one in each.changes] for each in given] == [[True], [False]]
+    options = bench.poll()
+    assert [[item.row is None for item in each.changes] for each in options] == [[True], [False]]
     assert bench.feed.is_caught_up
     assert bench.counts.unfinished == 0
 
@@ -187,15 +188,15 @@ def test_transactions_keep_their_offsets_over_a_crash(bench: _Bench) -> None:
     bench.put(1, 1, "a")
     bench.put(2, 2, "a")
     bench.end("a", 2)
-    given = bench.poll()
+    options = bench.poll()
     bench.put(3, 3, "b")
     bench.crash()
-    assert bench.poll() == given
+    assert bench.poll() == options
     bench.end("b", 1)
-    given += bench.poll()
-    assert _numbers(given) == [[1, 2], [3]]
+    options += bench.poll()
+    assert _numbers(options) == [[1, 2], [3]]
     bench.crash()
-    assert bench.poll() == given
+    assert bench.poll() == options
 
 
 def test_records_keep_their_offsets_where_others_of_the_transaction_are_gone(
@@ -206,7 +207,7 @@ def test_records_keep_their_offsets_where_others_of_the_transaction_are_gone(
     bench.put(2, 3, "a")
     bench.end("a", 3)
     (only,) = bench.poll()
-    assert [one.offset for one in only.changes] == [
+    assert [item.offset for item in only.changes] == [
         ShapeOffset(1, 0),
         ShapeOffset(1, 2),
         ShapeOffset(1, 4),
@@ -214,7 +215,7 @@ def test_records_keep_their_offsets_where_others_of_the_transaction_are_gone(
     bench.source.compact(0)
     bench.crash()
     (again,) = bench.poll()
-    assert [one.offset for one in again.changes] == [ShapeOffset(1, 0), ShapeOffset(1, 4)]
+    assert [item.offset for item in again.changes] == [ShapeOffset(1, 0), ShapeOffset(1, 4)]
 
 
 def test_ends_that_came_before_a_checkpoint_are_known_after_it(bench: _Bench) -> None:
@@ -249,15 +250,15 @@ def test_parts_whose_end_stays_away_do_not_wait_for_each_other(tmp_path: Path) -
 def test_a_transaction_that_is_too_long_is_given_in_parts(bench: _Bench) -> None:
     for number in range(60):
         bench.put(number, number, "a")
-    given: list[Transaction] = []
+    options: list[Transaction] = []
     for _ in range(40):
-        given += bench.feed.poll(max_records=10, wait_ms=0)
-    assert sum(len(one.changes) for one in given) >= 50
+        options += bench.feed.poll(max_records=10, wait_ms=0)
+    assert sum(len(item.changes) for item in options) >= 50
     bench.crash()
     again: list[Transaction] = []
     for _ in range(40):
         again += bench.feed.poll(max_records=10, wait_ms=0)
-    assert again[: len(given)] == given
+    assert again[: len(options)] == options
 
 
 def test_a_transaction_that_is_too_large_is_given_in_parts(tmp_path: Path) -> None:
@@ -292,8 +293,8 @@ def test_entries_that_are_held_are_looked_at_once() -> None:
     buffer = Buffer(0, DebeziumDecoder())
 
     def hold(offset: int) -> None:
-        told = SourceTransaction("a", offset + 1, offset + 1)
-        buffer.held.append((offset, 0, 10, Decoded(RecordKind.UPSERT, transaction=told)))
+        reported = SourceTransaction("a", offset + 1, offset + 1)
+        buffer.held.append((offset, 0, 10, Decoded(RecordKind.UPSERT, transaction=reported)))
 
     for offset in range(10):
         hold(offset)
@@ -369,8 +370,8 @@ def test_a_collection_is_known_by_what_a_topic_may_be_called() -> None:
     ends = MemoryTopic("db.transaction")
     gate = SourceTransactions(ends, "db.public.my_items", counts, ManualClock())
     gate.open(0)
-    told = [{"data_collection": "public.my items", "event_count": 1}]
-    value = {"status": "END", "id": "a", "data_collections": told}
+    reported = [{"data_collection": "public.my items", "event_count": 1}]
+    value = {"status": "END", "id": "a", "data_collections": reported}
     ends.append(0, b"{}", json.dumps(value).encode())
     ends.append(0, b"{}", json.dumps({**value, "id": "b", "data_collections": []}).encode())
     gate.poll()

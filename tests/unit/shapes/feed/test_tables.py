@@ -88,9 +88,9 @@ def test_a_table_that_tells_of_no_doubts_has_them_all() -> None:
     assert TableState.decode(state.encode(), "here") == state
     older = json.loads(state.encode())
     del older["doubts"]
-    found = TableState.decode(json.dumps(older).encode(), "here")
-    assert found is not None
-    assert found.uncertain_before.keys() == {0, 1}
+    result = TableState.decode(json.dumps(older).encode(), "here")
+    assert result is not None
+    assert result.uncertain_before.keys() == {0, 1}
 
 
 def test_a_table_of_an_earlier_version_has_no_marks_and_goes_on(bench: FeedBench) -> None:
@@ -98,20 +98,20 @@ def test_a_table_of_an_earlier_version_has_no_marks_and_goes_on(bench: FeedBench
         b'{"version": 1, "positions": {"0": 2}, "next_tx": 3, "signature": "plain key", '
         b'"topic_id": "", "caught_up_ms": 1, "ends_position": 0, "reset": null, "doubts": {}}'
     )
-    found = TableState.decode(data, "here")
-    assert found is not None
-    assert found.marks == {}
+    result = TableState.decode(data, "here")
+    assert result is not None
+    assert result.marks == {}
     bench.put("a", {"n": 1})
     bench.put("b", {"n": 2})
     bench.open()
     bench.feed.close()
     store = TableStore(f"{bench.path}/tables/orders/rows")
-    store.write({}, found)
+    store.write({}, result)
     store.close()
     assert bench.crash() is None
     assert bench.feed.newest_tx == 2
     bench.put("c", {"n": 3})
-    assert [short(one) for one in bench.changes()] == [("c", b"3", None)]
+    assert [short(item) for item in bench.changes()] == [("c", b"3", None)]
 
 
 def test_the_state_comes_from_key_indexes_without_what_was_superseded(tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_the_state_comes_from_key_indexes_without_what_was_superseded(tmp_path: 
         row_key_of(f"k{number}"): str(380 + number).encode() for number in range(20) if number != 3
     }
     bench.put("k3", {"n": 1})
-    assert [short(one) for one in bench.changes()] == [("k3", b"1", None)]
+    assert [short(item) for item in bench.changes()] == [("k3", b"1", None)]
     bench.close()
 
 
@@ -210,12 +210,12 @@ def test_a_table_that_cannot_be_read_keeps_nothing_back_that_it_has(
         return get_rows(store, keys)
 
     monkeypatch.setattr(TableStore, "get_rows", fail_once)
-    given: list[Change] = []
+    options: list[Change] = []
     for _ in range(6):
         with suppress(Unavailable):
-            given += [change for one in bench.poll() for change in one.changes]
-    assert sorted(short(one)[0] for one in given) == ["k0", "k1", "k2", "k3"]
-    assert [one.offset for one in given] == sorted(one.offset for one in given)
+            options += [change for item in bench.poll() for change in item.changes]
+    assert sorted(short(item)[0] for item in options) == ["k0", "k1", "k2", "k3"]
+    assert [item.offset for item in options] == sorted(item.offset for item in options)
     bench.close()
 
 
@@ -244,7 +244,7 @@ def test_what_fails_unforeseen_is_read_again_by_a_feed_that_is_opened_again(
     with pytest.raises(Closed):
         bench.poll()
     assert bench.feed.open() is None
-    assert [short(one)[0] for one in bench.changes()] == ["a", "bad", "b"]
+    assert [short(item)[0] for item in bench.changes()] == ["a", "bad", "b"]
     bench.close()
 
 
@@ -278,14 +278,14 @@ def test_a_table_that_could_not_be_written_is_opened_again_once_it_can(bench: Fe
     bench.open()
     for number in range(20):
         bench.put(f"k{number}", {"text": "x" * 1000})
-    given = bench.poll_all()
+    options = bench.poll_all()
     mark = bench.feed.mark()
     with _files_of_at_most(4096), pytest.raises(Unavailable, match="tables/orders/rows"):
         bench.feed.checkpoint(mark)
     bench.put("k0", {"text": "y"})
     assert len(bench.poll_all()) == 1
     assert bench.feed.open() is None
-    assert bench.poll_all()[:20] == given
+    assert bench.poll_all()[:20] == options
     bench.feed.checkpoint(bench.feed.mark())
     bench.crash()
     assert bench.poll_all() == []
@@ -323,7 +323,7 @@ def test_damage_that_a_view_finds_makes_the_table_anew(bench: FeedBench, is_poll
     with bench.feed.view() as view, pytest.raises(Corrupt) as kept:
         list(view.rows())
     if is_polled:
-        assert [one.reset is not None for one in bench.poll()] == [True]
+        assert [item.reset is not None for item in bench.poll()] == [True]
     assert bench.open() is not None
     assert bench.rows()[row_key_of("a")]["n"] == b"1"
     assert "not a JSON object" in str(kept.value)

@@ -24,14 +24,14 @@ def test_gaps_after_a_restart_make_the_first_record_of_a_key_uncertain(tmp_path:
     bench.store.clean("orders", roll=True, at_once=True)
     bench.put("b", {"n": 2})
     assert bench.crash() is None
-    found = [(short(one), one.is_uncertain) for one in bench.changes()]
-    assert found == [
+    result = [(short(item), item.is_uncertain) for item in bench.changes()]
+    assert result == [
         (("b", b"1", None), True),
         (("a", b"3", None), True),
         (("b", b"2", b"1"), True),
     ]
     bench.put("a", {"n": 4})
-    assert [one.is_uncertain for one in bench.changes()] == [False]
+    assert [item.is_uncertain for item in bench.changes()] == [False]
     bench.close()
 
 
@@ -42,21 +42,21 @@ def test_a_gap_before_a_checkpoint_makes_uncertain_what_lies_behind_it(tmp_path:
     bench.put("a", {"n": 2})
     bench.put("b", {"n": 1})
     bench.put("a", {"n": 1})
-    assert [one.offset for one in bench.changes()][-1] == ShapeOffset(4, 0)
+    assert [item.offset for item in bench.changes()][-1] == ShapeOffset(4, 0)
     bench.store.clean("orders", roll=True, at_once=True)
     bench.crash()
-    assert [short(one.changes[0]) for one in bench.poll(1)] == [("b", b"1", None)]
+    assert [short(item.changes[0]) for item in bench.poll(1)] == [("b", b"1", None)]
     bench.feed.checkpoint(bench.feed.mark())
     for _ in range(2):
         # The row is that of the table, but shapes may hold another one.
-        found = [(short(one), one.offset, one.is_uncertain) for one in bench.changes()]
-        assert found == [(("a", b"1", b"1"), ShapeOffset(4, 0), True)]
+        result = [(short(item), item.offset, item.is_uncertain) for item in bench.changes()]
+        assert result == [(("a", b"1", b"1"), ShapeOffset(4, 0), True)]
         assert bench.crash() is None
     bench.changes()
     bench.feed.checkpoint(bench.feed.mark())
     bench.crash()
     bench.put("a", {"n": 3})
-    assert [one.is_uncertain for one in bench.changes()] == [False]
+    assert [item.is_uncertain for item in bench.changes()] == [False]
     bench.close()
 
 
@@ -70,8 +70,8 @@ def test_what_came_after_the_restart_is_uncertain_if_it_made_the_gap(tmp_path: P
     bench.crash()
     bench.put("a", {"n": 1})
     bench.store.clean("orders", roll=True, at_once=True)
-    found = [(short(one), one.is_uncertain) for one in bench.changes()]
-    assert found == [(("b", b"1", None), True), (("a", b"1", b"1"), True)]
+    result = [(short(item), item.is_uncertain) for item in bench.changes()]
+    assert result == [(("b", b"1", None), True), (("a", b"1", b"1"), True)]
     bench.close()
 
 

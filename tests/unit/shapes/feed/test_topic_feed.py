@@ -27,12 +27,12 @@ def test_changes_carry_the_row_before_and_the_offset_of_their_record(bench: Feed
     bench.put("b", {"n": 3})
     bench.put("a", None)
     changes = bench.changes()
-    assert [short(one) for one in changes] == [
+    assert [short(item) for item in changes] == [
         ("a", b"2", b"1"),
         ("b", b"3", None),
         ("a", None, b"2"),
     ]
-    assert [one.offset for one in changes] == [
+    assert [item.offset for item in changes] == [
         ShapeOffset(2, 0),
         ShapeOffset(3, 0),
         ShapeOffset(4, 0),
@@ -67,10 +67,10 @@ def test_after_a_crash_all_behind_the_checkpoint_is_given_again_alike(bench: Fee
     bench.feed.checkpoint(bench.feed.mark())
     bench.put("a", {"n": 2})
     bench.put("b", {"n": 3})
-    given = bench.poll_all()
+    options = bench.poll_all()
     assert bench.crash() is None
     assert bench.rows() == {row_key_of("a"): {"key": b'"a"', "n": b"1"}}
-    assert bench.poll_all() == given
+    assert bench.poll_all() == options
 
 
 def test_a_checkpoint_writes_no_more_than_its_mark(bench: FeedBench) -> None:
@@ -84,7 +84,7 @@ def test_a_checkpoint_writes_no_more_than_its_mark(bench: FeedBench) -> None:
     assert bench.feed.unflushed_rows == 1
     bench.crash()
     assert bench.rows()[row_key_of("a")]["n"] == b"1"
-    assert [short(one) for one in bench.changes()] == [("a", b"2", b"1")]
+    assert [short(item) for item in bench.changes()] == [("a", b"2", b"1")]
 
 
 def test_a_view_stays_as_it_was(bench: FeedBench) -> None:
@@ -116,14 +116,14 @@ def test_several_partitions_have_one_order_that_stays(tmp_path: Path) -> None:
     bench.open()
     for number in range(30):
         bench.put(f"k{number % 7}", {"n": number})
-    given: list[Transaction] = []
-    while not bench.feed.is_caught_up or len(given) < 30:
-        given += bench.poll(4)
-    offsets = [change.offset for one in given for change in one.changes]
+    options: list[Transaction] = []
+    while not bench.feed.is_caught_up or len(options) < 30:
+        options += bench.poll(4)
+    offsets = [change.offset for item in options for change in item.changes]
     assert offsets == sorted(set(offsets))
     assert bench.crash() is None
     again = bench.poll_all(5)
-    assert again == given
+    assert again == options
     assert bench.feed.newest_tx == 30
     bench.close()
 
@@ -140,10 +140,10 @@ def test_a_topic_that_gets_more_partitions_keeps_its_offsets(tmp_path: Path) -> 
     assert bench.poll_all()[:2] == first
     bench.put("a", {"n": 4}, partition=0)
     bench.put("c", {"n": 5}, partition=1)
-    given = bench.poll_all()
-    assert len(given) == 2
+    options = bench.poll_all()
+    assert len(options) == 2
     bench.crash()
-    assert bench.poll_all()[-2:] == given
+    assert bench.poll_all()[-2:] == options
     bench.close()
 
 
@@ -151,14 +151,14 @@ def test_partitions_that_come_while_the_feed_runs_are_found(tmp_path: Path) -> N
     bench = FeedBench(tmp_path)
     bench.open()
     bench.put("a", {"n": 1})
-    given = bench.poll_all()
+    options = bench.poll_all()
     bench.store.add_partitions("orders", 2)
     bench.put("b", {"n": 2}, partition=1)
     bench.clock.advance(30_000)
-    given += bench.poll_all()
-    assert len(given) == 2
+    options += bench.poll_all()
+    assert len(options) == 2
     bench.crash()
-    assert bench.poll_all() == given
+    assert bench.poll_all() == options
     bench.close()
 
 
@@ -166,14 +166,14 @@ def test_aborted_records_are_left_out(tmp_path: Path) -> None:
     bench = FeedBench(tmp_path)
     bench.open()
     log = bench.topic.partition(0).log
-    given = []
+    options = []
     for sequence, (name, is_committed) in enumerate([("a", True), ("b", False)]):
         batch = build_batch([LogRecord(key=name.encode(), value=b'{"n":1}', timestamp=1)])
         log.append(stamp_producer(batch, Producer(7, 0), sequence))
-        given.append(bench.changes())
+        options.append(bench.changes())
         log.end_transaction(producer_id=7, producer_epoch=0, committed=is_committed)
-    given.append(bench.changes())
-    assert [[short(one) for one in part] for part in given] == [[], [("a", b"1", None)], []]
+    options.append(bench.changes())
+    assert [[short(item) for item in part] for part in options] == [[], [("a", b"1", None)], []]
     assert bench.feed.is_caught_up
     bench.close()
 
@@ -217,10 +217,10 @@ def test_a_partition_that_always_has_news_keeps_no_other_one_waiting(tmp_path: P
     )
     feed.open()
     source.append(1, b"patient", b"{}")
-    given: list[str] = []
+    options: list[str] = []
     for number in range(4):
         source.append(0, b"busy", b'{"n":%d}' % number)
-        for one in feed.poll(max_records=10, wait_ms=0):
-            given += [change.key for change in one.changes]
+        for item in feed.poll(max_records=10, wait_ms=0):
+            options += [change.key for change in item.changes]
     feed.close()
-    assert row_key_of("patient") in given
+    assert row_key_of("patient") in options

@@ -25,8 +25,8 @@ def _show(key: str, row: Row) -> bytes:
 
 def _keys(rows_max: int = 100, bytes_max: int = 1000, **query: Any) -> list[str]:
     subset = Subset.parse(**query)
-    found = subset.run(ROWS, _show, rows_max=rows_max, bytes_max=bytes_max)
-    return [key.decode() for key in found]
+    result = subset.run(ROWS, _show, rows_max=rows_max, bytes_max=bytes_max)
+    return [key.decode() for key in result]
 
 
 def test_columns_are_named_as_in_sql() -> None:
@@ -131,13 +131,13 @@ def test_rows_are_let_go_of_before_all_were_seen(query: dict[str, Any], held_max
     rows = ((str(number), {"n": b"%d" % (number * 37 % 10_000)}) for number in range(10_000))
     subset = Subset.parse(**query)
     try:
-        found = subset.run(rows, lambda key, row: _Counted(row["n"]), rows_max=20, bytes_max=1000)
+        result = subset.run(rows, lambda key, row: _Counted(row["n"]), rows_max=20, bytes_max=1000)
     except InvalidRequest:
-        found = []
+        result = []
     if held_max < 20:
         order = sorted(range(10_000), reverse="desc" in str(query["order_by"]))
         start = subset.offset
-        assert [int(text) for text in found] == order[start : start + 3]
+        assert [int(text) for text in result] == order[start : start + 3]
     assert _Counted.most <= held_max
 
 
@@ -145,8 +145,8 @@ def test_large_rows_are_let_go_of_as_well() -> None:
     _Counted.most = 0
     rows = [(str(number), {"n": b"%d" % -number}) for number in range(1000)]
     subset = Subset.parse(order_by="n", limit=5)
-    found = subset.run(rows, lambda key, row: _Counted(b"x" * 100), rows_max=20, bytes_max=500)
-    assert len(found) == 5
+    result = subset.run(rows, lambda key, row: _Counted(b"x" * 100), rows_max=20, bytes_max=500)
+    assert len(result) == 5
     assert _Counted.most <= 11
     with pytest.raises(InvalidRequest, match="bytes"):
         subset.run(rows, lambda key, row: b"x" * 101, rows_max=20, bytes_max=500)

@@ -187,15 +187,15 @@ def test_the_deepest_filter_is_read_on_a_deep_stack_too() -> None:
     for _ in range(15):
         text = f"(b = 1 or ({text}) and c)" if len(text) < 8 else f"not ({text})"
     where = Where.parse(text)
-    found: list[Where] = []
+    result: list[Where] = []
 
     def deeper(depth: int) -> None:
-        found.append(Where.parse(where.sql)) if not depth else deeper(depth - 1)
+        result.append(Where.parse(where.sql)) if not depth else deeper(depth - 1)
 
     thread = threading.Thread(target=deeper, args=(sys.getrecursionlimit() // 3,))
     thread.start()
     thread.join()
-    assert found == [where]
+    assert result == [where]
 
 
 def test_parameters_are_literals() -> None:

@@ -277,10 +277,10 @@ def test_readers_see_a_growing_prefix_while_another_thread_writes_and_swaps() ->
         try:
             while not is_over.is_set():
                 latest = storage.latest
-                found = read_messages(storage, SNAPSHOT_END, LAST)
-                assert found == every[: len(found)]
-                assert not found or len(found) in counts.values()
-                assert latest == SNAPSHOT_END or len(found) >= counts[latest.tx]
+                result = read_messages(storage, SNAPSHOT_END, LAST)
+                assert result == every[: len(result)]
+                assert not result or len(result) in counts.values()
+                assert latest == SNAPSHOT_END or len(result) >= counts[latest.tx]
         except BaseException as error:
             faults.append(error)
 

@@ -58,8 +58,8 @@ def test_an_entry_is_that_of_the_reference_and_a_crc32c_of() -> None:
 
 def test_entries_come_back_with_their_places() -> None:
     stored = list(decode_entries(encode_entry(GOLDEN) * 3))
-    assert [one.position for one in stored] == [0, 52, 104]
-    assert all(one.entry == GOLDEN and one.flag == 0 for one in stored)
+    assert [item.position for item in stored] == [0, 52, 104]
+    assert all(item.entry == GOLDEN and item.flag == 0 for item in stored)
 
 
 def test_a_half_of_the_chunk_index_is_that_of_the_reference_and_a_crc32c_of() -> None:

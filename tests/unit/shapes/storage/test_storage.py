@@ -132,9 +132,9 @@ def test_a_chunk_closes_with_the_entry_that_reaches_its_size() -> None:
     for tx in (1, 2, 3):
         storage.append([ShapeEntry(ShapeOffset(tx, 0), b"test_key", INSERT, json)])
     with disk.open(index_path(storage.directory, "latest.0")) as file:
-        found = [(chunk.start, chunk.end) for chunk in ChunkIndexFile(file).complete()]
+        result = [(chunk.start, chunk.end) for chunk in ChunkIndexFile(file).complete()]
     # The reference's (0, 150), (150, 300), (300, 450), and four bytes of checksum for each entry.
-    assert found == [(0, 154), (154, 308), (308, 462)]
+    assert result == [(0, 154), (154, 308), (308, 462)]
 
 
 def test_chunk_ends_lead_through_snapshot_and_log() -> None:
@@ -210,9 +210,9 @@ def test_an_opened_shape_has_everything_and_goes_on_with_the_same_chunks() -> No
         assert read_messages(storage) == follow(storage) == before
         for tx in range(start, start + 20):
             storage.append([make_entry(tx)])
-    for one in (one_by_one, storage):
-        one.flush()
-        assert read_messages(one) == messages_of([make_entry(tx) for tx in range(1, 61)])
+    for item in (one_by_one, storage):
+        item.flush()
+        assert read_messages(item) == messages_of([make_entry(tx) for tx in range(1, 61)])
     for path in (index_path, log_path):
         name = path(storage.directory, "latest.0")
         assert disk.read(name) == one_by_one.fs.read(name)
