@@ -16,8 +16,7 @@ from tests.support.shape_messages import (
 )
 from varve.disk import FileSystem
 from varve.foundation.clock import ManualClock
-from varve.shapes.compaction.compactor import Compactor
-from varve.shapes.compaction.report import CompactionReport
+from varve.shapes.compaction.compactor import CompactionReport, Compactor
 from varve.shapes.offset import SNAPSHOT_END, ShapeOffset
 from varve.shapes.settings import CompactionSettings, StorageSettings
 from varve.shapes.storage.log_writer import ShapeEntry

@@ -6,7 +6,8 @@ from contextlib import contextmanager
 
 from varve.foundation.errors import NotFound, StoreError
 from varve.foundation.metrics import MetricTable
-from varve.shapes.compaction.report import Balance, CompactionOutcome, CompactionReport
+from varve.shapes.compaction.compactor import CompactionOutcome, CompactionReport
+from varve.shapes.compaction.log_compaction import Balance
 from varve.shapes.definition import Definition
 from varve.shapes.filter.subset import Subset
 from varve.shapes.metrics import TopicHealth

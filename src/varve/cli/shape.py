@@ -345,7 +345,7 @@ def compact(handle: str, client: ShapeClient, output: Output) -> None:
 
 def _describe_compaction(report: dict[str, Any]) -> str:
     from varve.foundation.units import format_bytes
-    from varve.shapes.compaction.report import CompactionOutcome
+    from varve.shapes.compaction.compactor import CompactionOutcome
 
     balance = report["balance"]
     if report["outcome"] == CompactionOutcome.NOTHING:

@@ -276,21 +276,18 @@ class IdStore:
         """Replaces the spans of cells; those of expired segments are dropped."""
         self._raise_stream_time(stream_time_ms)
         self.version += 1
-        for id, puts in self._make_puts(changes):
+        if isinstance(changes, dict):
+            puts_by_id: Iterable[tuple[int, list[Put]]] = self._make_puts_of_dict(changes)
+        else:
+            puts_by_id = self._make_puts_of_rows(*changes)
+        for id, puts in puts_by_id:
             segment = self._segments.get_or_create_if_live(id, self.stream_time_ms)
             if segment is not None:
                 segment.database.write(puts)
         self._segments.cleanup(self.stream_time_ms)
 
-    def _make_puts(self, changes: SpanRows | dict[Cell, Span]) -> Iterable[tuple[int, list[Put]]]:
-        """Each segment's id, the lowest first, and its puts."""
-        return (
-            self._make_puts_of_dict(changes)
-            if isinstance(changes, dict)
-            else self._make_puts_of_rows(*changes)
-        )
-
     def _make_puts_of_rows(self, cells: Rows, spans: Rows) -> Iterator[tuple[int, list[Put]]]:
+        """Each segment's id, the lowest first, and its puts."""
         for id, part in self._group_by_segment(cells):
             keys, values = self._encode_keys(cells[part]), _encode_values(spans[part])
             yield id, list(zip(keys, values, strict=True))

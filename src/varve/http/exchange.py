@@ -123,14 +123,6 @@ def unavailable(message: str, *, retry_s: int = _RETRY_S, code: str | None = Non
     return HttpError(503, body, (*NO_STORE, (RETRY_AFTER, b"%d" % retry_s)))
 
 
-def unauthorized(message: str) -> HttpError:
-    return HttpError(401, {"message": message}, (*NO_STORE, (b"www-authenticate", b"Bearer")))
-
-
-def forbidden(message: str) -> HttpError:
-    return HttpError(403, {"message": message})
-
-
 STATUSES: Final[tuple[tuple[type[StoreError], int], ...]] = (
     (OffsetOutOfRange, 400),
     (NotFound, 404),

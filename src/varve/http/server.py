@@ -44,18 +44,16 @@ class HeadJoiner:
         self._head: bytes | None = b""
 
     def write(self, data: bytes) -> None:
-        if self._head is None:
-            self._transport.write(data)
-        elif not self._head:
-            if data.startswith(_CONTINUE):
-                self._transport.write(data)
-            else:
-                self._head = data
-        else:
+        if self._head:
             head, self._head = self._head, None
-            self._transport.write(head + data if len(data) <= _JOINED_BYTES_MAX else head)
-            if len(data) > _JOINED_BYTES_MAX:
-                self._transport.write(data)
+            if len(data) <= _JOINED_BYTES_MAX:
+                data = head + data
+            else:
+                self._transport.write(head)
+        elif self._head is not None and not data.startswith(_CONTINUE):
+            self._head = data
+            return
+        self._transport.write(data)
 
     def close(self) -> None:
         if self._head:

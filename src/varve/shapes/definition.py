@@ -42,13 +42,9 @@ class LogMode(StrEnum):
 class InvalidDefinition(InvalidRequest):
     """A parameter of a definition is wrong; `parameter` names it."""
 
-    parameter = "table"
-
-    @classmethod
-    def of(cls, parameter: str, message: str) -> "InvalidDefinition":
-        error = cls(message)
-        error.parameter = parameter
-        return error
+    def __init__(self, message: str, parameter: str = "table") -> None:
+        super().__init__(message)
+        self.parameter = parameter
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,10 +127,9 @@ def parse_table(table: str) -> str:
     """
     match = _TABLE.fullmatch(table)
     if match is None:
-        raise InvalidDefinition.of(
-            "table",
+        raise InvalidDefinition(
             f"table {table!r:.80} names no topic; write topic, public.topic or "
-            '"topic", with 1 to 249 characters',
+            '"topic", with 1 to 249 characters'
         )
     name: str = match["quoted"] or match["plain"]
     return name
@@ -143,7 +138,7 @@ def parse_table(table: str) -> str:
 def _parse_where(where: str | None, params: Mapping[int, str]) -> Where | None:
     if where is None or not where.strip():
         if params:
-            raise InvalidDefinition.of("params", "params are given without a where to use them")
+            raise InvalidDefinition("params are given without a where to use them", "params")
         return None
     try:
         parsed = Where.parse(where, params)
@@ -152,7 +147,7 @@ def _parse_where(where: str | None, params: Mapping[int, str]) -> Where | None:
         return parsed
     except InvalidRequest as error:
         parameter = getattr(error, "parameter", "where")
-        raise InvalidDefinition.of(parameter, str(error)) from error
+        raise InvalidDefinition(str(error), parameter) from error
 
 
 def _parse_columns(columns: str | None) -> tuple[str, ...] | None:
@@ -161,13 +156,13 @@ def _parse_columns(columns: str | None) -> tuple[str, ...] | None:
     try:
         return parse_columns(columns)
     except InvalidRequest as error:
-        raise InvalidDefinition.of("columns", str(error)) from error
+        raise InvalidDefinition(str(error), "columns") from error
 
 
 def _parse_choice(kind: type[Choice], parameter: str, text: str) -> Choice:
     try:
         return kind(text)
     except ValueError:
-        raise InvalidDefinition.of(
-            parameter, f"{parameter} {text!r:.40} must be one of {', '.join(kind)}"
+        raise InvalidDefinition(
+            f"{parameter} {text!r:.40} must be one of {', '.join(kind)}", parameter
         ) from None

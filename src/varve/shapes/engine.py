@@ -22,7 +22,7 @@ from varve.foundation.clock import Clock
 from varve.foundation.closing import Closing
 from varve.foundation.errors import Closed, Unavailable
 from varve.shapes import metrics
-from varve.shapes.compaction.report import CompactionReport
+from varve.shapes.compaction.compactor import CompactionReport
 from varve.shapes.compaction.scheduler import CompactionScheduler
 from varve.shapes.definition import Definition
 from varve.shapes.feed.topic_feed import TopicFeed

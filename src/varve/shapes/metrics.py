@@ -6,8 +6,9 @@ Threads    any; collecting waits for no turn of a feed.
 
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from varve.foundation.errors import Closed
 from varve.foundation.metrics import MetricTable, counter, declared_metrics, gauge
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from prometheus_client import Metric as Family
 
     from varve.shapes.engine import ShapeEngine
-    from varve.shapes.topic import ShapeTopic
 
 _TOPIC: Final = ("topic",)
 RESULTS: Final = ("changes", "unchanged", "nothing", "skipped")
@@ -116,13 +116,6 @@ class TopicHealth:
     error: str
 
 
-class _FeedGauges(NamedTuple):
-    """The gauges of an open feed."""
-
-    lag: int
-    unflushed_rows: int
-
-
 class FeedCounters:
     """Adds the counts of a feed since the last call to the counters of its topic.
 
@@ -158,20 +151,15 @@ class EngineMetrics(MetricTable):
     def collect(self) -> "Iterator[Family]":
         """Sets the gauges of topics to their present values first."""
         topics = self._engine.topics.all()
-        feeds = {
-            topic.topic: gauges for topic in topics if (gauges := _find_gauges(topic)) is not None
-        }
+        lags: dict[tuple[str, ...], float] = {}
+        unflushed_rows: dict[tuple[str, ...], float] = {}
+        for topic in topics:
+            feed = topic.find_feed()
+            if feed is not None:
+                with suppress(Closed):  # it was just lost
+                    lags[topic.topic,], unflushed_rows[topic.topic,] = feed.lag, feed.unflushed_rows
         self.replace(SHAPES, {(topic.topic,): topic.shape_count for topic in topics})
-        self.replace(READY, {(topic.topic,): topic.topic in feeds for topic in topics})
-        self.replace(LAG, {(name,): feed.lag for name, feed in feeds.items()})
-        self.replace(UNFLUSHED_ROWS, {(name,): feed.unflushed_rows for name, feed in feeds.items()})
+        self.replace(READY, {(topic.topic,): (topic.topic,) in lags for topic in topics})
+        self.replace(LAG, lags)
+        self.replace(UNFLUSHED_ROWS, unflushed_rows)
         return super().collect()
-
-
-def _find_gauges(topic: "ShapeTopic") -> _FeedGauges | None:
-    """None for a feed that is not open, or was just lost."""
-    feed = topic.find_feed()
-    try:
-        return None if feed is None else _FeedGauges(feed.lag, feed.unflushed_rows)
-    except Closed:
-        return None

@@ -16,7 +16,7 @@ from tests.support.compaction_bench import HANDLE, ROOT, CompactionBench
 from tests.support.crash_images import crash_images, named, record
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import StoreError
-from varve.shapes.compaction.report import CompactionOutcome, read_reports
+from varve.shapes.compaction.compactor import CompactionOutcome, read_reports
 from varve.shapes.settings import CompactionSettings
 from varve.shapes.storage.layout import log_directory
 from varve.testing.faulty_disk import CrashMode, FaultyFileSystem

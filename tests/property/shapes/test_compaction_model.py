@@ -25,6 +25,7 @@ from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Corrupt
 from varve.shapes.compaction.log_compaction import (
+    Balance,
     Block,
     LogCompaction,
     LogPrefix,
@@ -32,7 +33,6 @@ from varve.shapes.compaction.log_compaction import (
     index_block,
     join_blocks,
 )
-from varve.shapes.compaction.report import Balance
 from varve.shapes.kernels.log_entries import encode_entries
 from varve.shapes.offset import ShapeOffset
 from varve.shapes.storage.log_writer import ShapeEntry

@@ -36,7 +36,7 @@ from varve.http.shapes.launch import (
 )
 from varve.kafka_client.address import ClusterAddress
 from varve.kafka_client.client import KafkaClient
-from varve.shapes.compaction.report import CompactionOutcome
+from varve.shapes.compaction.compactor import CompactionOutcome
 from varve.shapes.opening import TopicOptions
 from varve.testing.kafka_kit import KafkaKit
 

@@ -15,9 +15,8 @@ from tests.support.shape_messages import UPDATE, make_entry, read_messages
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Closed, Corrupt, InvalidRequest, Unavailable, Unbalanced
-from varve.shapes.compaction.compactor import Compactor
-from varve.shapes.compaction.log_compaction import LogCompaction, LogPrefix, read_blocks
-from varve.shapes.compaction.report import Balance, CompactionOutcome, read_reports
+from varve.shapes.compaction.compactor import CompactionOutcome, Compactor, read_reports
+from varve.shapes.compaction.log_compaction import Balance, LogCompaction, LogPrefix, read_blocks
 from varve.shapes.offset import LAST, SNAPSHOT_END, ShapeOffset
 from varve.shapes.settings import CompactionSettings, StorageSettings
 from varve.shapes.storage.layout import log_directory, log_path

@@ -13,7 +13,7 @@ from varve.foundation.errors import Corrupt, Unavailable
 from varve.foundation.metrics import MetricTable, declared_metrics
 from varve.shapes import metrics
 from varve.shapes.compaction import compactor
-from varve.shapes.compaction.report import CompactionOutcome
+from varve.shapes.compaction.compactor import CompactionOutcome
 from varve.shapes.compaction.scheduler import CompactionScheduler
 from varve.shapes.registry import ShapeRegistry
 from varve.shapes.removal import ShapeRemoval

@@ -20,17 +20,16 @@ from typing import Any, Final
 from varve.foundation.errors import InvalidSetting, NotFound, StoreError
 from varve.http.endpoint import WorkerPool
 from varve.http.exchange import (
+    NO_STORE,
     HttpError,
     HttpExchange,
-    forbidden,
     invalid,
     to_http_error,
-    unauthorized,
     unavailable,
 )
 from varve.http.shapes.headers import HANDLE, REFETCH
 from varve.http.shapes.parameters import DefinitionTexts, ShapeRequest
-from varve.shapes.definition import Definition, InvalidDefinition, define
+from varve.shapes.definition import Definition, InvalidDefinition
 from varve.shapes.engine import ShapeEngine
 from varve.shapes.shape import Shape
 
@@ -72,7 +71,8 @@ class Access:
 
     def check_definition(self, definition: Definition) -> None:
         if self.shapes is not None and definition not in self._allowed:
-            raise forbidden("this shape is not in the allow-list of the server")
+            text = "this shape is not in the allow-list of the server"
+            raise HttpError(403, {"message": text})
 
 
 def _check(exchange: HttpExchange, query: Mapping[str, str], *tokens: str | None) -> None:
@@ -85,19 +85,8 @@ def _check(exchange: HttpExchange, query: Mapping[str, str], *tokens: str | None
             if token is not None and hmac.compare_digest(secret.encode(), token.encode()):
                 return
     fault = "is wrong" if sent else "is missing"
-    raise unauthorized(f"Unauthorized: the token {fault}; send it as `Authorization: Bearer TOKEN`")
-
-
-def parse_definition(texts: DefinitionTexts) -> Definition:
-    """The definition that a request's texts denote; raises InvalidDefinition."""
-    return define(
-        texts.table,
-        where=texts.where,
-        params=dict(texts.params),
-        columns=texts.columns,
-        replica=texts.replica,
-        log=texts.log,
-    )
+    text = f"Unauthorized: the token {fault}; send it as `Authorization: Bearer TOKEN`"
+    raise HttpError(401, {"message": text}, (*NO_STORE, (b"www-authenticate", b"Bearer")))
 
 
 def read_shapes(path: Path) -> dict[str, Definition]:
@@ -137,7 +126,7 @@ def _named_definition(path: Path, name: str, fields: Any) -> Definition:
         log=fields.get("log", "full"),
     )
     try:
-        return parse_definition(texts)
+        return texts.define()
     except InvalidDefinition as error:
         raise InvalidSetting(f"{where}: {error}") from error
 
@@ -250,7 +239,7 @@ class ShapeResolver:
     async def _parse(self, texts: DefinitionTexts) -> Definition:
         definition = self._cache.get(texts)
         if definition is None:
-            definition = await self._read_pool.run(parse_definition, texts)
+            definition = await self._read_pool.run(texts.define)
             self._add_to_cache(texts, definition)
         return definition
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from varve.foundation.errors import InvalidRequest
 from varve.http.exchange import HttpError, invalid
+from varve.shapes.definition import Definition, define
 from varve.shapes.filter.parser import parse_columns
 from varve.shapes.offset import BEFORE_ALL, ShapeOffset, parse_offset
 
@@ -178,6 +179,17 @@ class DefinitionTexts:
     columns: str | None = None
     replica: str = "default"
     log: str = "full"
+
+    def define(self) -> Definition:
+        """The definition that they denote; raises InvalidDefinition."""
+        return define(
+            self.table,
+            where=self.where,
+            params=dict(self.params),
+            columns=self.columns,
+            replica=self.replica,
+            log=self.log,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,7 @@
 """Compacts the log of one shape: reads it, writes new files, records a report, replaces it.
 
+Layout     metadata/compactions.json: {"version": 1, "reports": [...]}, oldest first, a limited
+           number. docs/reference/formats/shape-compaction.md
 Invariant  reads continue and offsets stay valid: a client that continues from any offset gets the
            rows that the topic has. Only durable entries older than the newest chunks are compacted.
            All chunks of the new log are closed, the last one with the last entry. Every other chunk
@@ -7,27 +9,27 @@ Invariant  reads continue and offsets stay valid: a client that continues from a
            operation that no entry and no older log has. So a reader of this log never requests a
            response that was cached from an older log, which could lack merged updates.
 Crash      the change is committed when the manifest is replaced. Before that the new files, and
-           after it the old ones, are not part of the shape; recovery removes them.
+           after it the old ones, are not part of the shape; recovery removes them. A report is
+           durable before its log replaces the old one; one whose log the manifest never named was
+           not carried out.
 Threads    one compaction of a shape at a time, beside any reads and writes.
 """
 
+import logging
+import posixpath
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import asdict, dataclass
+from enum import StrEnum
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
-from varve.disk import FileSystem
-from varve.foundation.errors import Closed, Unavailable, Unbalanced
-from varve.shapes.compaction.log_compaction import Block, LogCompaction, LogPrefix, Secret
-from varve.shapes.compaction.report import (
-    Balance,
-    CompactionOutcome,
-    CompactionReport,
-    record_report,
-)
+from varve.disk import FileSystem, JsonDocument
+from varve.foundation.errors import Closed, Corrupt, Unavailable, Unbalanced
+from varve.shapes.compaction.log_compaction import Balance, Block, LogCompaction, LogPrefix, Secret
 from varve.shapes.offset import ShapeOffset
 from varve.shapes.settings import CompactionSettings
 from varve.shapes.storage.chunk_index import LogChunk, encode_chunks
@@ -36,14 +38,102 @@ from varve.shapes.storage.layout import (
     index_path,
     log_directory,
     log_path,
+    metadata_directory,
     new_suffix,
     scratch_directory,
 )
 from varve.shapes.storage.log_writer import CompactedLog
 from varve.shapes.storage.shape_storage import ShapeStorage
 
+logger = logging.getLogger(__name__)
+
 CHUNK_EXCESS_MAX: Final = 4
 """A chunk waits for the end of a transaction until it has this many times `chunk_bytes`."""
+
+
+REPORTS_NAME: Final = "compactions.json"
+_REPORTS: Final = JsonDocument(version=1, version_name="version", max_bytes=64 << 20, indent=None)
+
+
+class CompactionOutcome(StrEnum):
+    """How an attempt to compact ended."""
+
+    DONE = "done"
+    NOTHING = "nothing"
+    """No chunk is old enough."""
+    NOT_WORTH = "not worth"
+    """Too few of the entries would be removed."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionReport:
+    """An attempt to compact one shape; `boundary` is None when there was nothing to compact."""
+
+    handle: str
+    started_ms: int
+    outcome: CompactionOutcome
+    boundary: ShapeOffset | None
+    position: int
+    suffix: str | None
+    snapshot_rows: int
+    balance: Balance
+
+    @property
+    def client_entries(self) -> int:
+        """Entries that a new client reads up to the boundary: snapshot and remaining log."""
+        return self.snapshot_rows + self.balance.entries_left
+
+    @property
+    def rows_min(self) -> int:
+        """A lower bound of the shape's rows: those of the log, and those only in the snapshot."""
+        return self.balance.rows + max(0, self.snapshot_rows - self.balance.keys)
+
+    def needs_new_snapshot(self, settings: CompactionSettings) -> bool:
+        """Whether deleted rows outweigh the present ones, so that only a new snapshot helps.
+
+        Compaction cannot remove deletes, nor deleted rows from the snapshot: clients may hold these
+        rows, and new clients read the snapshot.
+        """
+        limit = settings.resnapshot_factor * self.rows_min + settings.resnapshot_entries
+        return self.outcome is not CompactionOutcome.NOTHING and self.client_entries > limit
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "handle": self.handle,
+            "started_ms": self.started_ms,
+            "outcome": str(self.outcome),
+            "boundary": None if self.boundary is None else str(self.boundary),
+            "suffix": self.suffix,
+            "snapshot_rows": self.snapshot_rows,
+            "balance": asdict(self.balance),
+        }
+
+
+def record_report(
+    fs: FileSystem, directory: str, report: CompactionReport, *, reports_max: int
+) -> None:
+    """Adds a report durably and removes the oldest; damaged reports are replaced."""
+    try:
+        earlier = read_reports(fs, directory)
+    except Corrupt as error:
+        logger.warning("damaged reports of compactions are replaced", extra={"reason": str(error)})
+        earlier = []
+    reports = [*earlier, report.to_json()][-reports_max:]
+    _REPORTS.write(fs, _reports_path(directory), {"reports": reports})
+
+
+def read_reports(fs: FileSystem, directory: str) -> list[dict[str, Any]]:
+    """The reports kept, oldest first; raises Corrupt."""
+    path = _reports_path(directory)
+    document = _REPORTS.read(fs, path)
+    reports = [] if document is None else document.get("reports")
+    if not isinstance(reports, list) or not all(isinstance(report, dict) for report in reports):
+        raise Corrupt(f"{path} holds no reports of compactions")
+    return reports
+
+
+def _reports_path(directory: str) -> str:
+    return posixpath.join(metadata_directory(directory), REPORTS_NAME)
 
 
 class Compactor:

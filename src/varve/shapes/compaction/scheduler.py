@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 
 from varve.foundation.errors import Closed, Corrupt, NotFound, StoreError, Unavailable
 from varve.foundation.metrics import MetricTable
-from varve.shapes.compaction.compactor import Compactor
-from varve.shapes.compaction.report import CompactionOutcome, CompactionReport
+from varve.shapes.compaction.compactor import CompactionOutcome, CompactionReport, Compactor
 from varve.shapes.metrics import COMPACTED_ENTRIES, COMPACTIONS, REMAINING_ENTRIES
 from varve.shapes.settings import CompactionSettings
 from varve.shapes.shape import DropReason, Shape
