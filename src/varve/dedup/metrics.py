@@ -1,7 +1,7 @@
 """Metrics of a deduplication, by partition of its input.
 
 Invariant  counters start with the process; the counts since the first run are in the progress.
-Threads    one thread at a time calls `note`; any thread may collect.
+Threads    one thread at a time calls `update`; any thread may collect.
 """
 
 import sys
@@ -59,7 +59,7 @@ class DedupMetrics:
         self._table = MetricTable(declared_metrics(sys.modules[__name__]))
         self._last_counts: dict[int, Counts] = {}
 
-    def note(self, state: TaskState) -> None:
+    def update(self, state: TaskState) -> None:
         """Updates the metrics of a partition from its state."""
         labels = (*self._labels, str(state.partition))
         previous = self._last_counts.get(state.partition)

@@ -216,7 +216,7 @@ class Deduplicator:
 
     def _report(self, state: TaskState) -> None:
         with self._report_lock:
-            self.metrics.note(state)
+            self.metrics.update(state)
             self._on_progress(state)
 
 

@@ -182,7 +182,7 @@ class HttpServer:
         self._api = api
         self._host = host
         self._port = port
-        self._server: _Server | None = None
+        self._server: _UvicornServer | None = None
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -210,7 +210,7 @@ class HttpServer:
             timeout_keep_alive=max(1, settings.idle_ms // 1000),
             timeout_graceful_shutdown=max(1, settings.shutdown_ms // 1000),
         )
-        self._server = _Server(config)
+        self._server = _UvicornServer(config)
         self._task = asyncio.ensure_future(self._server.serve([listener]))
         while not self._server.started and not self._task.done():
             await asyncio.sleep(0.005)
@@ -267,7 +267,7 @@ def _reason(error: OSError | UnicodeError) -> str:
     return str(error.strerror) if is_name else os.strerror(error.errno)
 
 
-class _Server(uvicorn.Server):
+class _UvicornServer(uvicorn.Server):
     """Handles no signals, and runs its tick once a second or when it ends."""
 
     def __init__(self, config: uvicorn.Config) -> None:

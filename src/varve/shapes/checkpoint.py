@@ -38,14 +38,14 @@ REOPEN_MS: Final = 30_000
 """A table that fails for this long is opened again: some failures last until then."""
 
 
-class _Failing(NamedTuple):
+class _CheckpointFailure(NamedTuple):
     """The time since which the table cannot be written, and the last error."""
 
     since_ms: int
     error: Exception
 
 
-class _Mark(NamedTuple):
+class _CheckpointMark(NamedTuple):
     """A mark of the feed; the table may be written up to it once `dirty` shapes are durable."""
 
     number: int
@@ -61,10 +61,10 @@ class TopicCheckpoint:
         self.running = threading.Lock()
         self._written = threading.Condition(topic.lock)
         self._dirty: set[Shape] = set()  # guarded by the topic's lock
-        self._due: _Mark | None = None  # guarded by the topic's lock
+        self._due: _CheckpointMark | None = None  # guarded by the topic's lock
         self._marked: ShapeOffset | None = None  # guarded by the topic's lock
         self._marked_ms = 0  # guarded by the topic's lock
-        self._failing: _Failing | None = None  # written under running, read without
+        self._failing: _CheckpointFailure | None = None  # written under running, read without
 
     def restart(self) -> None:
         """Clears the mark: the feed was opened, and repeats changes after the last checkpoint."""
@@ -94,7 +94,7 @@ class TopicCheckpoint:
                 return
             if not is_forced and 0 <= passed_ms < self._engine.settings.checkpoint_ms:
                 return
-            self._due = _Mark(feed.mark(), self._dirty)
+            self._due = _CheckpointMark(feed.mark(), self._dirty)
             self._dirty = set()
             self._marked, self._marked_ms = position, now_ms
         self._engine.workers.wake_checkpoint()
@@ -123,7 +123,7 @@ class TopicCheckpoint:
         self.mark(is_forced=True)
         self.run(waits=True)
 
-    def _write(self, feed: TopicFeed, due: _Mark) -> bool:
+    def _write(self, feed: TopicFeed, due: _CheckpointMark) -> bool:
         self._flush(list(due.dirty))
         try:
             removal = self._engine.removal
@@ -167,7 +167,7 @@ class TopicCheckpoint:
         """Returns for how many milliseconds checkpoints have been failing."""
         now_ms = self._engine.clock.now_ms()
         since_ms = now_ms if self._failing is None else self._failing.since_ms
-        self._failing = _Failing(since_ms, error)
+        self._failing = _CheckpointFailure(since_ms, error)
         return now_ms - since_ms
 
     @property

@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 SCAN_SHAPES_MAX: Final = 512
 """Shapes that share one scan: each has a buffer, and a file once that is full."""
-_SHOW_ROWS: Final = 4096
+_PUBLISHED_AFTER_ROWS: Final = 4096
 """Rows of the table after which the rows written so far become visible to readers."""
 
 
@@ -73,7 +73,7 @@ class Snapshotter:
             topic.put_back_waiting(shapes)
             return 0
         with view:
-            scan = _Scan(self, topic, shapes, view)
+            scan = _SnapshotScan(self, topic, shapes, view)
             try:
                 scan.read()
             except BaseException:
@@ -122,7 +122,7 @@ class Snapshotter:
         self._engine.removal.drop(failed, DropReason.SNAPSHOT_FAILED)
 
 
-class _Scan:
+class _SnapshotScan:
     """One scan of a table view that writes the snapshots of some shapes."""
 
     def __init__(
@@ -156,10 +156,10 @@ class _Scan:
             shapes = self._index.matches(row)
             if shapes:
                 self._write(shapes, key, row)
-            if scanned % _SHOW_ROWS == 0:
+            if scanned % _PUBLISHED_AFTER_ROWS == 0:
                 if self._topic.is_ended:
                     raise Closed(f"topic {self._topic.topic} ended during the scan")
-                self._show()
+                self._publish_rows()
                 if not self._indexed:
                     return
 
@@ -195,7 +195,7 @@ class _Scan:
             except (StoreError, OSError) as error:
                 self._fail_shape(shape, error)
 
-    def _show(self) -> None:
+    def _publish_rows(self) -> None:
         """Lets readers start, and leaves out shapes that were dropped."""
         for shape in [shape for shape in self._indexed if shape.is_dropped]:
             self._leave(shape)

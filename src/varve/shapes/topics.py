@@ -31,7 +31,7 @@ UNUSED_ROUNDS: Final = 2
 
 
 @dataclass(slots=True)
-class _Missing:
+class _MissingTopic:
     """A deleted topic: since when it is missing, and when it was last looked up."""
 
     since_ms: int
@@ -47,7 +47,7 @@ class TopicMap:
         self._is_ended = False  # guarded by changing
         self._lock = threading.Lock()
         self._by_name: dict[str, ShapeTopic] = {}  # guarded by _lock
-        self._missing: dict[str, _Missing] = {}  # guarded by _lock
+        self._missing: dict[str, _MissingTopic] = {}  # guarded by _lock
 
     # Looking up
 
@@ -147,14 +147,14 @@ class TopicMap:
         self._engine.removal.drop_topic(topic.topic)
 
     def _add_missing(self, topic: ShapeTopic) -> None:
-        missing = _Missing(self._engine.clock.now_ms())
+        missing = _MissingTopic(self._engine.clock.now_ms())
         if not topic.was_opened:
             # It existed a moment ago and could not be opened: do not look it up again at once.
             missing.looked_up_ms = missing.since_ms
         with self._lock:
             self._missing[topic.topic] = missing
 
-    def _find_missing(self, name: str) -> _Missing | None:
+    def _find_missing(self, name: str) -> _MissingTopic | None:
         now_ms = self._engine.clock.now_ms()
         with self._lock:
             self._missing = {
@@ -164,7 +164,7 @@ class TopicMap:
             }
             return self._missing.get(name)
 
-    def _check_lookup(self, name: str, missing: _Missing) -> None:
+    def _check_lookup(self, name: str, missing: _MissingTopic) -> None:
         """Raises Unavailable if the topic was looked up a moment ago."""
         now_ms = self._engine.clock.now_ms()
         with self._lock:

@@ -60,9 +60,9 @@ def test_a_journal_keeps_the_last_mark_of_each_partition() -> None:
         HistoryMark(base_offset=at, last_offset=at + 2, leader_epoch=-1, crc=4_000_000_000)
         for at in (0, 3)
     )
-    journal.note({0: first, 7: first})
+    journal.write_marks({0: first, 7: first})
     journal.append([OffsetSpan(0, 0, 3, 1)])
-    journal.note({0: last})
+    journal.write_marks({0: last})
     again = Journal(fs, "tables/orders/journal")
     again.open()
     assert again.marks == {0: last, 7: first}

@@ -17,7 +17,7 @@ from varve.shapes.registry import ShapeRegistry
 from varve.shapes.settings import EngineSettings
 from varve.shapes.shape import DropReason, Shape
 from varve.shapes.storage.layout import list_handles
-from varve.shapes.storage.log_writer import RestCopy
+from varve.shapes.storage.log_writer import LogRemainderCopy
 from varve.testing.faulty_disk import CrashMode, FaultyFileSystem
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
@@ -324,10 +324,10 @@ def test_a_shape_whose_compaction_cannot_be_put_in_place_is_dropped(
     stage.put("items", "a", {"n": 2})
     stage.settle("items")
 
-    def fail(copy: RestCopy, log_end: int) -> None:
+    def fail(copy: LogRemainderCopy, log_end: int) -> None:
         raise FULL
 
-    monkeypatch.setattr(RestCopy, "copy_to", fail)
+    monkeypatch.setattr(LogRemainderCopy, "copy_to", fail)
     with pytest.raises(NotFound, match="could not be compacted and was dropped"):
         stage.engine.compact(shape)
     assert shape.drop_reason is DropReason.STORAGE_FAILED

@@ -322,7 +322,8 @@ class LogCompaction:
         with ExitStack() as stack:
             stack.enter_context(self._scratch_directory())
             parts = [
-                _Part(self._fs, f"{self._scratch}/part.{number}", stack) for number in range(count)
+                _HashPart(self._fs, f"{self._scratch}/part.{number}", stack)
+                for number in range(count)
             ]
             for block in self.windows(window):
                 self._check_open()
@@ -385,7 +386,7 @@ class LogCompaction:
             self._fs.remove_tree(self._scratch)
 
 
-class _Part:
+class _HashPart:
     """The entries of some keys in one scratch file, and the remaining ones in another."""
 
     def __init__(self, fs: FileSystem, path: str, stack: ExitStack) -> None:
@@ -414,7 +415,7 @@ def _append(prefix: LogPrefix, block: Block) -> LogPrefix:
     return LogPrefix(prefix.file, prefix.size + block.data.size)
 
 
-class _Cursor:
+class _PartCursor:
     """Reads the output of a part piece by piece."""
 
     def __init__(self, source: LogPrefix, piece_bytes: int) -> None:
@@ -437,7 +438,7 @@ class _Cursor:
 
 def _merge_parts(outputs: Sequence[LogPrefix], piece_bytes: int) -> Iterator[Block]:
     """Merges the entries of all parts by offset, up to the first part that must be read again."""
-    cursors = [_Cursor(output, piece_bytes) for output in outputs]
+    cursors = [_PartCursor(output, piece_bytes) for output in outputs]
     while True:
         for cursor in cursors:
             cursor.fill()

@@ -103,7 +103,7 @@ class Transaction(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Part:
+class _UncertainPartition:
     """A partition: gaps matter before `horizon`, records are uncertain before `end`."""
 
     horizon: int
@@ -131,7 +131,7 @@ class UncertainRows:
         About 2 ** `seen_bits` keys are remembered, by their hashes.
         """
         self._reader = reader
-        self._parts = {number: _Part(horizon) for number, horizon in horizons.items()}
+        self._parts = {number: _UncertainPartition(horizon) for number, horizon in horizons.items()}
         for number, part in self._parts.items():
             end = min(uncertain_before.get(number, 0), part.horizon)
             if end > positions[number]:
@@ -162,7 +162,9 @@ class UncertainRows:
             del self._parts[number]
         return uncertain
 
-    def _flag(self, part: _Part, records: SequencedRecords, keys: Sequence[str]) -> list[bool]:
+    def _flag(
+        self, part: _UncertainPartition, records: SequencedRecords, keys: Sequence[str]
+    ) -> list[bool]:
         expected, seen = records.span.start, part.seen
         uncertain = []
         for (offset, _, _, _), text in zip(records.entries, keys, strict=True):
@@ -197,7 +199,7 @@ class ChangedSpan(NamedTuple):
     done: OffsetSpan
 
 
-class _Compared(NamedTuple):
+class _ComparedRows(NamedTuple):
     """Changes, the rows that changed by key, and the bytes of their records."""
 
     changes: list[Change]
@@ -315,7 +317,7 @@ class ChangeMaker:
 
 def _find_plain(
     entries: Sequence[Entry], keys: Sequence[RowKey], rows: dict[str, bytes | None], shift: int
-) -> _Compared | None:
+) -> _ComparedRows | None:
     """The fast path of `_compare`: None unless each record has its whole row and changes it.
 
     Most records do.
@@ -335,7 +337,7 @@ def _find_plain(
     changes: list[Change] = list(map(_NEW_CHANGE, parts))
     if has_reordered(changes):
         return None
-    return _Compared(changes, current, sum(map(_SIZE, entries)))
+    return _ComparedRows(changes, current, sum(map(_SIZE, entries)))
 
 
 def _compare(
@@ -345,7 +347,7 @@ def _compare(
     uncertain: list[bool] | None,
     shift: int,
     before: Change | None,
-) -> _Compared:
+) -> _ComparedRows:
     """Compares each record with the previous row of its key.
 
     `rows` are those before the first record, and are updated. `before` is the deletion by the
@@ -365,7 +367,7 @@ def _compare(
         rows[key.text] = changed[key.text] = row
         size += record_size
         changes.append(Change(ShapeOffset(at + shift, 0), key, row, previous, is_uncertain))
-    return _Compared(changes, changed, size)
+    return _ComparedRows(changes, changed, size)
 
 
 def _transaction_size(entries: Sequence[Entry]) -> int:

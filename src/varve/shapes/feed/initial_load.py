@@ -98,7 +98,7 @@ class TableLoad:
         tombstone, if any, was there during the whole load, and was read. A row that is missing was
         deleted, or written again after the end, where the feed continues.
         """
-        return self._store.keep(self._parts(rows, check))
+        return self._store.remove_missing(self._parts(rows, check))
 
     def _parts(
         self, rows: InitialRows, check: Callable[[], None]
@@ -116,7 +116,7 @@ class TableLoad:
             if kind <= RecordKind.DELETE:
                 key = self._keys.get(decoded.key).text
                 if kind is RecordKind.DELETE and _may_move(all_decoded, number):
-                    self._note_deletion(key, rows)
+                    self._remember_deletion(key, rows)
                 rows[key] = self._complete(decoded, key, rows)
             elif kind is RecordKind.TRUNCATE:
                 rows = {}
@@ -126,7 +126,7 @@ class TableLoad:
         if rows:
             yield rows
 
-    def _note_deletion(self, key: str, rows: dict[str, bytes | None]) -> None:
+    def _remember_deletion(self, key: str, rows: dict[str, bytes | None]) -> None:
         """Keeps a row that is about to be deleted; a tombstone follows the delete of its key."""
         if key != self._deleted_key:
             self._deleted_key, self._deleted = key, self._find(key, rows)
@@ -204,7 +204,7 @@ def find_boundary(
         tail *= _TAIL_GROWTH
 
 
-class _Last(NamedTuple):
+class _LastTransaction(NamedTuple):
     """The transaction of the last record, if it has one, and where that begins."""
 
     transaction: str | None
@@ -212,15 +212,15 @@ class _Last(NamedTuple):
     is_behind_another: bool
 
 
-def _find_last(entries: Iterable[Entry], *, is_whole: bool) -> _Last | None:
+def _find_last(entries: Iterable[Entry], *, is_whole: bool) -> _LastTransaction | None:
     """The last transaction of entries. Unless they are `is_whole`, others precede them."""
-    last: _Last | None = None
+    last: _LastTransaction | None = None
     for offset, _, _, decoded in entries:
         if decoded.is_tombstone and (last is not None or not is_whole):
             continue  # of the delete before it, which may not be among these
         name = None if decoded.transaction is None else decoded.transaction.id
         if last is None or name is None or name != last.transaction:
-            last = _Last(name, offset, last is not None)
+            last = _LastTransaction(name, offset, last is not None)
     return last
 
 
@@ -233,7 +233,7 @@ Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _LogPart:
     """A part of a log; `keep` flags the records of an indexed segment, None reads all."""
 
     start: int
@@ -262,14 +262,14 @@ class KeyIndexScan(FullScan):
 
     # Planning
 
-    def _plan(self, number: int, start: int, end: int) -> list[_Part]:
+    def _plan(self, number: int, start: int, end: int) -> list[_LogPart]:
         topic = self._store.topic(self._reader.topic)
         log = topic.partition(number).log
         topic_id = NO_TOPIC_ID if topic.id is None else topic.id.bytes
         indexes = SegmentKeyIndexes(
             self._store.fs, log, topic_id=topic_id, buffer_bytes=_BUFFER_BYTES
         )
-        parts: list[_Part] = []
+        parts: list[_LogPart] = []
         with suppress(FileNotFoundError):  # segments were replaced meanwhile: all are read
             indexed = _find_indexed(log, indexes, end)
             plan = plan_keys([keys for _, _, keys in indexed], buffer_bytes=_BUFFER_BYTES)
@@ -278,7 +278,7 @@ class KeyIndexScan(FullScan):
 
     # Reading
 
-    def _read_part(self, number: int, part: _Part) -> Iterator[Sequence[Record]]:
+    def _read_part(self, number: int, part: _LogPart) -> Iterator[Sequence[Record]]:
         if part.segment is None:
             yield from self._read_whole(number, part)
             return
@@ -288,7 +288,7 @@ class KeyIndexScan(FullScan):
             # Once more and completely: records that came before come again, in order.
             yield from self._read_whole(number, part)
 
-    def _read_whole(self, number: int, part: _Part) -> Iterator[Sequence[Record]]:
+    def _read_whole(self, number: int, part: _LogPart) -> Iterator[Sequence[Record]]:
         yield from read_records(self._reader, number, part.start, part.end)
 
 
@@ -299,7 +299,7 @@ class _Replaced(Exception):
 class _KeptReader:
     """Reads the kept records of one indexed segment."""
 
-    def __init__(self, part: _Part, *, log_start: int) -> None:
+    def __init__(self, part: _LogPart, *, log_start: int) -> None:
         assert part.segment is not None
         assert part.batches is not None
         assert part.keep is not None
@@ -371,24 +371,24 @@ def _find_indexed(
 
 def _indexed_part(
     segment: Segment, end: int, keys: SegmentKeys, plan: KeyPlan, number: int
-) -> _Part:
+) -> _LogPart:
     flags = np.unpackbits(plan.bits_of(number, plan.keep), bitorder="little") != 0
     with keys.open() as index:
         batches = index.batches()
-    return _Part(segment.base_offset, end, segment, batches, flags[: keys.record_count])
+    return _LogPart(segment.base_offset, end, segment, batches, flags[: keys.record_count])
 
 
-def _fill_gaps(parts: Sequence[_Part], start: int, end: int) -> list[_Part]:
+def _fill_gaps(parts: Sequence[_LogPart], start: int, end: int) -> list[_LogPart]:
     """The parts, and between them the offsets that no index covers."""
-    filled: list[_Part] = []
+    filled: list[_LogPart] = []
     at = start
     for part in parts:
         if part.end <= at:
             continue
         if part.start > at:
-            filled.append(_Part(at, part.start))
+            filled.append(_LogPart(at, part.start))
         filled.append(part)
         at = part.end
     if at < end:
-        filled.append(_Part(at, end))
+        filled.append(_LogPart(at, end))
     return filled

@@ -72,7 +72,7 @@ class Journal:
         self._write(b"".join([span.encode() for span in spans]), sync=True)
         self.spans += spans
 
-    def note(self, marks: Mapping[int, HistoryMark]) -> None:
+    def write_marks(self, marks: Mapping[int, HistoryMark]) -> None:
         """Writes the last batches that were read; `sync` makes them durable."""
         self._write(b"".join([_encode_mark(*entry) for entry in marks.items()]), sync=False)
         self.marks |= marks

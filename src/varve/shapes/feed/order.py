@@ -296,9 +296,9 @@ class RecordSequencer:
                 continue
             self._buffers[number].add(fetched)
             self.ends[number] = max(fetched.end_offset, fetched.next_offset)
-        self._note_marks(list(fetches))
+        self._record_marks(list(fetches))
 
-    def _note_marks(self, numbers: Sequence[int]) -> None:
+    def _record_marks(self, numbers: Sequence[int]) -> None:
         """Records the last fetched batches, before a shape sees any of them."""
         marks = {}
         for number in numbers:
@@ -306,7 +306,7 @@ class RecordSequencer:
             if mark is not None:
                 marks[number] = mark
         if marks:
-            self._journal.note(marks)
+            self._journal.write_marks(marks)
             self.marks |= marks
 
     def _has_ready(self, buffer: PartitionBuffer) -> bool:

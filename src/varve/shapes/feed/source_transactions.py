@@ -44,18 +44,18 @@ _NO_TOPIC_CHARACTER: Final = re.compile(r"[^A-Za-z0-9._-]")
 
 
 @dataclass(slots=True)
-class _End:
+class _AwaitedEnd:
     """A transaction's end: its offset, and how many records were not taken yet.
 
     Until the end arrives, the offset of the begin, and None."""
 
     offset: int
     missing: int | None
-    noted_ms: int
+    recorded_ms: int
 
 
 @dataclass(slots=True)
-class _Run:
+class _TransactionRun:
     """Adjacent entries of one transaction, or of none."""
 
     transaction: str | None
@@ -67,18 +67,18 @@ class _Run:
     is_unfinished: bool = False
 
 
-class _Runs:
+class _TransactionRuns:
     """The entries of one partition that were not taken yet, by transaction."""
 
     def __init__(self) -> None:
         self.size = 0
-        self._runs: deque[_Run] = deque()
+        self._runs: deque[_TransactionRun] = deque()
 
     @property
-    def last(self) -> _Run | None:
+    def last(self) -> _TransactionRun | None:
         return self._runs[-1] if self._runs else None
 
-    def __iter__(self) -> Iterator[_Run]:
+    def __iter__(self) -> Iterator[_TransactionRun]:
         return iter(self._runs)
 
     def add(self, entries: Sequence[Entry]) -> None:
@@ -88,7 +88,7 @@ class _Runs:
             name = None if transaction is None else transaction.id
             # A tombstone belongs to the delete before it.
             if run is None or (run.transaction != name and not decoded.is_tombstone):
-                run = _Run(name)
+                run = _TransactionRun(name)
                 self._runs.append(run)
             run.size += 1
             run.byte_count += byte_count
@@ -96,7 +96,7 @@ class _Runs:
                 run.orders.add(transaction.collection_order)
         self.size += len(entries)
 
-    def take(self, count: int) -> list[_Run]:
+    def take(self, count: int) -> list[_TransactionRun]:
         """Removes the runs of this many entries."""
         taken = []
         self.size -= count
@@ -131,8 +131,8 @@ class SourceTransactions:
         self._end_wait_ms = end_wait_ms
         self._next = Position(0)
         self._missing_ms: int | None = None
-        self._ends: dict[str, _End] = {}
-        self._runs: defaultdict[PartitionBuffer, _Runs] = defaultdict(_Runs)
+        self._ends: dict[str, _AwaitedEnd] = {}
+        self._runs: defaultdict[PartitionBuffer, _TransactionRuns] = defaultdict(_TransactionRuns)
 
     @property
     def position(self) -> int:
@@ -170,7 +170,7 @@ class SourceTransactions:
             return
         offsets, _, records = split_records(fetched.columns())
         for offset, (_, value) in zip(offsets, records, strict=True):
-            self._note(offset, value, now_ms)
+            self._record_event(offset, value, now_ms)
         self._next = Position.after(fetched)
 
     def _find_position(self) -> None:
@@ -188,12 +188,12 @@ class SourceTransactions:
         self._missing_ms = None
         self._next = Position(min(max(start, end - _ENDS_MAX, self._next.offset), end))
 
-    def _note(self, offset: int, value: bytes | None, now_ms: int) -> None:
+    def _record_event(self, offset: int, value: bytes | None, now_ms: int) -> None:
         end = find_transaction_end(value)
         if end is None:
             begun_id = find_transaction_begin(value)
             if begun_id is not None:
-                self._ends[begun_id] = _End(offset, None, now_ms)
+                self._ends[begun_id] = _AwaitedEnd(offset, None, now_ms)
             return
         count = sum(count for name, count in end.counts.items() if self._is_ours(name))
         self._ends.pop(end.id, None)
@@ -201,7 +201,7 @@ class SourceTransactions:
             # Its last records may not have arrived yet.
             run.held_since_ms = None
         if count:
-            self._ends[end.id] = _End(offset, count, now_ms)
+            self._ends[end.id] = _AwaitedEnd(offset, count, now_ms)
         while len(self._ends) > _ENDS_MAX:
             self._ends.pop(next(iter(self._ends)))
 
@@ -213,7 +213,7 @@ class SourceTransactions:
     def _forget_unused(self, now_ms: int) -> None:
         unused = []
         for name, end in self._ends.items():
-            if now_ms - end.noted_ms < _UNUSED_MS:
+            if now_ms - end.recorded_ms < _UNUSED_MS:
                 break
             if not self._waiting_runs(name):
                 unused.append(name)
@@ -228,7 +228,7 @@ class SourceTransactions:
         for run in runs:
             if ready >= count:
                 break
-            if run is runs.last and run.transaction is not None and not self._may_go(run):
+            if run is runs.last and run.transaction is not None and not self._is_ready(run):
                 break
             ready += run.size
         return ready
@@ -241,16 +241,16 @@ class SourceTransactions:
         for run in runs.take(len(entries)):
             self._counts.unfinished += run.is_unfinished
             if run.transaction is not None:
-                self._use_up(run.transaction, len(run.orders))
+                self._count_taken(run.transaction, len(run.orders))
 
-    def _use_up(self, transaction: str, events: int) -> None:
+    def _count_taken(self, transaction: str, events: int) -> None:
         end = self._ends.get(transaction)
         if end is not None and end.missing is not None:
             end.missing -= events
             if end.missing <= 0:
                 del self._ends[transaction]
 
-    def _may_go(self, run: _Run) -> bool:
+    def _is_ready(self, run: _TransactionRun) -> bool:
         """Whether the last transaction of a partition is complete, or has waited long enough."""
         assert run.transaction is not None
         end = self._ends.get(run.transaction)
@@ -271,14 +271,14 @@ class SourceTransactions:
         )
         return run.is_unfinished
 
-    def _is_too_large(self, run: _Run) -> bool:
+    def _is_too_large(self, run: _TransactionRun) -> bool:
         """Whether the partitions hold too many bytes, and this run has the most."""
-        waiting = [other.byte_count for other in self._lasts()]
+        waiting = [other.byte_count for other in self._last_runs()]
         return sum(waiting) >= self._bytes_max and run.byte_count == max(waiting)
 
-    def _waiting_runs(self, transaction: str) -> list[_Run]:
+    def _waiting_runs(self, transaction: str) -> list[_TransactionRun]:
         """The last run of each partition, if it is of this transaction."""
-        return [run for run in self._lasts() if run.transaction == transaction]
+        return [run for run in self._last_runs() if run.transaction == transaction]
 
-    def _lasts(self) -> list[_Run]:
+    def _last_runs(self) -> list[_TransactionRun]:
         return [runs.last for runs in self._runs.values() if runs.last is not None]

@@ -201,7 +201,7 @@ class TopicTable:
             self._views.add(view)
             return view
 
-    def forget(self, view: "TableView") -> None:
+    def remove_view(self, view: "TableView") -> None:
         with self._lock:
             self._views.discard(view)
 
@@ -250,7 +250,7 @@ class TableView(Closing):
     def close(self) -> None:
         """Closes the scan; closing twice is harmless."""
         self._scan.close()
-        self._table.forget(self)
+        self._table.remove_view(self)
 
 
 def _merge(layers: Sequence[MemLayer]) -> tuple[dict[str, bytes | None], bool]:

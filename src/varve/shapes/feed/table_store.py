@@ -177,7 +177,7 @@ class TableStore:
         for rows in parts:
             self._write(_batch_of(rows, is_cleared=not rows))
 
-    def keep(self, parts: Iterable[Mapping[str, bytes | None]]) -> int:
+    def remove_missing(self, parts: Iterable[Mapping[str, bytes | None]]) -> int:
         """Removes the rows whose keys are not in a second load; returns the number removed.
 
         The keys of the second load are on disk meanwhile, because they may not fit into memory.

@@ -169,7 +169,7 @@ _WAITING_MIN: Final = 64
 T = TypeVar("T", bound=Hashable)
 
 
-class _Entry(NamedTuple, Generic[T]):
+class _RangeEntry(NamedTuple, Generic[T]):
     low: Value
     high: Value
     item: T
@@ -179,13 +179,13 @@ class IntervalIndex(Generic[T]):
     """Items by their ranges, one range per item. The caller serialises calls."""
 
     def __init__(self) -> None:
-        self._entries: dict[T, _Entry[T]] = {}
-        self._waiting: dict[T, _Entry[T]] = {}
+        self._entries: dict[T, _RangeEntry[T]] = {}
+        self._waiting: dict[T, _RangeEntry[T]] = {}
         self._removed_count = 0
         self._sort()
 
     def add(self, item: T, bounds: Bounds) -> None:
-        self._entries[item] = self._waiting[item] = _Entry(bounds.low, bounds.high, item)
+        self._entries[item] = self._waiting[item] = _RangeEntry(bounds.low, bounds.high, item)
 
     def remove(self, item: T) -> None:
         del self._entries[item]
@@ -203,7 +203,7 @@ class IntervalIndex(Generic[T]):
             if self._entries.get(entry.item) is entry:
                 yield entry.item
 
-    def _candidates(self, value: Value) -> Iterator[_Entry[T]]:
+    def _candidates(self, value: Value) -> Iterator[_RangeEntry[T]]:
         for entry in self._waiting.values():
             low, high, _ = entry
             if (low is None or low <= value) and (high is None or value <= high):
@@ -212,7 +212,7 @@ class IntervalIndex(Generic[T]):
         yield from self._below[bisect_left(self._below_highs, value) :]
         yield from self._stab(value)
 
-    def _stab(self, value: Value) -> Iterator[_Entry[T]]:
+    def _stab(self, value: Value) -> Iterator[_RangeEntry[T]]:
         """Walks down the tree where the greatest upper bound is not below the value."""
         end = bisect_right(self._lows, value)
         nodes = [(1, 0, len(self._tops) // 2)]
@@ -253,7 +253,7 @@ def _tops(highs: list[Value]) -> list[Value]:
     return tops
 
 
-class _Group(Generic[T]):
+class _FilterGroup(Generic[T]):
     """The items of one filter."""
 
     __slots__ = ("is_exact", "is_once", "items", "path", "where")
@@ -272,11 +272,11 @@ class FilterIndex(Generic[T]):
 
     def __init__(self) -> None:
         self._unfiltered: dict[T, None] = {}
-        self._group_of: dict[T, _Group[T]] = {}
-        self._groups: dict[Where, _Group[T]] = {}
-        self._equal: dict[tuple[str, ...], dict[Hashable, dict[_Group[T], None]]] = {}
-        self._ranges: dict[tuple[str, type], IntervalIndex[_Group[T]]] = {}
-        self._others: dict[_Group[T], None] = {}
+        self._group_of: dict[T, _FilterGroup[T]] = {}
+        self._groups: dict[Where, _FilterGroup[T]] = {}
+        self._equal: dict[tuple[str, ...], dict[Hashable, dict[_FilterGroup[T], None]]] = {}
+        self._ranges: dict[tuple[str, type], IntervalIndex[_FilterGroup[T]]] = {}
+        self._others: dict[_FilterGroup[T], None] = {}
 
     def __contains__(self, item: T) -> bool:
         return item in self._unfiltered or item in self._group_of
@@ -290,7 +290,7 @@ class FilterIndex(Generic[T]):
             return
         group = self._groups.get(where)
         if group is None:
-            group = self._groups[where] = _Group(where)
+            group = self._groups[where] = _FilterGroup(where)
             self._enter(group)
         group.items[item] = None
         self._group_of[item] = group
@@ -311,7 +311,7 @@ class FilterIndex(Generic[T]):
         items = list(self._unfiltered)
         if self._groups:
             values = RowValues(row)
-            seen: set[_Group[T]] = set()
+            seen: set[_FilterGroup[T]] = set()
             for group in self._candidates(values):
                 if not group.is_once:
                     if group in seen:
@@ -321,7 +321,7 @@ class FilterIndex(Generic[T]):
                     items.extend(group.items)
         return items
 
-    def _candidates(self, values: RowValues) -> Iterator[_Group[T]]:
+    def _candidates(self, values: RowValues) -> Iterator[_FilterGroup[T]]:
         for columns, table in self._equal.items():
             if len(columns) == 1:
                 value = values[columns[0]]
@@ -336,7 +336,7 @@ class FilterIndex(Generic[T]):
                 yield from index.find(value)
         yield from self._others
 
-    def _enter(self, group: _Group[T]) -> None:
+    def _enter(self, group: _FilterGroup[T]) -> None:
         match group.path:
             case EqualPath():
                 for table, key in self._table_keys(group.path):
@@ -349,7 +349,7 @@ class FilterIndex(Generic[T]):
             case None:
                 self._others[group] = None
 
-    def _leave(self, group: _Group[T]) -> None:
+    def _leave(self, group: _FilterGroup[T]) -> None:
         match group.path:
             case EqualPath():
                 for table, key in self._table_keys(group.path):
@@ -367,7 +367,7 @@ class FilterIndex(Generic[T]):
 
     def _table_keys(
         self, path: EqualPath
-    ) -> Iterator[tuple[dict[Hashable, dict[_Group[T], None]], Hashable]]:
+    ) -> Iterator[tuple[dict[Hashable, dict[_FilterGroup[T], None]], Hashable]]:
         """The table and the key of each combination of values on the path, each once."""
         keys: dict[tuple[tuple[str, ...], Hashable], None] = {}
         for alternative in path.alternatives:

@@ -143,7 +143,7 @@ def parse_expression(text: str) -> sql.Node:
     check_bytes(text)
     if not text.strip() or "\0" in text:
         raise InvalidRequest("the filter is empty, or holds a null byte")
-    node = _condition(_Reader().read(parse_sql(text)), text)
+    node = _condition(_ExpressionReader().read(parse_sql(text)), text)
     if _depth(sql.render(node)) > DEPTH_MAX:
         raise InvalidRequest(f"the filter nests more than {DEPTH_MAX} deep: {shorten(text)}")
     return node
@@ -194,7 +194,7 @@ def _condition(node: sql.Node, text: str) -> sql.Node:
     return node
 
 
-class _Reader:
+class _ExpressionReader:
     """Converts the tree of sqlglot to expressions."""
 
     def __init__(self) -> None:

@@ -125,7 +125,7 @@ def _stream(
     yield from tail
 
 
-class _Block(NamedTuple):
+class _ReadBlock(NamedTuple):
     """The result of a read: messages, the bytes consumed, the bytes that the next entry needs."""
 
     messages: bytes
@@ -157,7 +157,7 @@ def read_range(
 
 def _read_block(
     part: LogRange, position: int, size: int, limits: tuple[int, int, int, int]
-) -> _Block:
+) -> _ReadBlock:
     """Reads one block; no buffer is kept, so that a slow reader holds only its messages."""
     data = part.file.read_at(position, size)
     if len(data) < size:
@@ -166,7 +166,7 @@ def _read_block(
     status, consumed, used, needed = strip_entries(np.frombuffer(data, np.uint8), *limits, out)
     if status not in (EntryStatus.MORE, EntryStatus.DONE):
         raise _corrupt(part, position + consumed, _FAULTS[EntryStatus(status)])
-    return _Block(out[:used].tobytes(), consumed, needed, status == EntryStatus.DONE)
+    return _ReadBlock(out[:used].tobytes(), consumed, needed, status == EntryStatus.DONE)
 
 
 def _corrupt(part: LogRange, position: int, fault: str) -> Corrupt:

@@ -385,7 +385,7 @@ def check_compacted(index: ChunkIndexFile, compacted: CompactedLog, directory: s
     )
 
 
-class RestCopy:
+class LogRemainderCopy:
     """Copies the live log after a compacted part to new files."""
 
     def __init__(

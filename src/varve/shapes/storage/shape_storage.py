@@ -43,8 +43,8 @@ from varve.shapes.storage.log_writer import (
     CompactedLog,
     LogEnd,
     LogFlush,
+    LogRemainderCopy,
     LogWriter,
-    RestCopy,
     ShapeEntry,
     ShapeLogState,
     check_compacted,
@@ -380,7 +380,9 @@ class ShapeStorage:
             old, now_ms = self._state, self._clock.now_ms()
             latest = layout.new_suffix(self.fs, self.directory, layout.LATEST, now_ms)
             manifest = ShapeManifest(latest, compacted.boundary, compacted.suffix)
-            copy = RestCopy(self.fs, self.directory, old.manifest, manifest, compacted.position)
+            copy = LogRemainderCopy(
+                self.fs, self.directory, old.manifest, manifest, compacted.position
+            )
             try:
                 # Most is copied while appends continue; only the rest is copied under the lock.
                 copy.copy_to(old.log_end)
@@ -409,7 +411,7 @@ class ShapeStorage:
     def _open_index(self, state: ShapeLogState) -> File:
         return self.fs.open(layout.index_path(self.directory, state.manifest.latest))
 
-    def _swap_locked(self, copy: RestCopy, manifest: ShapeManifest, position: int) -> None:
+    def _swap_locked(self, copy: LogRemainderCopy, manifest: ShapeManifest, position: int) -> None:
         self._check_locked()
         writer = self._writer
         assert writer is not None  # entries up to the boundary are durable, so there is one

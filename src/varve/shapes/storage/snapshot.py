@@ -29,8 +29,8 @@ from varve.kernels.crc import crc32c_of
 END: Final = b"\x04"
 """The last byte of every chunk."""
 ROW_END: Final = b",\n"
-NOTE: Final = "snapshot.json"
-_NOTE: Final = JsonDocument(version=1, version_name="version", max_bytes=1 << 30, indent=None)
+CHUNK_LIST_NAME: Final = "snapshot.json"
+_CHUNK_LIST: Final = JsonDocument(version=1, version_name="version", max_bytes=1 << 30, indent=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,16 +46,16 @@ def chunk_path(directory: str, number: int) -> str:
     return f"{directory}/{number}.jsonsnapshot"
 
 
-def write_note(fs: FileSystem, directory: str, chunks: list[SnapshotChunk]) -> None:
+def write_chunk_list(fs: FileSystem, directory: str, chunks: list[SnapshotChunk]) -> None:
     """Marks the snapshot as complete, with its chunks; durable on return."""
     fields = [{"bytes": chunk.size, "rows": chunk.rows, "crc32c": chunk.crc} for chunk in chunks]
-    _NOTE.write(fs, f"{directory}/{NOTE}", {"chunks": fields})
+    _CHUNK_LIST.write(fs, f"{directory}/{CHUNK_LIST_NAME}", {"chunks": fields})
 
 
-def read_note(fs: FileSystem, directory: str) -> list[SnapshotChunk]:
+def read_chunk_list(fs: FileSystem, directory: str) -> list[SnapshotChunk]:
     """The chunks of a complete snapshot; raises NotFound when it is not complete, Corrupt."""
-    path = f"{directory}/{NOTE}"
-    document = _NOTE.read(fs, path)
+    path = f"{directory}/{CHUNK_LIST_NAME}"
+    document = _CHUNK_LIST.read(fs, path)
     if document is None:
         raise NotFound(f"{path} is missing: the snapshot was never finished, drop the shape")
     try:
@@ -148,7 +148,7 @@ class ShapeSnapshot:
     def open(cls, fs: FileSystem, directory: str) -> Self:
         """A complete snapshot; raises NotFound when it is not complete, Corrupt."""
         snapshot = cls(fs, directory, 0)
-        snapshot._chunks = read_note(fs, directory)
+        snapshot._chunks = read_chunk_list(fs, directory)
         snapshot._is_complete = True
         return snapshot
 
@@ -181,7 +181,7 @@ class ShapeSnapshot:
 
     # The writer's side
 
-    def show(self, size: int) -> None:
+    def publish(self, size: int) -> None:
         """Sets how many bytes of the open chunk may be read."""
         with self._changed:
             self._open_size = size
@@ -311,7 +311,7 @@ class SnapshotWriter:
         if self._chunk_rows:
             self._close_chunk()
         self._is_ended = True
-        write_note(self._fs, self._snapshot.directory, self._snapshot.finished_chunks())
+        write_chunk_list(self._fs, self._snapshot.directory, self._snapshot.finished_chunks())
         self._snapshot.complete()
 
     def abandon(self) -> None:
@@ -336,7 +336,7 @@ class SnapshotWriter:
 
     def _write(self) -> None:
         self._write_buffer()
-        self._snapshot.show(self._position)
+        self._snapshot.publish(self._position)
 
     def _write_buffer(self) -> File:
         file = self._file or self._create()
