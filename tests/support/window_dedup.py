@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from varve.dedup.id_store import IdStore
-from varve.dedup.ids import Arrivals, decode_entries, encode_entries, fold_chunk
+import numpy as np
+
+from varve.dedup.id_store import IdStore, KeptRecord
+from varve.dedup.ids import Arrivals, decode_entries, encode_entries, fold_chunk, fold_id
 from varve.dedup.judge import FEW_COUNT_MAX, Judge, Judgement
 from varve.dedup.rules import DedupRules, Verdict, parse_id_source
 from varve.disk import FileSystem, MemoryFileSystem, RealFileSystem
@@ -201,3 +203,18 @@ class DedupBench:
             databases=self.databases,
             file_system=self.file_system,
         )
+
+
+def find_kept(store: IdStore, identity: bytes, time_ms: int) -> list[KeptRecord]:
+    """The stored times of an id within the window around a time."""
+    rules = store.rules
+    low, high = time_ms - rules.before_ms, time_ms + rules.after_ms
+    words, kinds = fold_id(identity, store.secret)
+    first, second = words.view(np.int64)[0].tolist()
+    cells = [
+        (first, second, int(kinds[0]), number)
+        for number in (low // rules.cell_ms, high // rules.cell_ms)
+    ]
+    spans = [span for cell in cells if (span := store.find_span(cell)) is not None]
+    times = {KeptRecord(*pair) for span in spans for pair in (span[:2], span[2:])}
+    return sorted(kept for kept in times if low <= kept.time_ms <= high)

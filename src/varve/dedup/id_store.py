@@ -18,9 +18,8 @@ from typing import Final, NamedTuple, Self
 
 import numpy as np
 
-from varve.dedup.ids import Arrivals, Numbers, Secret, fold_id
+from varve.dedup.ids import Arrivals, Numbers, Secret
 from varve.dedup.kernels.time_spans import (
-    ABSENT,
     NO_ROW,
     ONE_TIME_BYTES,
     ROW_WORDS,
@@ -195,19 +194,6 @@ class IdStore:
         if not (0 <= span[0] <= span[2] and span[0] // width == span[2] // width == cell[3]):
             raise self._make_span_error(segment, value)
         return span
-
-    def find(self, identity: bytes, time_ms: int) -> list[KeptRecord]:
-        """The stored times of an id within the window around a time."""
-        words, kinds = fold_id(identity, self.secret)
-        lowest = (time_ms - self.rules.before_ms) // self.rules.cell_ms
-        cells = np.empty((2, ROW_WORDS), np.int64)
-        cells[:, :2], cells[:, 2] = words.view(np.int64), kinds[0]
-        cells[:, 3] = lowest, (time_ms + self.rules.after_ms) // self.rules.cell_ms
-        spans = make_spans(2)
-        self.probe(cells, np.arange(2), spans)
-        pairs = spans[spans[:, 0] != ABSENT].reshape(-1, 2).tolist()
-        low, high = time_ms - self.rules.before_ms, time_ms + self.rules.after_ms
-        return sorted({KeptRecord(time, at) for time, at in pairs if low <= time <= high})
 
     # Writing
 

@@ -9,6 +9,7 @@ from tests.support.window_dedup import (
     Arrival,
     DedupBench,
     Judged,
+    find_kept,
     make_rules,
     to_arrivals,
     to_changelog,
@@ -67,10 +68,10 @@ def test_where_cells_share_a_segment_the_key_has_the_cell() -> None:
 def test_find_tells_what_is_remembered_within_the_window() -> None:
     bench = DedupBench(make_rules())
     bench.chunk([Arrival(0, b"x", 100), Arrival(1, b"x", 111), Arrival(2, b"y", 105)])
-    assert bench.store.find(b"x", 105) == [KeptRecord(100, 0), KeptRecord(111, 1)]
-    assert bench.store.find(b"x", 121) == [KeptRecord(111, 1)]
-    assert bench.store.find(b"x", 89) == []
-    assert bench.store.find(b"z", 105) == []
+    assert find_kept(bench.store, b"x", 105) == [KeptRecord(100, 0), KeptRecord(111, 1)]
+    assert find_kept(bench.store, b"x", 121) == [KeptRecord(111, 1)]
+    assert find_kept(bench.store, b"x", 89) == []
+    assert find_kept(bench.store, b"z", 105) == []
 
 
 def test_a_start_goes_on_from_the_checkpoint() -> None:
@@ -111,7 +112,7 @@ def test_a_directory_that_does_not_fit_is_made_anew(change: str) -> None:
         file_system=files,
     )
     assert store.changelog_offset is None
-    assert store.find(b"x", START) == []
+    assert find_kept(store, b"x", START) == []
     store.close()
 
 
@@ -139,7 +140,7 @@ def test_a_value_that_is_no_span_of_its_cell_is_corrupt() -> None:
         bench.changelog.clear()
         bench.reopen()
         with pytest.raises(Corrupt, match="not a span of its cell"):
-            bench.store.find(b"id", START)
+            find_kept(bench.store, b"id", START)
         for few_count_max in (0, 1):
             with pytest.raises(Corrupt, match="not a span of its cell"):
                 bench.judge([Arrival(1, b"id", START)], few_count_max=few_count_max)
