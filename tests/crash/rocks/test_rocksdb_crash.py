@@ -34,7 +34,7 @@ def _start(bench: WindowBench, *, seed: int, step: int, file_bytes: int) -> subp
         stdout=subprocess.PIPE,
         text=True,
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
     )
 
 

@@ -180,7 +180,7 @@ def _feed_until_killed(path: Path, seed: int, *, kill_after: int) -> list[str]:
         stdout=subprocess.PIPE,
         text=True,
         cwd=_ROOT,
-        env={**os.environ, "PYTHONPATH": str(_ROOT)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(_ROOT), *sys.path])},
     ) as process:
         watchdog = threading.Timer(60, process.kill)
         watchdog.start()
