@@ -8,9 +8,8 @@ import pytest
 
 import varve
 from tests.support.dedup_cases import rules_of
-from varve.dedup.backend import DedupBackend, PartitionWriter, TaskCommit
+from varve.dedup.backend import DedupBackend, PartitionWriter, ProgressCoordinator, TaskCommit
 from varve.dedup.progress import Progress
-from varve.dedup.backend import ProgressCoordinator
 from varve.dedup.topics import DedupTopics, topic_settings
 from varve.embedded import Store
 from varve.foundation.clock import ManualClock

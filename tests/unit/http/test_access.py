@@ -85,8 +85,8 @@ def test_with_an_allow_list_a_subset_tells_nothing_of_other_columns() -> None:
 def test_an_allow_list_is_read_from_json_or_toml(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     if name.endswith("json"):
-        reported = {"shapes": {"a": {"table": "items", "columns": ["id", "b"], "replica": "full"}}}
-        path.write_text(json.dumps(reported))
+        told = {"shapes": {"a": {"table": "items", "columns": ["id", "b"], "replica": "full"}}}
+        path.write_text(json.dumps(told))
     else:
         path.write_text('[shapes.a]\ntable = "items"\ncolumns = ["id", "b"]\nreplica = "full"\n')
     assert read_shapes(path) == {"a": define("items", columns="id,b", replica="full")}

@@ -54,7 +54,7 @@ def _follow_compacted_shape(path: Path) -> None:
                     params={"table": "items", "offset": offset, "handle": shape.handle},
                 )
                 assert answer.status_code == 200
-                messages += [item["headers"].get("operation", "control") for item in answer.json()]
+                messages += [one["headers"].get("operation", "control") for one in answer.json()]
                 offset = answer.headers["electric-offset"]
                 if "electric-up-to-date" in answer.headers:
                     return messages

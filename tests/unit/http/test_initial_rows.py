@@ -72,7 +72,7 @@ def test_a_table_begins_with_the_rows_of_a_snapshot(kit: SnapshotTopic, tmp_path
             b'"b"': b"2",
             b'"c"': b"4",
         }
-    ((only,),) = [item.changes for item in feed.poll(max_records=10, wait_ms=0)]
+    ((only,),) = [one.changes for one in feed.poll(max_records=10, wait_ms=0)]
     assert only.previous == {"key": b'"b"', "n": b"2"}
     feed.close()
 
@@ -146,9 +146,9 @@ def test_a_snapshot_that_is_not_there_is_waited_for_and_told_of(
     with ShapeEngine.open(root, maker.make, fs=files, clock=clock, random=random) as engine:
         shape = engine.find_or_create(define("orders"))
         _await(lambda: engine.health() == "waiting")
-        reported = engine.topic_health("orders")
-        assert reported is not None
-        assert f"{place} does not hold a snapshot" in reported.error
+        told = engine.topic_health("orders")
+        assert told is not None
+        assert f"{place} does not hold a snapshot" in told.error
         kit.take(store=open_object_store(f"file:{place}"))
         _await(lambda: shape.is_snapshot_complete or shape.is_dropped)
         assert not shape.is_dropped
@@ -165,9 +165,9 @@ def test_files_that_go_while_rows_are_taken_from_them_are_waited_for(
     lost = BrokerFileRows(_source(kit), [str(tmp_path / "lost")])
     (tmp_path / "other").mkdir()
     other = BrokerFileRows(_source(kit), [str(tmp_path / "other")])
-    for item, place in ((state, URL), (lost, "lost"), (other, "other")):
+    for one, place in ((state, URL), (lost, "lost"), (other, "other")):
         with pytest.raises(Unavailable, match=f"the first rows come from .*{place}"):
-            list(item.read())
+            list(one.read())
 
 
 def test_a_topic_in_the_tier_has_a_state_by_key_indexes(kit: SnapshotTopic) -> None:
@@ -203,14 +203,9 @@ def test_the_files_of_a_server_tell_the_latest_records(kit: SnapshotTopic, is_co
     assert state.resume_offsets == {0: 7, 1: 1}
     kit.topic.put(("a", '{"n":100}'))
     kit.topic.flush()
-    actual = [record for records in state.read() for record in records]
-    assert dict(actual) == {
-        b"a": b'{"n":2}',
-        b"b1": b'{"n":0}',
-        b"b2": b'{"n":0}',
-        b"c": b'{"n":5}',
-    }
-    assert len(actual) == 4
+    found = [record for records in state.read() for record in records]
+    assert dict(found) == {b"a": b'{"n":2}', b"b1": b'{"n":0}', b"b2": b'{"n":0}', b"c": b'{"n":5}'}
+    assert len(found) == 4
 
 
 _IMPORTS = """

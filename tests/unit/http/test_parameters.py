@@ -72,7 +72,7 @@ def test_a_body_that_is_no_object_is_refused(body: bytes) -> None:
 
 
 def test_what_denotes_a_shape_is_kept_apart_from_what_does_not() -> None:
-    result = _parse(
+    found = _parse(
         where="a = $1",
         columns="id,a",
         replica="full",
@@ -80,7 +80,7 @@ def test_what_denotes_a_shape_is_kept_apart_from_what_does_not() -> None:
         expired_handle="old",
         **{"params[1]": "x", "cache-buster": "1"},
     )
-    assert result.texts == DefinitionTexts(
+    assert found.texts == DefinitionTexts(
         "items", "a = $1", ((1, "x"),), "id,a", "full", "changes_only"
     )
 
@@ -98,15 +98,15 @@ def test_other_columns_than_the_queryable_ones_are_refused() -> None:
     with pytest.raises(HttpError) as caught:
         _parse(queryable_columns="id,,a")
     assert list(caught.value.body["errors"]) == ["queryable_columns"]
-    result = _parse(queryable_columns="id,a", subset__where="a = 1").subset
-    assert result == SubsetQuery(where="a = 1", queryable=("id", "a"))
+    found = _parse(queryable_columns="id,a", subset__where="a = 1").subset
+    assert found == SubsetQuery(where="a = 1", queryable=("id", "a"))
 
 
 @pytest.mark.parametrize(("text", "is_live"), [("true", True), ("", True), ("false", False)])
 def test_live_is_anything_but_false(text: str, is_live: bool) -> None:
-    result = _parse(offset="5_0", handle="abcd", live=text)
-    assert result.is_live is is_live
-    assert result.offset == ShapeOffset(5, 0)
+    found = _parse(offset="5_0", handle="abcd", live=text)
+    assert found.is_live is is_live
+    assert found.offset == ShapeOffset(5, 0)
 
 
 @pytest.mark.parametrize("is_nested", [False, True])
@@ -119,12 +119,12 @@ def test_a_subset_may_stand_in_the_body(is_nested: bool) -> None:
 def test_numbers_as_values_of_a_subset_are_their_texts() -> None:
     sent = '{"1":2,"2":-1.5,"3":12345678901234567890,"4":true,"5":"x"}'
     texts = {1: "2", 2: "-1.5", 3: "12345678901234567890", 4: "true", 5: "x"}
-    for result in (_parse(b'{"params":%s}' % sent.encode()), _parse(subset__params=sent)):
-        assert result.subset == SubsetQuery(params=texts)
+    for found in (_parse(b'{"params":%s}' % sent.encode()), _parse(subset__params=sent)):
+        assert found.subset == SubsetQuery(params=texts)
 
 
 def test_a_subset_needs_no_offset() -> None:
-    expected: dict[str, Any] = {"table": "items", "subset__where": "a = 1"}
-    result = parse_request(expected)
-    assert result.is_initial
-    assert result.subset == SubsetQuery(where="a = 1")
+    wanted: dict[str, Any] = {"table": "items", "subset__where": "a = 1"}
+    found = parse_request(wanted)
+    assert found.is_initial
+    assert found.subset == SubsetQuery(where="a = 1")

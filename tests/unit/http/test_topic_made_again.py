@@ -1,17 +1,12 @@
 """Clients of a topic that is deleted and made again come to its new rows by themselves.
 
-Who asks for a shape of a topic that cannot be read gets the reason, and soon.
-
 Carries S1 and S5.
 """
 
 import asyncio
-import shutil
-import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import httpx
 import pytest
@@ -138,58 +133,3 @@ def test_a_topic_that_had_shapes_is_503_for_a_while_and_another_one_400() -> Non
         stage.create("t")
         asyncio.run(run(stage, clock))
         stage.close()
-
-
-SOON_SECONDS: Final = 10.0
-
-
-def _damage(path: Path) -> None:
-    (log,) = (path / "store" / "t-0").glob("*.log")
-    data = bytearray(log.read_bytes())
-    data[-3] ^= 1
-    log.write_bytes(data)
-
-
-def _remove(path: Path) -> None:
-    shutil.rmtree(path / "store" / "t-0")
-
-
-async def _ask(stage: Stage) -> httpx.Response:
-    async with (
-        open_door(stage) as server,
-        httpx.AsyncClient(trust_env=False, verify=False, timeout=60) as client,
-    ):
-        url = f"http://127.0.0.1:{server.port}/v1/shape?table=t&offset=-1"
-        return await client.get(url)
-
-
-def _ask_after(harm: Callable[[Path], None]) -> httpx.Response:
-    with memory_directory() as path:
-        stage = open_stage(path)
-        stage.store.create_topic("t")
-        for number in range(20):
-            stage.put("t", f"k{number}", {"n": number})
-        stage.close()
-        harm(path)
-        stage = open_stage(path)
-        began = time.monotonic()
-        answer = asyncio.run(_ask(stage))
-        assert time.monotonic() - began < SOON_SECONDS
-        assert stage.engine.health() == "waiting"
-        assert len(stage.engine.shapes()) == 1, "it waits for its snapshot"
-        stage.close()
-        return answer
-
-
-def test_a_damaged_record_is_named() -> None:
-    answer = _ask_after(_damage)
-    assert answer.status_code == 503
-    assert "t-0" in answer.json()["message"]
-    assert "CRC" in answer.json()["message"]
-
-
-def test_a_partition_that_is_missing_is_named() -> None:
-    answer = _ask_after(_remove)
-    assert answer.status_code == 503
-    assert "lacks a partition" in answer.json()["message"]
-    assert "t-0" in answer.json()["message"]
