@@ -16,7 +16,7 @@ from varve.foundation.settings import parse_settings
 from varve.jobs.compact.job import compact
 from varve.jobs.compact.settings import CompactSettings
 from varve.jobs.snapshot.document import SnapshotDocument
-from varve.jobs.source.topic_source import PartitionSource, open_partitions
+from varve.jobs.source.topic_source import PartitionSource, keeps_tombstones, open_partitions
 from varve.jobs.table.definition import TableMode, TableSettings, ValueFormat
 from varve.jobs.table.table_state import BATCH_MARKS, SyncState, commit, read_sync_state
 from varve.jobs.tasks import LocalRunner
@@ -270,3 +270,35 @@ def test_marks_that_cannot_be_read_are_corrupt(bench: TableBench) -> None:
     table.metadata.snapshots.clear()
     with pytest.raises(Corrupt, match=r"varve\.marks"):
         read_sync_state(table)
+
+
+@pytest.mark.parametrize(
+    ("offset", "bounds", "cleaned_before", "cleaned_up_to", "is_same_tier", "expected"),
+    [
+        (50, (0, 90), 40, 50, True, True),  # nothing behind the offset was compacted
+        (50, (0, 90), 40, 51, True, False),
+        (50, (0, 90), 40, 39, True, False),  # how far it was compacted is forgotten
+        (50, (0, 90), 40, 50, False, False),
+        (4, (0, 7), 0, 6, True, False),
+        (4, (4, 7), 0, 6, True, True),  # the whole log is read
+        (4, (0, 4), 0, 6, True, True),  # nothing is unread
+        (4, (0, 7), 3, 3, True, True),
+        (4, (0, 7), 3, 0, True, False),
+    ],
+)
+def test_tombstones_are_there_from_where_the_log_was_compacted_to(
+    offset: int,
+    bounds: tuple[int, int],
+    cleaned_before: int,
+    cleaned_up_to: int,
+    is_same_tier: bool,
+    expected: bool,
+) -> None:
+    outcome = keeps_tombstones(
+        offset,
+        bounds=bounds,
+        cleaned_before=cleaned_before,
+        cleaned_up_to=cleaned_up_to,
+        is_same_tier=is_same_tier,
+    )
+    assert outcome is expected

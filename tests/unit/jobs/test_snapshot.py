@@ -24,9 +24,8 @@ from varve.foundation.errors import (
 from varve.jobs.compact.job import compact
 from varve.jobs.compact.settings import CompactSettings
 from varve.jobs.derived_outputs import DerivedOutput, ErasedRows, OutputKind, RemoteOutputRegistry
-from varve.jobs.snapshot.document import SnapshotDocument, SnapshotPartition, find_snapshot
+from varve.jobs.snapshot.document import SnapshotDocument, find_snapshot
 from varve.jobs.snapshot.erase import count_in_snapshot, erase_from_snapshot
-from varve.jobs.snapshot.plan import keeps_tombstones_since
 from varve.jobs.snapshot.snapshot import take_snapshot
 from varve.jobs.snapshot.store import check_apart, open_snapshot
 from varve.jobs.snapshot.tasks import StagedBuckets
@@ -156,24 +155,6 @@ def test_rows_below_the_start_of_the_log_go(kit: SnapshotTopic) -> None:
     with pytest.raises(OffsetOutOfRange, match="no longer known"):
         kit.take(at_ms=1_001)
     assert not kit.take(at_ms=1 << 50).is_new
-
-
-def test_tombstones_that_may_be_gone_make_it_read_all() -> None:
-    known = SnapshotPartition(
-        partition=0,
-        start_offset=0,
-        resume_offset=50,
-        read_from=0,
-        manifest_version=3,
-        cleaned_up_to=40,
-    )
-    now = replace(known, resume_offset=90, manifest_version=9, cleaned_up_to=50)
-    assert keeps_tombstones_since(known, now), "nothing behind the last snapshot was compacted"
-    assert not keeps_tombstones_since(known, replace(now, cleaned_up_to=51))
-    assert not keeps_tombstones_since(known, replace(now, cleaned_up_to=39)), (
-        "how far was forgotten"
-    )
-    assert not keeps_tombstones_since(replace(known, manifest_version=None), now)
 
 
 def test_a_deleted_key_stays_deleted_whatever_compactions_were_told(kit: SnapshotTopic) -> None:

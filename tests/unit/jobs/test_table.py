@@ -24,8 +24,7 @@ from varve.jobs.derived_outputs import OutputKind
 from varve.jobs.source.topic_source import PartitionSource
 from varve.jobs.table import table_state
 from varve.jobs.table.definition import TableMode, TableSettings, ValueFormat
-from varve.jobs.table.plan import keeps_unread_tombstones
-from varve.jobs.table.table_state import OFFSETS, SyncState, read_sync_state, referenced_paths
+from varve.jobs.table.table_state import OFFSETS, read_sync_state, referenced_paths
 from varve.jobs.tasks import LocalRunner, Task, TaskError
 from varve.records import Record
 
@@ -500,23 +499,6 @@ def test_a_table_that_has_read_nothing_above_the_log_start_needs_no_tombstones(
     monkeypatch.setattr(PartitionSource, "cleaned_up_to", 7)
     assert not bench.sync(UPSERT).is_rebuilt
     assert bench.places() == [(0, 6)]
-
-
-def test_tombstones_are_there_above_what_was_cleaned() -> None:
-    """However young the table is: a compaction may have let go of them at once."""
-    known = SyncState({0: 4}, {}, synced_ms=1 << 60, is_remote=True)
-    assert not keeps_unread_tombstones(known, 0, (0, 7), 6, True)
-    assert keeps_unread_tombstones(known, 0, (0, 7), 4, True)
-    assert not keeps_unread_tombstones(known, 0, (0, 7), 4, False)
-    assert keeps_unread_tombstones(known, 0, (4, 7), 6, True)
-    assert keeps_unread_tombstones(known, 0, (0, 4), 6, True)
-    assert keeps_unread_tombstones(known, 1, (0, 7), 6, True)
-
-
-def test_tombstones_may_be_gone_where_the_note_of_a_compaction_was_lost() -> None:
-    known = SyncState({0: 4}, {}, is_remote=True, cleaned={0: 3})
-    assert keeps_unread_tombstones(known, 0, (0, 7), 3, True)
-    assert not keeps_unread_tombstones(known, 0, (0, 7), 0, True)
 
 
 def test_a_deleted_key_leaves_the_table_whatever_compactions_were_told(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from varve.foundation.settings import LONG_MAX
 from varve.jobs.derived_outputs import is_remote
 from varve.jobs.snapshot.document import SnapshotDocument, SnapshotPartition
 from varve.jobs.source.options import SourceFilters, SourceOptions, for_partition
-from varve.jobs.source.topic_source import PartitionSource
+from varve.jobs.source.topic_source import PartitionSource, keeps_tombstones
 from varve.jobs.tier.bucket import find_cluster
 
 _NO_FILTERS = SourceFilters()
@@ -162,7 +162,13 @@ def _continue_from(scope: PartitionPlan, previous: SnapshotDocument) -> Partitio
             "truncated and has continued with other records"
         )
         return replace(scope, note=note, is_reread=True)
-    if not keeps_tombstones_since(before, now):
+    if not keeps_tombstones(
+        before.resume_offset,
+        bounds=(now.start_offset, now.resume_offset),
+        cleaned_before=before.cleaned_up_to,
+        cleaned_up_to=now.cleaned_up_to,
+        is_same_tier=(before.manifest_version is None) == (now.manifest_version is None),
+    ):
         note = (
             f"read in full: compacted up to offset {now.cleaned_up_to}, and tombstones after "
             f"offset {before.resume_offset} may have left the log since snapshot "
@@ -171,23 +177,6 @@ def _continue_from(scope: PartitionPlan, previous: SnapshotDocument) -> Partitio
         return replace(scope, note=note)
     read_from = max(now.start_offset, before.resume_offset)
     return replace(scope, partition=replace(now, read_from=read_from))
-
-
-def keeps_tombstones_since(before: SnapshotPartition, now: SnapshotPartition) -> bool:
-    """Whether no tombstone since the snapshot `before` can be missing from the log.
-
-    Compaction removes tombstones only below `cleaned_up_to`. `delete.retention.ms` is not
-    considered: a compaction may have run with another value than the topic has now. If
-    `cleaned_up_to` has decreased, its record was lost.
-
-    A snapshot that ends at the log start needs none: the whole log is read, and rows of records
-    below the log start are dropped.
-    """
-    if before.resume_offset in (now.resume_offset, now.start_offset):
-        return True
-    if (before.manifest_version is None) != (now.manifest_version is None):
-        return False
-    return before.cleaned_up_to <= now.cleaned_up_to <= before.resume_offset
 
 
 # Receipts

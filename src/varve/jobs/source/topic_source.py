@@ -273,6 +273,29 @@ class PartitionSource:
         return list(aborted)
 
 
+def keeps_tombstones(
+    offset: int,
+    *,
+    bounds: tuple[int, int],
+    cleaned_before: int,
+    cleaned_up_to: int,
+    is_same_tier: bool,
+) -> bool:
+    """Whether no tombstone from an offset on, where a reader stopped, has left the log unread.
+
+    Compaction removes tombstones only below `cleaned_up_to`. `delete.retention.ms` is not
+    considered: a compaction may have run with another value than the topic has now. If
+    `cleaned_up_to` has decreased since the reader stopped, its record was lost.
+
+    A reader that stopped at or below the log start needs none: it reads the whole log, and its
+    rows are all of expired records. One that stopped at the end has read all of them.
+    """
+    start_offset, end_offset = bounds
+    if offset <= start_offset or offset >= end_offset:
+        return True
+    return is_same_tier and cleaned_before <= cleaned_up_to <= offset
+
+
 def open_partitions(
     options: SourceOptions, only: frozenset[int] | None = None
 ) -> list[PartitionSource]:

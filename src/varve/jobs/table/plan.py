@@ -12,7 +12,7 @@ from varve.foundation.errors import InvalidRequest
 from varve.jobs import derived_outputs
 from varve.jobs.source.options import SourceFilters, SourceOptions
 from varve.jobs.source.pieces import Piece
-from varve.jobs.source.topic_source import PartitionSource, open_partitions
+from varve.jobs.source.topic_source import PartitionSource, keeps_tombstones, open_partitions
 from varve.jobs.table.table_state import SyncState
 from varve.topics import HistoryMark
 
@@ -107,10 +107,15 @@ def plan_table(options: SourceOptions, progress: SyncState, *, is_keyed: bool = 
         progress.needs_rebuild
         or bool(breaks)
         or not all(
-            keeps_unread_tombstones(
-                progress, source.number, bounds[source.number], source.cleaned_up_to, is_remote
+            keeps_tombstones(
+                progress.offsets[source.number],
+                bounds=bounds[source.number],
+                cleaned_before=progress.cleaned.get(source.number, 0),
+                cleaned_up_to=source.cleaned_up_to,
+                is_same_tier=progress.is_remote == is_remote,
             )
             for source in sources
+            if source.number in progress.offsets
         )
     )
     table_offsets = {} if is_rebuild else progress.offsets
@@ -162,30 +167,3 @@ def check_history(plan: TablePlan, name: str, *, is_keyed: bool) -> None:
             "the table back to a snapshot from before, or drop it and its side table and create "
             "it again; nothing was changed"
         )
-
-
-def keeps_unread_tombstones(
-    progress: SyncState,
-    partition: int,
-    bounds: tuple[int, int],
-    cleaned_up_to: int,
-    is_remote: bool,
-) -> bool:
-    """Whether no tombstone that the table has yet to read can be missing from the log.
-
-    Compaction removes tombstones only below `cleaned_up_to`. `delete.retention.ms` is not
-    considered: a compaction may have run with another value than the topic has now. If
-    `cleaned_up_to` has decreased, its record was lost.
-
-    A table that has read nothing, or nothing above the log start, needs no tombstones: it reads the
-    whole log as a rebuild does, and its rows are all of expired records, which the sync removes, or
-    keeps as a rebuild does.
-    """
-    start_offset, end_offset = bounds
-    offset = progress.offsets.get(partition)
-    if offset is None or offset <= start_offset:
-        return True
-    if offset >= end_offset:
-        return True  # nothing is unread
-    cleaned_before = progress.cleaned.get(partition, 0)
-    return progress.is_remote == is_remote and cleaned_before <= cleaned_up_to <= offset
