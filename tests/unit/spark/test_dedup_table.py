@@ -63,7 +63,7 @@ def noted(bench: TableBench, writer: TableWriter) -> DerivedOutput:
         name=TABLE,
         how=bench.address.how(),
         noted_ms=0,
-        locations=writer.locations,
+        locations=writer.tables.locations(),
     )
 
 

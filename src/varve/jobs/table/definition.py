@@ -21,6 +21,7 @@ from varve.foundation.errors import Corrupt, InconsistentTopicId, InvalidRequest
 from varve.jobs.table import types
 from varve.jobs.table.catalog import (
     find_table,
+    get_table,
     make_namespace,
     split_name,
     translate_catalog_errors,
@@ -161,14 +162,6 @@ def create_table(catalog: Catalog, name: str, definition: TableDefinition) -> Ta
     return _create(catalog, name, schema, definition.spec(schema), definition.properties())
 
 
-def create_rejected_table(catalog: Catalog, name: str, definition: TableDefinition) -> Table:
-    """Creates the side table of an existing table."""
-    properties = {TOPIC: definition.topic, TOPIC_ID: definition.topic_id}
-    return _create(
-        catalog, f"{name}{BAD}", types.bad_schema(), UNPARTITIONED_PARTITION_SPEC, properties
-    )
-
-
 def _create(
     catalog: Catalog, name: str, schema: Schema, spec: PartitionSpec, properties: Mapping[str, str]
 ) -> Table:
@@ -181,6 +174,45 @@ def _create(
             existing = find_table(catalog, name)
             assert existing is not None
             return existing
+
+
+@dataclass
+class TablePair:
+    """A table and the side table of its rejected records, as last loaded."""
+
+    catalog: Catalog
+    name: str
+    definition: TableDefinition
+    table: Table
+    bad: Table | None
+
+    @classmethod
+    def load(
+        cls, catalog: Catalog, name: str, definition: TableDefinition, table: Table
+    ) -> "TablePair":
+        """Loads the side table of a table, if it has one; creates it if it is missing."""
+        bad = None
+        if definition.has_bad:
+            bad = find_table(catalog, f"{name}{BAD}") or _create(
+                catalog,
+                f"{name}{BAD}",
+                types.bad_schema(),
+                UNPARTITIONED_PARTITION_SPEC,
+                {TOPIC: definition.topic, TOPIC_ID: definition.topic_id},
+            )
+        return cls(catalog, name, definition, table, bad)
+
+    def both(self) -> list[Table]:
+        return [self.table] if self.bad is None else [self.table, self.bad]
+
+    def locations(self) -> tuple[str, ...]:
+        """Where the files are."""
+        return tuple(table.location() for table in self.both())
+
+    def reload(self) -> None:
+        self.table = get_table(self.catalog, self.name)
+        if self.bad is not None:
+            self.bad = get_table(self.catalog, f"{self.name}{BAD}")
 
 
 def find_with_rejected(catalog: Catalog, name: str) -> list[Table]:

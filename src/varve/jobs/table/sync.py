@@ -24,7 +24,7 @@ from varve.jobs.results import JSON_NAME, JobResult
 from varve.jobs.source.options import SourceOptions
 from varve.jobs.source.pieces import pack
 from varve.jobs.source.read import TaskRead
-from varve.jobs.table.catalog import CatalogAddress, find_table, get_table, split_name
+from varve.jobs.table.catalog import CatalogAddress, find_table, split_name
 from varve.jobs.table.columns import (
     define_table,
     infer_value_fields,
@@ -34,15 +34,14 @@ from varve.jobs.table.columns import (
 from varve.jobs.table.data_files import FileChanges, TableFiles, join_changes
 from varve.jobs.table.decoding import Decoder
 from varve.jobs.table.definition import (
-    BAD,
     TableDefinition,
     TableMode,
+    TablePair,
     TableSettings,
     ValueFormat,
     add_columns,
     check_definition,
     check_registry,
-    create_rejected_table,
     create_table,
     find_new_fields,
     read_definition,
@@ -218,7 +217,7 @@ class TableSync:
 
     # The tables
 
-    def _open(self, catalog: Catalog) -> "_Tables":
+    def _open(self, catalog: Catalog) -> TablePair:
         """Opens or creates the table and its side table; deletes leftovers of killed runs."""
         table = find_table(catalog, self.name)
         progress = _INITIAL_STATE if table is None else read_sync_state(table)
@@ -235,18 +234,13 @@ class TableSync:
         check_registry(definition, self.name, self.settings.registry)
         check_history(plan, self.name, is_keyed=definition.is_keyed)
         definition, added = self._add_requested_columns(table, definition, plan)
-        bad = None
-        if definition.has_bad:
-            bad = find_table(catalog, f"{self.name}{BAD}") or create_rejected_table(
-                catalog, self.name, definition
-            )
-        both = [table] if bad is None else [table, bad]
-        self._register(plan, both)
-        swept = fence_other_runs(both, self.run_id)
+        tables = TablePair.load(catalog, self.name, definition, table)
+        self._register(plan, tables.locations())
+        swept = fence_other_runs(tables.both(), self.run_id)
         self._result = TableResult.begin(self.name, definition, inferred, added, len(swept))
-        return _Tables(catalog, definition, table, bad)
+        return tables
 
-    def _register(self, plan: TablePlan, tables: Sequence[Table] = ()) -> None:
+    def _register(self, plan: TablePlan, locations: Sequence[str] = ()) -> None:
         """Registers the output before the first row, and the locations of existing tables."""
         register_output(
             self.options,
@@ -256,7 +250,7 @@ class TableSync:
             name=self.name,
             noted_ms=self.clock.now_ms(),
             how=self.address.how(),
-            locations=[table.location() for table in tables],
+            locations=locations,
         )
 
     def _add_requested_columns(
@@ -275,7 +269,7 @@ class TableSync:
 
     # A run
 
-    def _sync(self, tables: "_Tables") -> None:
+    def _sync(self, tables: TablePair) -> None:
         begin_run(tables.both(), self.run_id, self.clock)
         began_ms = self.clock.now_ms()
         plan = plan_table(
@@ -306,11 +300,11 @@ class TableSync:
             snapshot_id=snapshot_id(tables.table),
         )
 
-    def _sweep(self, tables: "_Tables") -> None:
+    def _sweep(self, tables: TablePair) -> None:
         for table in tables.both():
             sweep(table, self.run_id, committed=self._committed)
 
-    def _expire(self, tables: "_Tables", plan: TablePlan) -> None:
+    def _expire(self, tables: TablePair, plan: TablePlan) -> None:
         """Removes the rows below the log start from both tables."""
         if self.settings.is_keeping_expired:
             return
@@ -339,7 +333,7 @@ class TableSync:
         )
 
     def _sync_step(
-        self, tables: "_Tables", plan: TablePlan, step: SyncStep, decoder: Decoder, began_ms: int
+        self, tables: TablePair, plan: TablePlan, step: SyncStep, decoder: Decoder, began_ms: int
     ) -> None:
         """Writes one step, commits the side table, then the table; retries on conflict."""
         before = read_sync_state(tables.table)
@@ -357,7 +351,7 @@ class TableSync:
                 return
             except (CommitConflict, NotFound) as error:
                 # NotFound: another run has taken over and deleted the files of this one.
-                tables.reload(self.name)
+                tables.reload()
                 for table, base in zip(tables.both(), bases, strict=True):
                     check_not_fenced(table, base, self.run_id)
                 has_moved = read_sync_state(tables.table).offsets != before.offsets
@@ -365,7 +359,7 @@ class TableSync:
                     raise
 
     def _try_step(
-        self, tables: "_Tables", plan: TablePlan, step: SyncStep, decoder: Decoder, after: SyncState
+        self, tables: TablePair, plan: TablePlan, step: SyncStep, decoder: Decoder, after: SyncState
     ) -> None:
         runs = pack(step.pieces, split_bytes=self.settings.split_bytes)
         reads = [
@@ -390,7 +384,7 @@ class TableSync:
         self._result = self._result.add(written)
 
     def _upsert(
-        self, tables: "_Tables", reads: Sequence[TableRead], plan: TablePlan, decoder: Decoder
+        self, tables: TablePair, reads: Sequence[TableRead], plan: TablePlan, decoder: Decoder
     ) -> FileChanges:
         """Stages records by bucket, then merges the buckets that have new records.
 
@@ -431,7 +425,7 @@ class TableSync:
         return join_changes([*written, *merged, FileChanges(removed=replaced)])
 
     def _commit_bad(
-        self, tables: "_Tables", added: Sequence[DataFile], table_state: SyncState, after: SyncState
+        self, tables: TablePair, added: Sequence[DataFile], table_state: SyncState, after: SyncState
     ) -> None:
         """Removes side table rows beyond the table's offsets, and adds those of the step."""
         if tables.bad is None:
@@ -464,24 +458,6 @@ class TableSync:
 
     def _run(self, stage: str, tasks: Sequence[Task[_T]], shared: object = None) -> list[_T]:
         return self.runner.run(f"table: {stage}", tasks, shared)
-
-
-@dataclass
-class _Tables:
-    """The table and its side table, as last loaded."""
-
-    catalog: Catalog
-    definition: TableDefinition
-    table: Table
-    bad: Table | None
-
-    def both(self) -> list[Table]:
-        return [self.table] if self.bad is None else [self.table, self.bad]
-
-    def reload(self, name: str) -> None:
-        self.table = get_table(self.catalog, name)
-        if self.bad is not None:
-            self.bad = get_table(self.catalog, f"{name}{BAD}")
 
 
 def _by_bucket(files: Iterable[DataFile]) -> Mapping[int, list[DataFile]]:

@@ -181,7 +181,7 @@ def _open_writer(
         bucket_keys=spec.bucket_keys,
         clock=source.clock,
     )
-    source.register(output, output.name, writer.locations)
+    source.register(output, output.name, writer.tables.locations())
     return writer
 
 

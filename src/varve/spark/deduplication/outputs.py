@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import pyarrow as pa  # type: ignore[import-untyped]  # ships no types
-from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -23,15 +22,14 @@ from varve.foundation.clock import Clock
 from varve.foundation.errors import InvalidRequest
 from varve.jobs.derived_outputs import OutputKind
 from varve.jobs.source.options import SourceOptions
-from varve.jobs.table.catalog import CatalogAddress, find_table, get_table, translate_catalog_errors
+from varve.jobs.table.catalog import CatalogAddress, find_table, translate_catalog_errors
 from varve.jobs.table.columns import define_table, make_decoder
 from varve.jobs.table.data_files import FileChanges, RowsWriter, TableFiles, join_changes
 from varve.jobs.table.decoding import Decoder
 from varve.jobs.table.definition import (
-    BAD,
+    TablePair,
     TableSettings,
     check_definition,
-    create_rejected_table,
     create_table,
     read_definition,
 )
@@ -198,8 +196,7 @@ class TableBatch:
     """A batch that was started and is not committed yet."""
 
     run_id: str
-    table: Table
-    bad: Table | None
+    tables: TablePair
     task: TableTask
 
 
@@ -207,10 +204,8 @@ class TableBatch:
 class TableWriter:
     """Writes one stream of results, batch by batch."""
 
-    output: TableOutput
-    catalog: Catalog
+    tables: TablePair
     decoder: Decoder
-    has_bad: bool
     sink_id: str
     bucket_keys: tuple[int, ...]
     clock: Clock
@@ -241,23 +236,13 @@ class TableWriter:
                 "are appended, so name another table"
             )
         _check_owner(table, output.name, sink_id)
-        if definition.has_bad and find_table(catalog, f"{output.name}{BAD}") is None:
-            create_rejected_table(catalog, output.name, definition)
         return cls(
-            output=output,
-            catalog=catalog,
+            tables=TablePair.load(catalog, output.name, definition, table),
             decoder=make_decoder(definition, output.settings),
-            has_bad=definition.has_bad,
             sink_id=sink_id,
             bucket_keys=bucket_keys,
             clock=clock,
         )
-
-    @property
-    def locations(self) -> tuple[str, ...]:
-        """Where the files of the table and its side table are."""
-        names = [self.output.name, *([f"{self.output.name}{BAD}"] if self.has_bad else [])]
-        return tuple(get_table(self.catalog, name).location() for name in names)
 
     def start(self, results: DataFrame) -> DataStreamWriter:
         """The writer of the stream, which the caller starts."""
@@ -275,18 +260,17 @@ class TableWriter:
 
     def begin_batch(self, batch_id: int) -> TableBatch | None:
         """Starts a run and removes files of an earlier attempt; None for a committed batch."""
-        table = get_table(self.catalog, self.output.name)
-        bad = get_table(self.catalog, f"{self.output.name}{BAD}") if self.has_bad else None
-        if self._has_batch(table, batch_id):
+        tables = self.tables
+        tables.reload()
+        if self._has_batch(tables.table, batch_id):
             return None
         run_id = str(SinkBatch(self.sink_id, batch_id))
-        tables = [target for target in (table, bad) if target is not None]
-        for target in tables:
-            sweep(target, run_id)
-        begin_run(tables, run_id, self.clock)
-        bad_files = None if bad is None else TableFiles.of(bad)
-        task = TableTask(run_id, self.decoder, TableFiles.of(table), bad_files)
-        return TableBatch(run_id, table, bad, task)
+        for table in tables.both():
+            sweep(table, run_id)
+        begin_run(tables.both(), run_id, self.clock)
+        bad_files = None if tables.bad is None else TableFiles.of(tables.bad)
+        task = TableTask(run_id, self.decoder, TableFiles.of(tables.table), bad_files)
+        return TableBatch(run_id, tables, task)
 
     def commit_batch(
         self, batch: TableBatch, batch_id: int, outcomes: Sequence[tuple[bytes, bytes]]
@@ -296,7 +280,7 @@ class TableWriter:
         Raises CommitConflict if an erasure has fenced the run: its files are removed, and
         Spark repeats the batch when the query is started again.
         """
-        table, bad, run_id = batch.table, batch.bad, batch.run_id
+        table, bad, run_id = batch.tables.table, batch.tables.bad, batch.run_id
         written = join_changes([pickle.loads(written) for written, _ in outcomes])
         sink = SinkBatch(self.sink_id, batch_id)
         before = read_sync_state(table)
@@ -308,20 +292,20 @@ class TableWriter:
                 commit(bad, progress=bad_after, run_id=run_id, added=written.bad)
             commit(table, progress=after, run_id=run_id, added=written.added)
         except CommitConflict:
-            self._sweep(batch)
+            _sweep(batch)
             raise
-        self._sweep(batch)
-
-    def _sweep(self, batch: TableBatch) -> None:
-        for table in (batch.table, batch.bad):
-            if table is not None:
-                table.refresh()
-                sweep(table, batch.run_id)
+        _sweep(batch)
 
     def _has_batch(self, table: Table, batch_id: int) -> bool:
         """Whether a batch, and with it all before it, is in the table."""
         last = _find_last_batch(table, self.sink_id)
         return last is not None and last.sink_id == self.sink_id and last.number >= batch_id
+
+
+def _sweep(batch: TableBatch) -> None:
+    for table in batch.tables.both():
+        table.refresh()
+        sweep(table, batch.run_id)
 
 
 def _find_last_batch(table: Table, sink_id: str) -> SinkBatch | None:
