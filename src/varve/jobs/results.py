@@ -3,7 +3,7 @@
 Invariant  the JSON of a result has its fields under their names, or under the `json_name` in their
            metadata; enums by value, keys of mappings as text, times in ms and sizes in bytes. A
            page is one HTML file without external resources and scripts; every value in it is
-           escaped unless it is Markup, which only the code that draws SVG creates.
+           escaped.
 """
 
 from collections.abc import Mapping
