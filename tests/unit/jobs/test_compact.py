@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import pytest
 
 from tests.support.cleaning_bench import RETENTION_MS
+from tests.support.interfering_runner import InterferingRunner
 from tests.support.remote_compaction import RemoteCompaction
 from tests.support.tier_bench import TierBench, tiered
 from varve.cleaning.removals.removal import Reason
@@ -218,15 +219,11 @@ def test_work_that_another_job_removes_fails_the_run_and_the_next_succeeds() -> 
     remote = make(*[40] * 3)
     remote.inline_bytes = 0
 
-    class Rival(LocalRunner):
-        def try_run(
-            self, stage: str, tasks: Sequence[Task[T]], shared: object = None
-        ) -> Iterator[T | TaskError]:
-            if stage == "rewrite":
-                remove_folder(remote.bench.bucket, remote.bench.home.work_folder)
-            return super().try_run(stage, tasks, shared)
-
-    remote.runner = Rival()
+    remote.runner = InterferingRunner(
+        lambda: remove_folder(remote.bench.bucket, remote.bench.home.work_folder),
+        stage="rewrite",
+        is_before=True,
+    )
     assert "another job has removed the work" in (remote.compact().error or "")
     remote.runner = LocalRunner()
     assert remote.compact().error is None

@@ -4,17 +4,17 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
 import pytest
 
+from tests.support.interfering_runner import InterferingRunner
 from tests.support.remote_compaction import RemoteCompaction
 from tests.support.tier_bench import TierBench, tiered
 from varve.cleaning.removals.removal import Reason
 from varve.foundation.errors import Unavailable
-from varve.jobs.tasks import LocalRunner, Task, TaskError
+from varve.jobs.tasks import LocalRunner
 from varve.tiering.manifest.segment import ANNOUNCEMENT_TIMEOUT_MS, SegmentState
 from varve.tiering.partition_lease import RENEW_MS, find_lease, hold_lease
 
@@ -40,33 +40,22 @@ def leave_lease(remote: RemoteCompaction, *, host: str, pid: int = 1) -> None:
     remote.bench.bucket.put(remote.bench.home.lease_key, json.dumps(lease).encode())
 
 
-class SecondJob(LocalRunner):
-    """Another job comes while the first has written its groups."""
-
-    def __init__(self, remote: RemoteCompaction) -> None:
-        self._remote = remote
-        self.error: str | None = None
-
-    def try_run(
-        self, stage: str, tasks: Sequence[Task[T]], shared: object = None
-    ) -> Iterator[T | TaskError]:
-        outcomes = list(super().try_run(stage, tasks, shared))
-        if stage == "rewrite":
-            self._remote.runner = LocalRunner()
-            self.error = self._remote.compact().error
-        return iter(outcomes)
-
-
 def test_a_second_job_is_told_who_is_at_work_and_the_first_ends_well() -> None:
     remote = make()
-    second = SecondJob(remote)
-    remote.runner = second
+    second: list[str | None] = []
+
+    def compact_too() -> None:
+        remote.runner = LocalRunner()
+        second.append(remote.compact().error)
+
+    remote.runner = InterferingRunner(compact_too, stage="rewrite")
     result = remote.compact()
     assert (result.error, result.voided_groups) == (None, 0)
     assert result.records[Reason.SUPERSEDED] == 4
-    assert second.error is not None
-    assert "another job rewrites it" in second.error
-    assert "--take-over" in second.error
+    (error,) = second
+    assert error is not None
+    assert "another job rewrites it" in error
+    assert "--take-over" in error
     assert find_lease(remote.bench.bucket, remote.bench.home) is None
     remote.check()
 

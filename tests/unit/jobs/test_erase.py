@@ -1,7 +1,7 @@
 """Records are erased from all tiers, nothing else goes, and a receipt says so."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -11,6 +11,7 @@ import pytest
 
 import varve
 from tests.support.erasure_bench import ErasureBench
+from tests.support.interfering_runner import InterferingRunner
 from tests.support.measuring_runner import MeasuringRunner
 from tests.support.tiered_topic import TieredTopic
 from varve.cleaning.removals.removal_log import RemovalLog
@@ -29,7 +30,7 @@ from varve.jobs.erase.erasure import erase, new_erasure_id
 from varve.jobs.erase.request import ErasureRequest, FieldMatch, RescanMode, ValueFormat
 from varve.jobs.erase.targets import OutputErasure, find_topic_outputs, forget_output, list_outputs
 from varve.jobs.erase.tasks import NotErased
-from varve.jobs.tasks import LocalRunner, Task, TaskError
+from varve.jobs.tasks import LocalRunner
 from varve.object_store import MemoryObjectStore, MirroredObjectStore, ObjectInfo
 from varve.records import Codec
 from varve.tiering.manifest.segment import ObjectPart, SegmentState
@@ -242,26 +243,12 @@ def test_what_was_never_begun_cannot_be_finished(bench: ErasureBench) -> None:
         bench.erase("ann", id="other", is_finish=True)
 
 
-class _CopyMeanwhile(LocalRunner):
-    """A server copies another segment while this one is being rewritten."""
-
-    def __init__(self, bench: ErasureBench) -> None:
-        self._bench = bench
-        self._is_done = False
-
-    def try_run(
-        self, stage: str, tasks: Sequence[Task[T]], shared: object = None
-    ) -> Iterator[T | TaskError]:
-        outcomes = list(super().try_run(stage, tasks, shared))
-        if stage == "rewrite" and not self._is_done:
-            self._is_done = True
-            self._bench.roll()
-            self._bench.copy()
-        return iter(outcomes)
-
-
 def test_what_is_copied_meanwhile_is_taken_in_another_pass(bench: ErasureBench) -> None:
-    bench.runner = _CopyMeanwhile(bench)
+    def copy() -> None:
+        bench.roll()
+        bench.copy()
+
+    bench.runner = InterferingRunner(copy, stage="rewrite")
     result = bench.erase("ann", hot=False)
     assert result.receipt is not None
     assert result.receipt["passes"] > 1

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import pytest
 from pyiceberg.table import Table
 
+from tests.support.interfering_runner import InterferingRunner, lose_power
 from tests.support.source_topic import NAME
 from tests.support.table_bench import TABLE, TableBench
 from varve.commit_log.names import CLEANER_OFFSET_FILE
@@ -343,34 +344,12 @@ def test_the_table_is_noted_before_it_is_written(bench: TableBench) -> None:
 # Killed, repeated, and two at once
 
 
-class Interfering(LocalRunner):
-    """Does something once, after the tasks of a stage and before their commit."""
-
-    def __init__(self, act: object) -> None:
-        self._act = act
-        self.is_done = False
-
-    def try_run(
-        self, stage: str, tasks: Sequence[Task[T]], shared: object = None
-    ) -> Iterator[T | TaskError]:
-        outcomes = list(super().try_run(stage, tasks, shared))
-        if not self.is_done and tasks:
-            self.is_done = True
-            assert callable(self._act)
-            self._act()
-        return iter(outcomes)
-
-
-def fail() -> None:
-    raise PowerLoss
-
-
 @pytest.mark.parametrize("settings", [JSON, UPSERT])
 def test_a_run_that_was_killed_is_taken_over(bench: TableBench, settings: TableSettings) -> None:
     put(bench, 0, 5)
     bench.topic.put(("x", "bad"))
     with pytest.raises(PowerLoss):
-        bench.sync(settings, runner=Interfering(fail))
+        bench.sync(settings, runner=InterferingRunner(lose_power))
     assert bench.files()
     assert bench.marks()
     result = bench.sync(settings)
@@ -388,7 +367,7 @@ def test_a_second_run_takes_over_and_the_first_is_fenced(
 ) -> None:
     put(bench, 0, 5)
     bench.topic.put(("x", "bad"))
-    second = Interfering(lambda: bench.sync(settings))
+    second = InterferingRunner(lambda: bench.sync(settings))
     with pytest.raises(
         (Fenced, Unavailable), match=r"taken over by another run|staged.*No such file"
     ):
@@ -412,7 +391,7 @@ def test_a_commit_of_another_program_is_built_upon(
         with bench.table().transaction() as transaction:
             transaction.update_snapshot().fast_append().commit()
 
-    assert bench.sync(settings, runner=Interfering(commit)).records == 4
+    assert bench.sync(settings, runner=InterferingRunner(commit)).records == 4
     assert bench.places() == [(0, n) for n in range(9)]
     named = {path.removeprefix("file://") for path in referenced_paths(bench.table())}
     assert bench.files() == named

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from pyiceberg.manifest import ManifestEntry, ManifestFile
 
+from tests.support.interfering_runner import InterferingRunner, lose_power
 from tests.support.table_bench import TABLE, TableBench
-from tests.unit.jobs.test_table import JSON, UPSERT, Interfering, fail, put
+from tests.unit.jobs.test_table import JSON, UPSERT, put
 from varve.foundation.errors import Corrupt, Fenced, InvalidRequest, NotFound, PowerLoss
 from varve.jobs.derived_outputs import DerivedOutput, ErasedRows
 from varve.jobs.table.definition import TableSettings
@@ -86,7 +87,7 @@ def test_statistics_tell_nothing_of_what_was_erased(bench: TableBench) -> None:
 
 def test_what_a_killed_run_left_is_erased_too(bench: TableBench) -> None:
     with pytest.raises(PowerLoss):
-        bench.sync(UPSERT, runner=Interfering(fail))
+        bench.sync(UPSERT, runner=InterferingRunner(lose_power))
     bench.topic.flush()
     torn = bench.root / "tables/shop/orders/data/lost/torn.parquet"
     torn.parent.mkdir(parents=True)
@@ -107,7 +108,7 @@ def test_a_run_under_way_cannot_bring_erased_rows_back(bench: TableBench) -> Non
         erase_from_table(output(bench), {}, KEY)
 
     with pytest.raises(Fenced):
-        bench.sync(JSON, runner=Interfering(erase))
+        bench.sync(JSON, runner=InterferingRunner(erase))
     assert count_in_table(output(bench), {}, KEY) == 0
 
 
@@ -165,7 +166,7 @@ def test_files_of_a_run_under_way_are_spared(bench: TableBench) -> None:
     def expire() -> None:
         expire_snapshots(bench.address, TABLE, older_than_ms=1 << 50)
 
-    assert bench.sync(JSON, runner=Interfering(expire)).records == 3
+    assert bench.sync(JSON, runner=InterferingRunner(expire)).records == 3
     assert len(bench.rows()) == 9
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.support.interfering_runner import InterferingRunner, lose_power
 from tests.support.s3_server import BUCKET, s3_server
 from tests.support.table_bench import TABLE, TableBench
 from varve.foundation.errors import NotFound, PowerLoss, StoreDenied, StoreError, StoreUnavailable
@@ -15,20 +16,8 @@ from varve.jobs.table.catalog import CatalogAddress
 from varve.jobs.table.definition import BAD, TableMode, TableSettings, ValueFormat
 from varve.jobs.table.erase import count_in_table, erase_from_table
 from varve.jobs.table.rewrite import expire_snapshots
-from varve.jobs.table.tasks import MergeTask
-from varve.jobs.tasks import LocalRunner
 
 UPSERT = TableSettings(mode=TableMode.UPSERT, format=ValueFormat.JSON, buckets=2)
-
-
-class Killed(LocalRunner):
-    """Stops when files are there and are not committed."""
-
-    def try_run(self, stage, tasks, shared=None):  # type: ignore[no-untyped-def]  # as it is above
-        outcomes = list(super().try_run(stage, tasks, shared))
-        if tasks and isinstance(tasks[0], MergeTask):
-            raise PowerLoss
-        return iter(outcomes)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of botocore and werkzeug
@@ -48,7 +37,7 @@ def test_a_table_lies_in_a_bucket(tmp_path: Path) -> None:
         bench.topic.roll()
         bench.topic.copy()
         with pytest.raises(PowerLoss):
-            bench.sync(UPSERT, runner=Killed())
+            bench.sync(UPSERT, runner=InterferingRunner(lose_power, stage="table: merge"))
         assert bench.sync(UPSERT).swept == 3
         bench.topic.put(("k1", '{"id": 100}'), ("k2", None))
         bench.sync(UPSERT)

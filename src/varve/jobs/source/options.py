@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import Final
+from typing import Final, cast
 
 from varve.foundation.errors import InvalidRequest, StoreDenied, StoreError
 from varve.foundation.settings import LONG_MAX
@@ -281,29 +281,24 @@ class SourceFilters:
                 partitions = frozenset(value for value in values if isinstance(value, int))
                 kept = partitions if self.partitions is None else partitions & self.partitions
                 return replace(self, partitions=kept), True
-            case "key":
-                if not all(isinstance(value, bytes | bytearray) for value in values):
-                    return self, False
-                keys = frozenset(
-                    bytes(value) for value in values if isinstance(value, bytes | bytearray)
-                )
+            case "key" if all(isinstance(value, bytes | bytearray) for value in values):
+                keys = frozenset(map(bytes, cast(Sequence[bytes], values)))
                 kept_keys = keys if self.keys is None else keys & self.keys
                 return replace(self, keys=kept_keys), False
             case "offset":
-                numbers = [value for value in values if isinstance(value, int)]
-                if not numbers:
-                    return self, False
-                narrowed, _ = self.take_range("offset", at_least=min(numbers))
-                narrowed, _ = narrowed.take_range("offset", at_most=max(numbers))
-                return narrowed, len(set(numbers)) == 1 and len(values) == 1
-            case "timestamp":
-                moments = [value for value in values if isinstance(value, datetime)]
-                if not moments or len(moments) != len(values):
-                    return self, False
-                narrowed, _ = self.take_range("timestamp", at_least=min(moments))
-                return narrowed.take_range("timestamp", at_most=max(moments))
+                offsets = [value for value in values if isinstance(value, int)]
+                return self._take_span(name, offsets), len(offsets) == len(values) == 1
+            case "timestamp" if all(isinstance(value, datetime) for value in values):
+                return self._take_span(name, cast(Sequence[datetime], values)), False
             case _:
                 return self, False
+
+    def _take_span(self, name: str, values: Sequence[int] | Sequence[datetime]) -> "SourceFilters":
+        """Narrows to the range from the lowest to the highest value."""
+        if not values:
+            return self
+        narrowed, _ = self.take_range(name, at_least=min(values))
+        return narrowed.take_range(name, at_most=max(values))[0]
 
     def take_range(
         self,
