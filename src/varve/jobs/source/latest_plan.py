@@ -182,37 +182,32 @@ class LatestTask:
     hashes: HashRange
 
     def run(self, shared: "Sequence[LatestRequest]") -> RangeOutcome:
-        address, pieces = shared[self.request].address, shared[self.request].pieces
+        request = shared[self.request]
         loose_objects = MemoryObjectStore()
+        remote_sizes: dict[str, int] = {}
+        loose_sizes: dict[str, int] = {}
+        for number, keys in enumerate(request.pieces):
+            if isinstance(keys, IndexedPiece):
+                remote_sizes[keys.path] = keys.header.file_size
+            else:
+                loose_objects.put(str(number), keys.data)
+                loose_sizes[str(number)] = len(keys.data)
         with (
-            TierFiles(partial(open_objects, address), _remote_sizes(pieces)) as remote_files,
-            TierFiles(lambda: loose_objects, _loose_sizes(pieces)) as loose_files,
+            TierFiles(partial(open_objects, request.address), remote_sizes) as remote_files,
+            TierFiles(lambda: loose_objects, loose_sizes) as loose_files,
         ):
-            keys = []
-            for number, piece_keys in enumerate(pieces):
-                if isinstance(piece_keys, IndexedPiece):
-                    keys.append(SegmentKeys(remote_files, piece_keys.path, piece_keys.header))
-                else:
-                    loose_objects.put(str(number), piece_keys.data)
-                    keys.append(SegmentKeys(loose_files, str(number), piece_keys.header))
             plan = plan_keys(
-                keys, buffer_bytes=_BUFFER_BYTES, hashes=self.hashes, allocate_bits=file_bits
+                [
+                    SegmentKeys(remote_files, keys.path, keys.header)
+                    if isinstance(keys, IndexedPiece)
+                    else SegmentKeys(loose_files, str(number), keys.header)
+                    for number, keys in enumerate(request.pieces)
+                ],
+                buffer_bytes=_BUFFER_BYTES,
+                hashes=self.hashes,
+                allocate_bits=file_bits,
             )
-        return RangeOutcome.store(plan, shared[self.request].area, self.number)
-
-
-def _remote_sizes(pieces: Sequence[Planned]) -> dict[str, int]:
-    return {
-        piece.path: piece.header.file_size for piece in pieces if isinstance(piece, IndexedPiece)
-    }
-
-
-def _loose_sizes(pieces: Sequence[Planned]) -> dict[str, int]:
-    return {
-        str(number): len(keys.data)
-        for number, keys in enumerate(pieces)
-        if isinstance(keys, PieceKeys)
-    }
+        return RangeOutcome.store(plan, request.area, self.number)
 
 
 @dataclass(frozen=True, slots=True)

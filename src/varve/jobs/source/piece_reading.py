@@ -34,8 +34,7 @@ from varve.jobs.tier.bucket import Bucket
 from varve.jobs.tier.remote_files import open_key_index
 from varve.kernels.batch_layout import BatchColumn, RecordColumn
 from varve.object_store import ObjectStore
-from varve.tiering.manifest.paths import RemotePath
-from varve.tiering.manifest.segment import LOG_PART, RemoteSegment
+from varve.tiering.manifest.segment import LOG_PART
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +71,6 @@ def open_objects(address: Bucket | None) -> ObjectStore:
             "the read includes the remote tier: give its object store with option url"
         )
     return address.objects()
-
-
-def log_source(
-    objects: ObjectStore, remote_path: RemotePath, segment: RemoteSegment
-) -> ObjectSource:
-    """The log object of a remote segment."""
-    return ObjectSource(objects, remote_path.part_key(segment, LOG_PART))
 
 
 def piece_filter(piece: Piece, *, min_ms: int = -LONG_MAX, max_ms: int = LONG_MAX) -> RecordFilter:
@@ -125,7 +117,7 @@ def remote_batch_range(
 ) -> BatchRange:
     """The batches at positions [start, end) of the segment of a piece."""
     segment = piece.segment
-    source = log_source(objects, piece.remote_path, segment)
+    source = ObjectSource(objects, piece.remote_path.part_key(segment, LOG_PART))
     return BatchRange(
         source,
         piece.partition,

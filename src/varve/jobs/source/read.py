@@ -236,7 +236,8 @@ class _TaskReader:
             yield block, chosen
 
     def _newest_first(self) -> Iterator[RecordBlock]:
-        for is_served, run in groupby(reversed(self._pieces), key=_is_served):
+        pieces = reversed(self._pieces)
+        for is_served, run in groupby(pieces, key=lambda piece: isinstance(piece, ServedPiece)):
             if is_served:
                 for piece in run:
                     blocks = read_pieces([piece], self._piece_filter, self._objects, self._stack)
@@ -291,10 +292,6 @@ class _TaskReader:
         if not keys.hashes:
             return {}
         return find_keys(self._objects(), piece.remote_path, piece.segment, keys)
-
-
-def _is_served(piece: Piece) -> bool:
-    return isinstance(piece, ServedPiece)
 
 
 class _SeenKeys:

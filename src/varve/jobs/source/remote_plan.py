@@ -7,6 +7,7 @@ Threads    one thread plans; up to `_THREADS` fetch indexes for it.
 import random
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Final, TypeVar
 
 from varve.commit_log.sparse_index import OffsetIndex
@@ -27,7 +28,6 @@ from varve.tiering.read.extent_cache import FetchMeter
 from varve.tiering.read.remote_log import ReadCaches, RemoteLog
 from varve.tiering.settings import TierSettings
 
-T = TypeVar("T")
 R = TypeVar("R")
 
 INDEX_PART: Final = "index"
@@ -114,7 +114,7 @@ class RemotePartitionLog:
             if is_last and segment.end_offset + 1 >= end_offset:
                 break
         aborted: dict[AbortedTransaction, None] = {}
-        for index in self._fetch(self._read_txn_index, segments):
+        for index in self._fetch(read_txn_index, segments):
             entries = index.entries()
             for transaction in aborted_within(
                 entries, start_offset=start_offset, end_offset=end_offset
@@ -149,7 +149,7 @@ class RemotePartitionLog:
         indexes = dict(
             zip(
                 [remote_segment.id for remote_segment in cut],
-                self._fetch(self._read_offset_index, cut),
+                self._fetch(read_offset_index, cut),
                 strict=True,
             )
         )
@@ -202,19 +202,15 @@ class RemotePartitionLog:
         is_partial = segment.base_offset < start or segment.end_offset >= end
         return is_partial or segment.size > SLACK * self._options.split_bytes
 
-    def _read_offset_index(self, segment: RemoteSegment) -> OffsetIndex:
-        return read_offset_index(self._objects, self.remote_path, segment)
-
-    def _read_txn_index(self, segment: RemoteSegment) -> TransactionIndex:
-        data = read_part(self._objects, self.remote_path, segment, TXN_PART)
-        return TransactionIndex.decode(data, segment.base_offset)
-
-    def _fetch(self, read: Callable[[T], R], segments: Sequence[T]) -> list[R]:
+    def _fetch(
+        self,
+        read: Callable[[ObjectStore, RemotePath, RemoteSegment], R],
+        segments: Sequence[RemoteSegment],
+    ) -> list[R]:
         self.requests += len(segments)
-        if len(segments) < 2:
-            return [read(segment) for segment in segments]
-        with ThreadPoolExecutor(min(_THREADS, len(segments))) as pool:
-            return list(pool.map(read, segments))
+        with ThreadPoolExecutor(min(_THREADS, max(len(segments), 1))) as pool:
+            read_segment = partial(read, self._objects, self.remote_path)
+            return list(pool.map(read_segment, segments))
 
 
 def read_offset_index(
@@ -223,6 +219,13 @@ def read_offset_index(
     """Reads the offset index of a segment; without entries if the segment has none."""
     data = read_part(objects, remote_path, segment, INDEX_PART)
     return OffsetIndex.decode(data, segment.base_offset, len(data))
+
+
+def read_txn_index(
+    objects: ObjectStore, remote_path: RemotePath, segment: RemoteSegment
+) -> TransactionIndex:
+    data = read_part(objects, remote_path, segment, TXN_PART)
+    return TransactionIndex.decode(data, segment.base_offset)
 
 
 def read_part(

@@ -39,7 +39,7 @@ from varve.jobs.tasks import (
     run_together,
     try_stage,
 )
-from varve.jobs.tier.bucket import Bucket, BucketAccess, RemoteTopic, find_topic, find_topics
+from varve.jobs.tier.bucket import Bucket, BucketAccess, find_topic, find_topics
 from varve.jobs.verify.keys import LATEST_RULES, SupersededKeys, UniqueTask
 from varve.jobs.verify.manifests import ManifestTask, PartitionView
 from varve.jobs.verify.result import (
@@ -84,7 +84,12 @@ def verify(
         [find_topic(address, name) for name in topics] if topics else find_topics(address)
     )
     others = [
-        finding for topic in remote_topics for finding in _verify_documents_of(address, topic)
+        finding
+        for topic in remote_topics
+        if topic.partitions
+        for finding in verify_documents(
+            address.objects(), topic.cluster, topic.name, topic.topic_id
+        )
     ]
     partitions = verify_partitions(
         address,
@@ -102,12 +107,6 @@ def verify(
         others=tuple(gravest_first(others)),
         directory=", ".join(directories) or None,
     )
-
-
-def _verify_documents_of(bucket: Bucket, topic: RemoteTopic) -> Iterator[VerifyFinding]:
-    if topic.partitions:
-        cluster = topic.partitions[0].cluster
-        yield from verify_documents(bucket.objects(), cluster, topic.name, topic.topic_id)
 
 
 def verify_partitions(
