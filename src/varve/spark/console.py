@@ -34,8 +34,10 @@ T = TypeVar("T")
 _REPORT_FORMATS: Final = (2,)
 _POLL_SECONDS: Final = 0.2
 _CANCEL_SECONDS: Final = 15
-_SPARK_LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+_SPARK_LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger", "py4j")
 """They write all of an error to standard error that is raised as well."""
+_LOG_BYTES_MAX: Final = 1 << 20
+"""How much of Spark's log is searched for the reason why Java could not start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,10 @@ class SparkLog:
         os.close(self._descriptor)
         if not self._is_kept:
             os.unlink(self.path)
+
+    def read(self) -> str:
+        """The beginning of the log."""
+        return os.pread(self._descriptor, _LOG_BYTES_MAX, 0).decode(errors="replace")
 
     def keep(self) -> str:
         """Keep the file after the job; returns its path."""
@@ -153,8 +159,12 @@ class SparkJob:
         )
 
     def close(self) -> None:
-        """Stops polling the session, and stops Spark unless it ran before."""
-        if self._session is not None:
+        """Stops polling the session, and stops Spark unless it ran before, or has ended."""
+        if self._session is None:
+            return
+        from varve.spark.errors import SPARK_ERRORS
+
+        with contextlib.suppress(*SPARK_ERRORS):
             self._session.close()
             if self._is_ours:
                 self._session.spark.stop()
@@ -191,12 +201,12 @@ def open_job(name: str, options: SparkOptions) -> Iterator[SparkJob]:
         except Exception as error:
             if "pyspark" not in sys.modules:
                 raise
-            from varve.spark.errors import SPARK_ERRORS, JobFailed, explain_failure
+            from varve.spark.errors import SPARK_ERRORS, explain_failure
 
             if not isinstance(error, (*SPARK_ERRORS, StoreError)):
                 raise
-            failure = explain_failure(error)
-            if job.is_started or isinstance(failure, JobFailed):
+            failure = explain_failure(error, log.read())
+            if job.is_started or failure is not error:
                 failure.args = (f"{failure}; Spark's log is {log.keep()}",)
             if failure is error:
                 raise

@@ -20,8 +20,18 @@ from varve.foundation.errors import (
 )
 
 _VARVE_ERROR: Final = re.compile(r"\bvarve\.foundation\.errors\.(\w+): (.+)")
-_PYTHON_ERROR: Final = re.compile(r"^\s*((?:\w+\.)*\w*(?:Error|Exception|Interrupt)): (.+)$", re.M)
-_JAVA_ERROR: Final = re.compile(r"^: (?:[\w.$]+: )?(.+)$", re.M)  # in the text of py4j's error
+_TRACEBACK: Final = re.compile(
+    r"Traceback \(most recent call last\):[^\n]*\n(?:[ \t][^\n]*\n|\n)+([\w.]+(?:: [^\n]*)?)"
+)
+"""A traceback and, as its group, the line that names the error."""
+_VARVE_CLASS: Final = re.compile(r"^varve\.[\w.]+: ")
+_JAVA_ERROR: Final = re.compile(r"^: (?:[\w.$]+: )*(.+)$", re.M)  # in the text of py4j's error
+_JAVA_REASON: Final = re.compile(
+    r"^(?:Exception in thread \"main\" (?:[\w.$]+: )*|Error: (?!A JNI)|Unrecognized |Invalid )(.+)$"
+    r"|^Error occurred during initialization of VM\n(.+)$",
+    re.M,
+)
+"""Why Java could not start, in its standard error."""
 _MISSING_VARVE: Final = re.compile(r"No module named '(varve[\w.]*)'")
 _PYTHON_MISMATCH: Final = re.compile(
     r"PYTHON_VERSION_MISMATCH\].*?version[^\d]*([\d.]+\d)[^\d]*driver[^\d]*([\d.]+\d)", re.S
@@ -33,7 +43,7 @@ _LOST: Final = re.compile(
 )
 _MESSAGE_LENGTH_MAX: Final = 600
 
-SPARK_ERRORS: Final = (PySparkException, Py4JError)
+SPARK_ERRORS: Final = (PySparkException, Py4JError, ConnectionError)
 """The errors that PySpark raises: its own, and those of the bridge to Java."""
 
 
@@ -41,8 +51,8 @@ class JobFailed(StoreError):
     """A job ended with an error that is not one of varve's."""
 
 
-def explain_failure(error: Exception) -> StoreError:
-    """The error of varve's that a failure of Spark stands for."""
+def explain_failure(error: Exception, log: str = "") -> StoreError:
+    """The error of varve's that a failure of Spark stands for; `log` is what Java has written."""
     if isinstance(error, StoreError):
         return error
     text = str(error)
@@ -58,16 +68,19 @@ def explain_failure(error: Exception) -> StoreError:
     exhausted = _find_exhausted(text)
     if exhausted is not None:
         return exhausted
-    if "JAVA_GATEWAY_EXITED" in text or isinstance(error, Py4JNetworkError):
-        return Unavailable(f"Spark's Java process ended: {_first_line(text)}")
+    if "JAVA_GATEWAY_EXITED" in text or isinstance(error, (Py4JNetworkError, ConnectionError)):
+        reason = _JAVA_REASON.search(log)
+        return Unavailable(
+            f"Spark's Java process ended: {reason[1] or reason[2] if reason else _first_line(text)}"
+        )
     # A data source that fails while Spark plans is an AnalysisException with Python's traceback.
     if isinstance(error, (AnalysisException, ParseException)) and "Traceback (" not in text:
         return InvalidRequest(_first_line(text))
+    tracebacks = _TRACEBACK.findall(text)
+    if tracebacks:
+        return JobFailed(_VARVE_CLASS.sub("", tracebacks[-1])[:_MESSAGE_LENGTH_MAX])
     if isinstance(error, PySparkException):
-        python = _PYTHON_ERROR.findall(text)
-        return JobFailed(
-            ": ".join(python[-1])[:_MESSAGE_LENGTH_MAX] if python else _first_line(text)
-        )
+        return JobFailed(_first_line(text))
     java = _JAVA_ERROR.search(text)
     return JobFailed(
         _first_line(java[1]) if java else f"{type(error).__name__}: {_first_line(text)}"

@@ -1,7 +1,13 @@
 """Failures in Spark become one sentence and a class that tells what to do."""
 
 import pytest
-from pyspark.errors import AnalysisException, ParseException, PythonException
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # it has no types
+from pyspark.errors import (
+    AnalysisException,
+    ParseException,
+    PySparkRuntimeError,
+    PythonException,
+)
 
 from varve.foundation.errors import (
     Corrupt,
@@ -10,6 +16,7 @@ from varve.foundation.errors import (
     NotFound,
     StoreError,
     StoreUnavailable,
+    Unavailable,
     VersionMismatch,
 )
 from varve.spark.errors import JobFailed, explain_failure
@@ -48,6 +55,55 @@ def test_any_other_error_of_a_worker_is_its_last_line() -> None:
     found = failure_of("ZeroDivisionError: division by zero")
     assert isinstance(found, JobFailed)
     assert str(found) == "ZeroDivisionError: division by zero"
+
+
+@pytest.mark.parametrize(
+    ("last", "sentence"),
+    [
+        ("notebook.Odd: odd thing", "notebook.Odd: odd thing"),
+        ("KeyError", "KeyError"),
+        ("varve.cleaning.compaction.rewrite.DamagedSegment: byte 5", "byte 5"),
+    ],
+)
+def test_a_class_with_any_name_is_the_last_line_too(last: str, sentence: str) -> None:
+    found = failure_of(last)
+    assert (type(found), str(found)) == (JobFailed, sentence)
+
+
+def test_a_bug_in_a_task_is_the_last_line_of_its_traceback() -> None:
+    failed = Py4JError("An error occurred.\n: org.apache.spark.SparkException: Job aborted")
+    failed.args = (f"{failed}{_TRACE.format(last='ZeroDivisionError: a bug')}",)
+    assert str(explain_failure(failed)) == "ZeroDivisionError: a bug"
+
+
+@pytest.mark.parametrize(
+    ("log", "reason"),
+    [
+        (
+            "Error occurred during initialization of VM\nToo small maximum heap\n",
+            "Too small maximum heap",
+        ),
+        (
+            'Exception in thread "main" java.lang.NumberFormatException: Size must be a number\n'
+            "\tat org.apache.spark",
+            "Size must be a number",
+        ),
+        ("Unrecognized option: -Xno", "option: -Xno"),
+        ("", "Java gateway process exited before sending its port number."),
+    ],
+)
+def test_java_that_does_not_start_says_why(log: str, reason: str) -> None:
+    failed = PySparkRuntimeError(
+        "[JAVA_GATEWAY_EXITED] Java gateway process exited before sending its port number."
+    )
+    found = explain_failure(failed, log)
+    assert (type(found), str(found)) == (Unavailable, f"Spark's Java process ended: {reason}")
+
+
+def test_java_that_is_gone_is_unavailable() -> None:
+    found = explain_failure(ConnectionRefusedError(111, "Connection refused"))
+    assert type(found) is Unavailable
+    assert "Spark's Java process ended" in str(found)
 
 
 def test_a_class_that_is_none_of_ours_is_not_looked_up() -> None:

@@ -176,7 +176,7 @@ class LocalPartitionLog:
         for _ in range(_SCANS_MAX):
             segments: dict[FileInfo, Segment] = {}
             is_swapping = False
-            for info in self._fs.scan(self.directory):
+            for info in self._list_files():
                 name = parse_file_name(info.name)
                 if name is None or name.kind != LOG:
                     continue
@@ -194,6 +194,15 @@ class LocalPartitionLog:
             f"{self.directory}: a compaction is swapping in its files; try again, or open the "
             "store once to complete the swap if no process has it open"
         )
+
+    def _list_files(self) -> list[FileInfo]:
+        try:
+            return list(self._fs.scan(self.directory))
+        except FileNotFoundError:
+            raise NotFound(
+                f"{self.directory} is no longer there: the topic was deleted, or its disk is no "
+                "longer mounted; start the read again once it is there"
+            ) from None
 
     def topic_id(self) -> str:
         path = f"{self.directory}/{PARTITION_METADATA_FILE}"
