@@ -3,7 +3,6 @@
 import csv
 import json
 import os
-import shutil
 import signal
 import threading
 from collections.abc import Iterator
@@ -123,19 +122,6 @@ def test_wrong_sql_is_one_line(place: Path, capfd: pytest.CaptureFixture[str]) -
     assert "Traceback" not in capfd.readouterr().err
 
 
-def test_a_damaged_object_is_named(place: Path, tmp_path: Path) -> None:
-    bucket = tmp_path / "bucket"
-    shutil.copytree(place / "data.cold", bucket)
-    (log,) = [path for path in bucket.rglob("*log") if path.is_file()]
-    data = bytearray(log.read_bytes())
-    data[-1] ^= 1
-    log.write_bytes(data)
-    found = CliRunner().invoke(app, ["job", "query", "orders", "--store", f"file:{bucket}"])
-    assert found.exit_code == 1
-    assert len(found.stderr.splitlines()) == 1
-    assert log.name in found.stderr or "checksum" in found.stderr.lower()
-
-
 @pytest.fixture
 def interrupt_when_it_runs(spark: SparkSession) -> Iterator[None]:
     def interrupt() -> None:
@@ -155,14 +141,15 @@ def test_an_interrupt_cancels_what_spark_runs(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(console, "_start", lambda *_: (spark, False))
-    job = console.SparkJob("sleep", console.SparkOptions(), console.SparkLog())
+    with console.SparkLog() as log:
+        job = console.SparkJob("sleep", console.SparkOptions(), log)
 
-    def work() -> object:
-        slow = job.spark.sparkContext.parallelize([1, 2], 2).map(
-            lambda one: threading.Event().wait(90)
-        )
-        return slow.collect()
+        def work() -> object:
+            slow = job.spark.sparkContext.parallelize([1, 2], 2).map(
+                lambda one: threading.Event().wait(90)
+            )
+            return slow.collect()
 
-    with pytest.raises(KeyboardInterrupt):
-        job.run(work)
+        with pytest.raises(KeyboardInterrupt):
+            job.run(work)
     assert spark.sparkContext.statusTracker().getActiveJobsIds() == []

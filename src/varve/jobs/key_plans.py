@@ -149,8 +149,7 @@ def remove_old_read_plans(objects: ObjectStore, work_folder: str, *, now_ms: int
 
 def _delete(objects: ObjectStore, entries: Iterable[ObjectInfo]) -> int:
     keys = [entry.key for entry in entries]
-    if keys:
-        objects.delete(keys)
+    objects.delete(keys)
     return len(keys)
 
 

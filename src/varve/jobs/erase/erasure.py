@@ -289,8 +289,6 @@ class Erasure:
 
     def _erase_outputs(self) -> dict[str, list[ErasedOutput]]:
         """Erases rows before the log does: a field matches rows by the offsets of its records."""
-        if not any(topic.outputs.copies for topic in self._topics):
-            return {}
         return {
             topic.name: [self._erase_output(topic, output) for output in topic.outputs.copies]
             for topic in self._topics
@@ -346,11 +344,10 @@ class Erasure:
         rescan = Rescan()
         for topics in self._groups():
             for topic in topics:
-                self._rescan_topic(rescan, topic)
+                self._rescan_topic(rescan, topic, self._matchers[topic.name])
         return rescan
 
-    def _rescan_topic(self, rescan: Rescan, topic: TopicTarget) -> None:
-        matcher = self._matchers[topic.name]
+    def _rescan_topic(self, rescan: Rescan, topic: TopicTarget, matcher: Matcher) -> None:
         if self.targets.remote is not None and topic.partitions:
             rescan_remote(
                 rescan,

@@ -355,36 +355,33 @@ def open_input(path: str) -> BinaryIO:
 
 def read_keys(lines: Iterable[bytes], where: str) -> frozenset[bytes]:
     """Reads a key file, one key per line; empty lines are skipped. Raises InvalidRequest."""
-    keys: set[bytes] = set()
-    for number, data in _number_lines(lines):
-        try:
-            text = data.decode()
-        except UnicodeDecodeError:
-            raise InvalidRequest(
-                f"{where}: line {number} is not UTF-8; write the key as base64:... or hex:..."
-            ) from None
-        keys.add(parse_key(text, f"{where}: line {number}"))
+    remedy = "; write the key as base64:... or hex:..."
+    keys = frozenset(
+        parse_key(text, f"{where}: line {number}")
+        for number, text in _decode_lines(lines, where, remedy)
+    )
     if not keys:
         raise InvalidRequest(f"{where} holds no key")
-    return frozenset(keys)
+    return keys
 
 
 def read_values(lines: Iterable[bytes], where: str) -> list[str]:
     """Reads a file of values, one per line; empty lines are skipped. Raises InvalidRequest."""
-    values: list[str] = []
-    for number, data in _number_lines(lines):
-        try:
-            values.append(data.decode())
-        except UnicodeDecodeError:
-            raise InvalidRequest(f"{where}: line {number} is not UTF-8") from None
+    values = [text for _, text in _decode_lines(lines, where)]
     if not values:
         raise InvalidRequest(f"{where} holds no value")
     return values
 
 
-def _number_lines(lines: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
+def _decode_lines(
+    lines: Iterable[bytes], where: str, remedy: str = ""
+) -> Iterator[tuple[int, str]]:
     """Yields the number, from 1, and the text of each line that is not empty."""
     for number, line in enumerate(lines, 1):
         plain = line.removeprefix(_BYTE_ORDER_MARK) if number == 1 else line
-        if data := plain.rstrip(b"\r\n"):
-            yield number, data
+        try:
+            text = plain.rstrip(b"\r\n").decode()
+        except UnicodeDecodeError:
+            raise InvalidRequest(f"{where}: line {number} is not UTF-8{remedy}") from None
+        if text:
+            yield number, text

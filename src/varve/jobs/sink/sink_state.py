@@ -9,22 +9,21 @@ Invariant  a producer epoch is on disk here before the first batch that carries 
 Crash      replaced atomically: written to a temporary file, synced and renamed.
 """
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
-from typing import Any, Final
+from typing import Final
 
 from pydantic import TypeAdapter
 
-from varve.disk import FileSystem, to_store_error, write_atomically
-from varve.foundation.errors import Corrupt, InvalidRequest
+from varve.disk import FileSystem, JsonDocument, to_store_error, write_atomically
+from varve.foundation.errors import Corrupt, InvalidRequest, UnsupportedFormat
 from varve.jobs.sink.batch_builder import SinkTarget
 from varve.jobs.sink.staging import RowSummary, StagedPart, StagedTask
 from varve.records import Producer
 
 SINKS_FILE: Final = "varve-sinks.json"
-_FORMAT: Final = 1
+_DOCUMENT: Final = JsonDocument(version=1, max_bytes=64 << 20)
 
 
 class CommitPhase(StrEnum):
@@ -129,21 +128,19 @@ _DECODER: Final = TypeAdapter(dict[str, SinkState])
 
 
 def _encode(sinks: Mapping[str, SinkState]) -> bytes:
-    documents = {id: asdict(sink) for id, sink in sorted(sinks.items())}
-    return (json.dumps({"format": _FORMAT, "sinks": documents}, indent=1) + "\n").encode()
+    return _DOCUMENT.encode({"sinks": {id: asdict(sink) for id, sink in sorted(sinks.items())}})
 
 
 def _decode(data: bytes, where: str) -> dict[str, SinkState]:
     try:
-        document: dict[str, Any] = json.loads(data)
-        if document["format"] != _FORMAT:
-            raise ValueError(f"format {document['format']!r:.40}, this varve knows {_FORMAT}")
-        sinks = _DECODER.validate_python(document["sinks"])
+        sinks = _DECODER.validate_python(_DOCUMENT.decode(data, where)["sinks"])
         renamed = {id: sink.id for id, sink in sinks.items() if sink.id != id}
         if renamed:
             raise ValueError(f"sinks have other ids than their keys: {renamed!r:.200}")
         return sinks
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except UnsupportedFormat:
+        raise
+    except (Corrupt, ValueError, KeyError, TypeError) as error:
         raise Corrupt(
             f"{where}: cannot be decoded as sink state ({type(error).__name__}: "
             f"{error!s:.120}): restore it from a copy; without it an epoch may be written twice"

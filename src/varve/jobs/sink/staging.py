@@ -144,15 +144,12 @@ class Staging:
         return memoryview(data)
 
     def remove(self, parts: Iterable[StagedPart]) -> None:
-        keys = [part.key for part in parts]
-        if keys:
-            self._objects.delete(keys)
+        self._objects.delete([part.key for part in parts])
 
     def sweep(self) -> int:
         """Removes all parts of the sink; returns their number."""
         keys = [entry.key for entry in self._objects.list(self._folder)]
-        if keys:
-            self._objects.delete(keys)
+        self._objects.delete(keys)
         return len(keys)
 
 

@@ -207,9 +207,7 @@ class SnapshotStore:
 
     def remove_work(self, run: str) -> None:
         """Deletes the work objects of a run."""
-        keys = [entry.key for entry in self.objects.list(f"{WORK_FOLDER}/{run}/")]
-        if keys:
-            self.objects.delete(keys)
+        self.objects.delete([entry.key for entry in self.objects.list(f"{WORK_FOLDER}/{run}/")])
 
     def keep(self, count: int) -> list[str]:
         """Removes all but the newest `count` snapshots, and the files that only they name."""
@@ -224,8 +222,7 @@ class SnapshotStore:
     def sweep(self, *, before_ms: int) -> list[str]:
         """Deletes leftovers of killed runs: unreferenced files and work objects."""
         orphans = [orphan.key for orphan in self.find_orphans() if orphan.modified_ms <= before_ms]
-        if orphans:
-            self.objects.delete(orphans)
+        self.objects.delete(orphans)
         return orphans
 
     def find_orphans(self) -> list[ObjectInfo]:

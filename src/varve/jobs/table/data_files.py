@@ -48,6 +48,10 @@ class FileStore:
     location: str
     properties: Mapping[str, str] = field(repr=False)
 
+    def without_metadata(self) -> "FileStore":
+        """The access alone, for tasks that only read files."""
+        return FileStore(self.location, self.properties)
+
     def io(self) -> iceberg_io.PyArrowFileIO:
         return iceberg_io.PyArrowFileIO(dict(self.properties))
 

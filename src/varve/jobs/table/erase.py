@@ -146,7 +146,7 @@ def _list_table_files(table: Table) -> FileSet:
         if path not in listed
     ]
     ordered = sorted([*listed.values(), *elsewhere], key=lambda file: file.path)
-    return FileSet(data_files.FileStore(files.location, files.properties), tuple(ordered))
+    return FileSet(files.without_metadata(), tuple(ordered))
 
 
 # Orphaned tables
@@ -418,7 +418,7 @@ class _TableErasure:
                 listed = tuple(
                     data_files.ListedFile(path, 0) for path in rewrite.find_referenced(table, name)
                 )
-            file_set = FileSet(data_files.FileStore(files.location, files.properties), listed)
+            file_set = FileSet(files.without_metadata(), listed)
             rows = sum(map(_get_rows, _count_rows(self.runner, [file_set], self.erased)))
             if rows:
                 raise InvalidRequest(
@@ -453,7 +453,7 @@ class _TableErasure:
         self.removed += rewrite.expire(table, rewrite.find_expirable(table))
         self.removed += rewrite.delete_unreferenced(table, own_run=self.run_id)
         files = data_files.TableFiles.of(table)
-        store = data_files.FileStore(files.location, files.properties)
+        store = files.without_metadata()
         tasks = [DescribeTask(store, file.file_path, file.record_count) for file in changes.added]
         self.after += self.runner.run("erase from tables: describe files", tasks)
         for ref in rewrite.find_named_refs(table):
