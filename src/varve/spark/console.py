@@ -49,7 +49,7 @@ class SparkOptions:
 
 
 class SparkLog:
-    """The standard error of Spark's processes, in a temporary file that is deleted unless kept.
+    """What Spark's processes print, in a temporary file that is deleted unless kept.
 
     A process that is started while it catches writes to the file as long as it runs.
     """
@@ -77,14 +77,19 @@ class SparkLog:
 
     @contextlib.contextmanager
     def catching(self) -> Iterator[None]:
-        """Redirect standard error of this process, and of those it starts, to the file."""
-        saved = os.dup(2)
-        os.dup2(self._descriptor, 2)
+        """Redirect the output of this process, and of those it starts, to the file.
+
+        Java prints on standard output why it cannot start.
+        """
+        saved = {descriptor: os.dup(descriptor) for descriptor in (1, 2)}
+        for descriptor in saved:
+            os.dup2(self._descriptor, descriptor)
         try:
             yield
         finally:
-            os.dup2(saved, 2)
-            os.close(saved)
+            for descriptor, copy in saved.items():
+                os.dup2(copy, descriptor)
+                os.close(copy)
 
 
 class SparkJob:

@@ -27,11 +27,13 @@ _TRACEBACK: Final = re.compile(
 _VARVE_CLASS: Final = re.compile(r"^varve\.[\w.]+: ")
 _JAVA_ERROR: Final = re.compile(r"^: (?:[\w.$]+: )*(.+)$", re.M)  # in the text of py4j's error
 _JAVA_REASON: Final = re.compile(
-    r"^(?:Exception in thread \"main\" (?:[\w.$]+: )*|Error: (?!A JNI)|Unrecognized |Invalid )(.+)$"
-    r"|^Error occurred during initialization of VM\n(.+)$",
+    r"^Exception in thread \"main\" (?:[\w.$]+: )*(?P<exception>.+)$"
+    r"|^(?P<option>(?:Unrecognized|Invalid) .+)$"
+    r"|^Error occurred during initialization of VM\n(?P<start>.+)$"
+    r"|ERROR DiskBlockManager: (?P<disk>Failed to create local dir in .+?)\. Ignoring",
     re.M,
 )
-"""Why Java could not start, in its standard error."""
+"""Why Java could not start, or ended, in what it has written."""
 _MISSING_VARVE: Final = re.compile(r"No module named '(varve[\w.]*)'")
 _PYTHON_MISMATCH: Final = re.compile(
     r"PYTHON_VERSION_MISMATCH\].*?version[^\d]*([\d.]+\d)[^\d]*driver[^\d]*([\d.]+\d)", re.S
@@ -70,9 +72,8 @@ def explain_failure(error: Exception, log: str = "") -> StoreError:
         return exhausted
     if "JAVA_GATEWAY_EXITED" in text or isinstance(error, (Py4JNetworkError, ConnectionError)):
         reason = _JAVA_REASON.search(log)
-        return Unavailable(
-            f"Spark's Java process ended: {reason[1] or reason[2] if reason else _first_line(text)}"
-        )
+        sentence = _first_line(text) if reason is None else reason[str(reason.lastgroup)]
+        return Unavailable(f"Spark's Java process ended: {sentence.removesuffix('.')}")
     # A data source that fails while Spark plans is an AnalysisException with Python's traceback.
     if isinstance(error, (AnalysisException, ParseException)) and "Traceback (" not in text:
         return InvalidRequest(_first_line(text))

@@ -88,8 +88,13 @@ def test_a_bug_in_a_task_is_the_last_line_of_its_traceback() -> None:
             "\tat org.apache.spark",
             "Size must be a number",
         ),
-        ("Unrecognized option: -Xno", "option: -Xno"),
-        ("", "Java gateway process exited before sending its port number."),
+        ("Unrecognized option: -Xno", "Unrecognized option: -Xno"),
+        ("", "Java gateway process exited before sending its port number"),
+        (
+            "26/11/18 ERROR DiskBlockManager: Failed to create local dir in /proc. Ignoring this "
+            "directory.",
+            "Failed to create local dir in /proc",
+        ),
     ],
 )
 def test_java_that_does_not_start_says_why(log: str, reason: str) -> None:
