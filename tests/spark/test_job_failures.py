@@ -241,5 +241,6 @@ def test_a_wrong_java_home_names_the_remedy(tmp_path: Path) -> None:
     )
     assert done.returncode == 1, done.stderr
     (line,) = done.stderr.splitlines()
-    assert "Spark needs Java 17 or newer" in line
+    assert "Spark needs Java 17 or newer, and there is none by JAVA_HOME or PATH" in line
+    assert f"(JAVA_HOME is {tmp_path / 'jdk'})" in line
     assert "set JAVA_HOME" in line

@@ -199,9 +199,11 @@ def get_java(
         return java
     javas = {java.home: java.version for java in _find_javas(variables, home_patterns)}
     versions = ", ".join(f"Java {version} in {home}" for home, version in javas.items())
+    home = variables.get("JAVA_HOME")
     raise Unavailable(
         f"Spark needs Java {VERSION_MIN} or newer, and there is "
-        f"{f'only {versions}' if versions else 'none by JAVA_HOME or PATH'}: install one with "
+        f"{f'only {versions}' if versions else 'none by JAVA_HOME or PATH'}"
+        f"{f' (JAVA_HOME is {home})' if home else ''}: install one with "
         "`python -m varve.spark.java --install`, or set JAVA_HOME to an installed one"
     )
 
