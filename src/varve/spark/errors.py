@@ -45,7 +45,7 @@ _LOST: Final = re.compile(
 )
 _MESSAGE_LENGTH_MAX: Final = 600
 
-SPARK_ERRORS: Final = (PySparkException, Py4JError, ConnectionError)
+SPARK_ERRORS: Final = (PySparkException, Py4JError, ConnectionRefusedError)
 """The errors that PySpark raises: its own, and those of the bridge to Java."""
 
 
@@ -70,7 +70,9 @@ def explain_failure(error: Exception, log: str = "") -> StoreError:
     exhausted = _find_exhausted(text)
     if exhausted is not None:
         return exhausted
-    if "JAVA_GATEWAY_EXITED" in text or isinstance(error, (Py4JNetworkError, ConnectionError)):
+    if "JAVA_GATEWAY_EXITED" in text or isinstance(
+        error, (Py4JNetworkError, ConnectionRefusedError)
+    ):
         reason = _JAVA_REASON.search(log)
         sentence = _first_line(text) if reason is None else reason[str(reason.lastgroup)]
         return Unavailable(f"Spark's Java process ended: {sentence.removesuffix('.')}")
