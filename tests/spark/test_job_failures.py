@@ -175,7 +175,7 @@ class WrongTask:
         (Failing.name_missing_bucket, NotFound, "no-bucket"),
         (Failing.damage_object, Corrupt, "fsck"),
         (Failing.be_refused_by_s3, StoreDenied, "access"),
-        (Failing.delete_topic_while_it_runs, NotFound, "no longer there"),
+        (Failing.delete_topic_while_it_runs, NotFound, "is not there: the topic was deleted"),
         (Failing.write_where_it_may_not, (JobFailed, DiskFull), "/proc/varve"),
         (Failing.write_over_files, InvalidRequest, "already exists"),
     ],

@@ -200,8 +200,8 @@ class LocalPartitionLog:
             return list(self._fs.scan(self.directory))
         except FileNotFoundError:
             raise NotFound(
-                f"{self.directory} is no longer there: the topic was deleted, or its disk is no "
-                "longer mounted; start the read again once it is there"
+                f"{self.directory} is not there: the topic was deleted, its disk is not mounted, "
+                "or this machine does not share the directory"
             ) from None
 
     def topic_id(self) -> str:
