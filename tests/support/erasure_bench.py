@@ -12,6 +12,7 @@ from varve.cleaning.removals.removal_log import REMOVAL_LOG_FILE
 from varve.commit_log.check import Severity
 from varve.commit_log.names import LOG
 from varve.disk import FileSystem
+from varve.jobs.derived_outputs import DerivedOutput, OutputKind, RemoteOutputRegistry
 from varve.jobs.erase.erasure import Erasure
 from varve.jobs.erase.receipt import SigningKey
 from varve.jobs.erase.request import ErasureRequest
@@ -130,6 +131,20 @@ class ErasureBench:
             signing_key=signing_key,
         )
         return erasure.run(is_dry_run=is_dry_run, is_finish=is_finish)
+
+    def receipt(self, *keys: str, **given: Any) -> dict[str, Any]:
+        """The receipt of an erasure, which must issue one."""
+        receipt = self.erase(*keys, **given).receipt
+        assert receipt is not None
+        return receipt
+
+    def register(self, kind: OutputKind, *, place: str, name: str) -> DerivedOutput:
+        """Registers an output of the topic in the bucket."""
+        output = DerivedOutput(
+            kind=kind, topic="orders", topic_id=self.home.topic_id, place=place, name=name
+        )
+        RemoteOutputRegistry(self.topic.bucket, self.home.cluster).note(output)
+        return output
 
     # What is there
 

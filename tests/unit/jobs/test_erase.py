@@ -226,9 +226,7 @@ def test_with_a_grace_time_the_receipt_comes_when_it_is_finished(bench: ErasureB
     with pytest.raises(Unavailable, match="another 60000 ms"):
         bench.erase("ann", id="slow", is_finish=True)
     bench.topic.kit.advance(minutes=1)
-    finished = bench.erase("ann", id="slow", is_finish=True)
-    assert finished.receipt is not None
-    assert finished.receipt["records"] == 9
+    assert bench.receipt("ann", id="slow", is_finish=True)["records"] == 9
     assert b"ann" not in bench.everything()
 
 
@@ -249,9 +247,7 @@ def test_what_is_copied_meanwhile_is_taken_in_another_pass(bench: ErasureBench) 
         bench.copy()
 
     bench.runner = InterferingRunner(copy, stage="rewrite")
-    result = bench.erase("ann", hot=False)
-    assert result.receipt is not None
-    assert result.receipt["passes"] > 1
+    assert bench.receipt("ann", hot=False)["passes"] > 1
     assert set(bench.records(remote=True)) & ANN == set()
 
 
@@ -301,12 +297,9 @@ def test_the_receipt_names_objects_and_never_a_key(bench: ErasureBench) -> None:
 
 
 def test_an_erasure_that_is_run_again_tells_what_the_first_run_did(bench: ErasureBench) -> None:
-    first = bench.erase("ann", id="same").receipt
-    again = bench.erase("ann", id="same").receipt
-    assert first is not None
-    assert again is not None
+    first, again = bench.receipt("ann", id="same"), bench.receipt("ann", id="same")
     assert again["records"] == first["records"] == 9
-    assert bench.erase("ann", id="other").receipt["records"] == 0  # type: ignore[index]  # it is there
+    assert bench.receipt("ann", id="other")["records"] == 0
 
 
 @pytest.mark.parametrize("remote", [True, False])
@@ -362,17 +355,8 @@ def test_what_outputs_could_not_do_is_told_with_the_result(
     bench: ErasureBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And of the outputs those alone count that were read."""
-    home = bench.home
     for name in ("there", "gone"):
-        RemoteOutputRegistry(bench.topic.bucket, home.cluster).note(
-            DerivedOutput(
-                kind=OutputKind.TABLE,
-                topic="orders",
-                topic_id=home.topic_id,
-                place="/tables",
-                name=name,
-            )
-        )
+        bench.register(OutputKind.TABLE, place="/tables", name=name)
 
     def erase(erasure: OutputErasure, wanted: ErasedRows) -> ErasedOutput:
         output = erasure.output
@@ -400,22 +384,17 @@ def test_a_swap_that_is_not_noted_as_carried_out_counts(
         patch.setattr(RemovalLog, "mark_done", lose_power)
         with pytest.raises(PowerLoss):
             bench.erase("ann", id="same")
-    receipt = bench.erase("ann", id="same").receipt
-    assert receipt is not None
-    assert receipt["records"] == 9
+    assert bench.receipt("ann", id="same")["records"] == 9
 
 
 def test_a_missed_deadline_is_told(bench: ErasureBench) -> None:
-    receipt = bench.erase("ann", deadline_ms=bench.topic.kit.now_ms - 1).receipt
-    assert receipt is not None
+    receipt = bench.receipt("ann", deadline_ms=bench.topic.kit.now_ms - 1)
     assert receipt["deadline_met"] is False
 
 
 def test_key_indexes_can_stand_for_the_data_of_live_segments(bench: ErasureBench) -> None:
-    full = bench.erase("ann").receipt
-    keys = bench.erase("ann", rescan=RescanMode.KEYS).receipt
-    assert full is not None
-    assert keys is not None
+    full = bench.receipt("ann")
+    keys = bench.receipt("ann", rescan=RescanMode.KEYS)
     assert keys["rescan"]["mode"] == "keys"
     assert keys["rescan"]["objects"] == full["rescan"]["objects"]
     assert keys["rescan"]["records"] < full["rescan"]["records"]
@@ -461,20 +440,13 @@ def test_unknown_topics_and_empty_requests_are_named() -> None:
 
 
 def test_files_and_topics_elsewhere_are_named_as_out_of_reach(bench: ErasureBench) -> None:
-    home = bench.home
-    book = RemoteOutputRegistry(bench.topic.bucket, home.cluster)
     for kind, place in (
         (OutputKind.FILES, "/exports"),
         (OutputKind.TOPIC, "/other"),
         (OutputKind.CHECKPOINT, "/checkpoint"),
     ):
-        book.note(
-            DerivedOutput(
-                kind=kind, topic="orders", topic_id=home.topic_id, place=place, name="copy"
-            )
-        )
-    receipt = bench.erase("ann").receipt
-    assert receipt is not None
+        bench.register(kind, place=place, name="copy")
+    receipt = bench.receipt("ann")
     assert "topic copy at /other was made of orders: erase it there" in receipt["out_of_reach"]
     assert any("files at /exports" in one for one in receipt["out_of_reach"])
     assert any("checkpoint at /checkpoint" in one for one in receipt["out_of_reach"])
@@ -521,14 +493,7 @@ def test_a_staging_folder_is_out_of_reach_only_while_it_holds_files(tmp_path: Pa
 def test_rows_that_an_output_keeps_are_told_with_their_reason(
     bench: ErasureBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    output = DerivedOutput(
-        kind=OutputKind.TABLE,
-        topic="orders",
-        topic_id=bench.home.topic_id,
-        place="/tables",
-        name="shop.orders",
-    )
-    RemoteOutputRegistry(bench.topic.bucket, bench.home.cluster).note(output)
+    output = bench.register(OutputKind.TABLE, place="/tables", name="shop.orders")
     kept = ErasedOutput(output.id, 0, (), (), (), ("tag keep holds it: drop it",))
     monkeypatch.setattr(OutputErasure, "erase", lambda *given: kept)
     monkeypatch.setattr(OutputErasure, "count", lambda *given: 3)
@@ -537,15 +502,7 @@ def test_rows_that_an_output_keeps_are_told_with_their_reason(
 
 
 def test_a_note_in_the_bucket_is_forgotten_there(bench: ErasureBench) -> None:
-    home = bench.home
-    output = DerivedOutput(
-        kind=OutputKind.SNAPSHOT,
-        topic="orders",
-        topic_id=home.topic_id,
-        place="/nowhere/at/all",
-        name="daily",
-    )
-    RemoteOutputRegistry(bench.topic.bucket, home.cluster).note(output)
+    output = bench.register(OutputKind.SNAPSHOT, place="/nowhere/at/all", name="daily")
     with pytest.raises(Unavailable, match=f"varve output forget orders {output.id}"):
         bench.erase("ann")
     assert not [one for one in bench.topic.object_keys() if "/erasure/" in one], "nothing was done"
@@ -568,9 +525,8 @@ def test_a_topic_that_was_made_of_another_is_erased_with_it() -> None:
             kind=OutputKind.TOPIC, topic="orders", topic_id=topic_id, place=path, name="copy"
         )
     )
-    receipt = made.erase("ann", remote=False).receipt
+    receipt = made.receipt("ann", remote=False)
     assert [one.key for one in copy.read()] == [b"bob", b"cy"]
-    assert receipt is not None
     assert [one["topic"] for one in receipt["topics"]] == ["orders", "copy"]
 
 
@@ -694,8 +650,7 @@ def test_versions_that_the_bucket_keeps_are_named_as_out_of_reach() -> None:
     made.put("ann", "bob")
     made.roll()
     made.copy()
-    receipt = made.erase("ann").receipt
-    assert receipt is not None
+    receipt = made.receipt("ann")
     assert any("The bucket keeps versions" in one for one in receipt["out_of_reach"])
     (remote,) = [one for one in receipt["topics"][0]["partitions"] if one["tier"] == "cold"]
     assert remote["objects"][0]["before"]["version"] == "v1"
