@@ -1,12 +1,18 @@
-"""Objects read as files: by blocks, by whole ranges, ahead of a walk."""
+"""Objects of the remote tier as files, and the scratch files of tasks."""
 
+import os
 import pickle
 import random
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 
 from varve.foundation.errors import Corrupt, InvalidRequest
-from varve.jobs.tier.remote_files import BLOCK_BYTES, TierFiles
+from varve.jobs.tier.remote_files import BLOCK_BYTES, TierFiles, scratch, sweep_scratch
 from varve.object_store import MemoryObjectStore, ObjectStore
 from varve.testing import FaultyObjectStore
 
@@ -79,3 +85,34 @@ def test_what_is_not_named_is_not_found_and_nothing_is_written() -> None:
         files.open("a/index")
     with files.open("a/log") as file, pytest.raises(InvalidRequest, match="never change"):
         file.write_at(0, b"x")
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def test_it_leaves_with_its_task_and_no_other_takes_it(place: Path) -> None:
+    (place / "varve-other").mkdir()
+    with scratch() as first, scratch() as second:
+        sweep_scratch()
+        (Path(first) / "log").write_bytes(b"ann")
+        assert Path(second).is_dir()
+    assert [one.name for one in place.iterdir()] == ["varve-other"]
+
+
+def test_what_a_killed_task_left_goes_with_the_next(place: Path) -> None:
+    code = (
+        "import os, signal, tempfile; from varve.jobs.tier.remote_files import scratch\n"
+        "with scratch() as path:\n"
+        "    open(f'{path}/log', 'w').write('ann')\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    env = {**os.environ, "TMPDIR": str(place)}
+    ended = subprocess.run([sys.executable, "-c", code], env=env, check=False)
+    assert ended.returncode == -signal.SIGKILL
+    (left,) = place.iterdir()
+    assert (left / "log").read_text() == "ann"
+    with scratch() as path:
+        assert [str(one) for one in place.iterdir()] == [path]
