@@ -112,38 +112,23 @@ class StageProgress:
 
 @dataclass(frozen=True, slots=True)
 class JobProgress:
-    """The running stages, and the tasks of all stages seen so far; later stages are unknown."""
+    """The running stages, and how many have ended; later stages are unknown."""
 
     running: tuple[StageProgress, ...]
     stages_done: int
-    tasks_done: int
-    tasks: int
-    failed_tasks: int
 
 
 class ProgressWatch:
-    """Adds up the progress of the stages seen at each call of `poll`."""
+    """Remembers the stages seen at each call of `poll`."""
 
     def __init__(self, find_running: Callable[[], Sequence[StageProgress]]) -> None:
         self._find_running = find_running
-        self._seen: dict[int, StageProgress] = {}
+        self._seen: set[int] = set()
 
     def poll(self) -> JobProgress:
-        """The current progress."""
         running = sorted(self._find_running(), key=lambda progress: progress.stage)
-        self._seen.update((progress.stage, progress) for progress in running)
-        active = {progress.stage for progress in running}
-        seen = self._seen.values()
-        return JobProgress(
-            running=tuple(running),
-            stages_done=len(self._seen) - len(active),
-            tasks_done=sum(
-                progress.tasks_done if progress.stage in active else progress.tasks
-                for progress in seen
-            ),
-            tasks=sum(progress.tasks for progress in seen),
-            failed_tasks=sum(progress.failed_tasks for progress in seen),
-        )
+        self._seen |= {progress.stage for progress in running}
+        return JobProgress(tuple(running), len(self._seen) - len(running))
 
 
 # The stages of a session
