@@ -10,42 +10,32 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from varve.cleaning.removals.audit import (
-    AUDIT_RULES,
-    AuditedEntry,
-    AuditReport,
-    Outcome,
-    audit_partition,
-)
-from varve.cleaning.removals.removal import Reason, encode_removal
 from varve.cli import options
 from varve.cli.command import command
 from varve.cli.options import TopicPartitionName
 from varve.cli.output import SEVERITY_STYLES, Details, Output, make_console
 from varve.cli.where import Where, split_store_settings
-from varve.commit_log.check import find_partition
-from varve.commit_log.check.findings import Severity, count_by_severity
-from varve.commit_log.directory_files import decode_partition_metadata
-from varve.commit_log.names import LOG, PARTITION_METADATA_FILE, TopicPartition
-from varve.disk import FileSystem, RealFileSystem
 from varve.foundation.errors import NotFound
 from varve.foundation.units import format_count
 
 if TYPE_CHECKING:
+    from varve.cleaning.removals.audit import AuditedEntry, AuditReport
+    from varve.commit_log.names import TopicPartition
+    from varve.disk import FileSystem
     from varve.tiering.expiry import RemoteRemoval
 
 DEFAULT_LIMIT: Final = 20
 
 _COLUMNS: Final = ("id", "time (UTC)", "kind", "offsets", "segments", "kept")
-_OUTCOME_STYLES: Final = {
-    Outcome.DONE: "",
-    Outcome.DONE_UNMARKED: "dim",
-    Outcome.NOT_DONE: "dim",
-    Outcome.UNCLEAR: "yellow",
-}
 _SHOWN_HEAD_LENGTH: Final = 12
 _LATEST_MS: Final = 253_402_300_799_999
 """The end of the year 9999, the last that datetime can represent."""
+
+
+def _load_rules() -> Mapping[str, str]:
+    from varve.cleaning.removals.audit import AUDIT_RULES
+
+    return AUDIT_RULES
 
 
 @command(
@@ -71,7 +61,7 @@ _LATEST_MS: Final = 253_402_300_799_999
     metavar="N",
     help="Print the newest N removals of each partition; --json prints all.",
 )
-@options.list_rules(lambda: AUDIT_RULES)
+@options.list_rules(_load_rules)
 @options.directory
 @options.output
 def audit(
@@ -94,6 +84,11 @@ def audit(
     record leave no trace in it: keep the `head` of a summary elsewhere and pass it to a later
     audit.
     """
+
+    from varve.cleaning.removals.audit import audit_partition
+    from varve.commit_log.names import LOG
+    from varve.disk import RealFileSystem
+
     if head is not None and not re.fullmatch(r"[0-9a-f]{64}", head):
         raise click.BadParameter(
             f"{head:.70} is not a chain; give all 64 hex digits, as --json prints them",
@@ -118,9 +113,12 @@ def audit(
 
 
 def _find_partitions(
-    fs: FileSystem, paths: Sequence[str], wanted: TopicPartitionName | None
+    fs: "FileSystem", paths: Sequence[str], wanted: TopicPartitionName | None
 ) -> list[tuple[str, str]]:
     """Log directories, each with a partition directory in it; raises NotFound without any."""
+
+    from varve.commit_log.check import find_partition
+
     partitions: dict[TopicPartition, tuple[str, str]] = {}
     topic, number = wanted or (None, None)
     for path in paths:
@@ -141,8 +139,11 @@ def _find_partitions(
     return [partitions[name] for name in sorted(partitions)]
 
 
-def print_report(output: Output, report: AuditReport, *, limit: int) -> None:
+def print_report(output: Output, report: "AuditReport", *, limit: int) -> None:
     """The newest removals, the findings and a summary."""
+
+    from varve.commit_log.check.findings import Severity
+
     if output.is_json:
         _print_objects(output, report)
         return
@@ -164,7 +165,9 @@ def print_report(output: Output, report: AuditReport, *, limit: int) -> None:
     click.echo(_summarize(report))
 
 
-def _print_objects(output: Output, report: AuditReport) -> None:
+def _print_objects(output: Output, report: "AuditReport") -> None:
+    from varve.cleaning.removals.removal import encode_removal
+
     common = {"topic": report.partition.topic, "partition": report.partition.partition}
     for entry in report.entries:
         fields: dict[str, Any] = {
@@ -195,7 +198,9 @@ def _print_objects(output: Output, report: AuditReport) -> None:
     output.print_object("summary", summary)
 
 
-def _summarize(report: AuditReport) -> str:
+def _summarize(report: "AuditReport") -> str:
+    from varve.commit_log.check.findings import count_by_severity
+
     removed = sum(removal.records_removed for removal in report.carried_out)
     parts = [
         f"{format_count(len(report.entries), 'removal')} on record",
@@ -210,7 +215,10 @@ def _summarize(report: AuditReport) -> str:
     return f"{report.partition}: {', '.join(parts)}; head {report.head[:_SHOWN_HEAD_LENGTH]}..."
 
 
-def _print_entries(output: Output, entries: Sequence[AuditedEntry]) -> None:
+def _print_entries(output: Output, entries: "Sequence[AuditedEntry]") -> None:
+    from varve.cleaning.removals.audit import Outcome
+    from varve.cleaning.removals.removal import Reason
+
     if not entries:
         return
     rows: list[list[object]] = []
@@ -234,12 +242,15 @@ def _print_entries(output: Output, entries: Sequence[AuditedEntry]) -> None:
         details.append(
             [("removed", _count_removed(entry)), ("outcome", outcome), ("rule", removal.rule)]
         )
-    styles = [_OUTCOME_STYLES[entry.outcome] for entry in entries]
+    outcome_styles = {Outcome.DONE: "", Outcome.UNCLEAR: "yellow"}
+    styles = [outcome_styles.get(entry.outcome, "dim") for entry in entries]
     output.print_table("removal", _COLUMNS, rows, details=details, styles=styles)
     make_console().print()
 
 
-def _count_removed(entry: AuditedEntry) -> str:
+def _count_removed(entry: "AuditedEntry") -> str:
+    from varve.cleaning.removals.removal import Reason
+
     parts = [
         f"{count} {reason.value}"
         for reason, count in entry.removal.records.items()
@@ -250,12 +261,16 @@ def _count_removed(entry: AuditedEntry) -> str:
 
 def _print_remote(
     output: Output,
-    fs: FileSystem,
-    report: AuditReport,
+    fs: "FileSystem",
+    report: "AuditReport",
     log_directory: str,
     store_settings: Mapping[str, str],
 ) -> None:
     """The removals from the object store, if a part of the partition was ever there."""
+
+    from varve.cleaning.removals.removal import encode_removal
+    from varve.commit_log.directory_files import decode_partition_metadata
+    from varve.commit_log.names import PARTITION_METADATA_FILE
     from varve.embedded.offline_tier import OfflineTier
     from varve.embedded.topic_table import find_tiered_topics
     from varve.tiering.expiry import read_remote_removals
@@ -283,7 +298,9 @@ def _print_remote(
     click.echo(f"{report.partition} in the object store: {text}")
 
 
-def _to_entry(removal: "RemoteRemoval") -> AuditedEntry:
+def _to_entry(removal: "RemoteRemoval") -> "AuditedEntry":
+    from varve.cleaning.removals.audit import AuditedEntry, Outcome
+
     return AuditedEntry(
         removal.balance, Outcome.DONE if removal.is_done else Outcome.NOT_DONE, verified=0
     )

@@ -1,9 +1,10 @@
 """`varve check`: verifies every invariant of directories, and repairs what can be repaired."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,18 +12,18 @@ from varve.cli import options
 from varve.cli.command import command
 from varve.cli.output import SEVERITY_STYLES, Output
 from varve.cli.where import Where, split_store_settings
-from varve.commit_log.check import Finding, Severity, is_partition_directory
-from varve.commit_log.check.findings import count_by_severity
-from varve.commit_log.names import LOG
-from varve.disk import FileSystem, RealFileSystem
-from varve.embedded.directory_check import (
-    CHECK_RULES,
-    QUARANTINE_NAME,
-    CheckOptions,
-    CheckResult,
-    check_path,
-)
 from varve.foundation.clock import SystemClock
+
+if TYPE_CHECKING:
+    from varve.commit_log.check import Finding
+    from varve.disk import FileSystem
+    from varve.embedded.directory_check import CheckResult
+
+
+def _load_rules() -> Mapping[str, str]:
+    from varve.embedded.directory_check import CHECK_RULES
+
+    return CHECK_RULES
 
 
 @command(
@@ -44,10 +45,10 @@ from varve.foundation.clock import SystemClock
     "--quarantine",
     type=options.DIRECTORY,
     metavar="DIR",
-    help=f"Where cut bytes are kept; default {QUARANTINE_NAME} beside the log directory.",
+    help="Where cut bytes are kept; default varve-quarantine beside the log directory.",
 )
 @click.option("--no-lock", is_flag=True, help="Check although the directory may be in use.")
-@options.list_rules(lambda: CHECK_RULES)
+@options.list_rules(_load_rules)
 @options.directory_unless_paths
 @options.output
 def check(
@@ -70,6 +71,10 @@ def check(
     With --json every line has a `type` (finding, done or refused); findings have `stage` (before or
     after the repair), `severity`, `path`, `position`, `rule`, `message` and `repair`.
     """
+
+    from varve.disk import RealFileSystem
+    from varve.embedded.directory_check import CheckOptions, check_path
+
     if no_lock and repair:
         raise click.UsageError("--repair needs the lock of the directory; leave out --no-lock")
     if (allow_data_loss or quarantine is not None) and not repair:
@@ -96,8 +101,11 @@ def check(
         raise click.exceptions.Exit(1)
 
 
-def _choose_paths(fs: FileSystem, partitions: Sequence[Path], where: Where) -> list[str]:
+def _choose_paths(fs: "FileSystem", partitions: Sequence[Path], where: Where) -> list[str]:
     """Absolute paths of the log directories and of the partitions."""
+
+    from varve.commit_log.check import is_partition_directory
+
     # A relative path may lack the name of the directory or of its parent.
     paths = list(map(os.path.abspath, partitions))
     for path in paths:
@@ -108,7 +116,9 @@ def _choose_paths(fs: FileSystem, partitions: Sequence[Path], where: Where) -> l
     return [*where.paths(), *paths]
 
 
-def _data_bytes(fs: FileSystem, path: str) -> int:
+def _data_bytes(fs: "FileSystem", path: str) -> int:
+    from varve.commit_log.names import LOG
+
     total = 0
     for entry in fs.scan(path):
         files = fs.scan(f"{path}/{entry.name}") if entry.is_directory else [entry]
@@ -116,7 +126,7 @@ def _data_bytes(fs: FileSystem, path: str) -> int:
     return total
 
 
-def _print_result(output: Output, result: CheckResult) -> None:
+def _print_result(output: Output, result: "CheckResult") -> None:
     is_repaired = result.report is not None
     _print_findings(output, result.path, result.before, "before", is_repaired=is_repaired)
     if result.report is None:
@@ -131,9 +141,13 @@ def _print_result(output: Output, result: CheckResult) -> None:
 
 
 def _print_findings(
-    output: Output, path: str, findings: Sequence[Finding], stage: str, *, is_repaired: bool
+    output: Output, path: str, findings: "Sequence[Finding]", stage: str, *, is_repaired: bool
 ) -> None:
     """The findings, errors first, and their numbers."""
+
+    from varve.commit_log.check import Severity
+    from varve.commit_log.check.findings import count_by_severity
+
     if output.is_json:
         for finding in findings:
             output.print_object("finding", {"stage": stage, **asdict(finding)})
@@ -155,6 +169,6 @@ def _print_findings(
     click.echo(f"{f'{stage.capitalize()}: ' if is_repaired else ''}{path}: {counts}")
 
 
-def _place(path: str, finding: Finding) -> str:
+def _place(path: str, finding: "Finding") -> str:
     position = "" if finding.position is None else f" at {finding.position}"
     return f"{finding.path.removeprefix(f'{path}/')}{position}"

@@ -97,7 +97,7 @@ COMMANDS: Final[dict[str, Entry | CommandGroup]] = {
         synonyms={"remove": "varve user delete", "create": "varve user add"},
     ),
     "dump": Entry(
-        "dump.files:dump", "Print the contents of the files of a partition or log directory."
+        "dump.command:dump", "Print the contents of the files of a partition or log directory."
     ),
     "check": Entry(
         "check:check", "Check every invariant of log directories or partitions, and repair them."

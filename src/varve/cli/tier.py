@@ -14,16 +14,15 @@ from varve.cli.interrupts import interruptible_progress, note_interrupt
 from varve.cli.options import TopicPartitionName
 from varve.cli.output import Output
 from varve.cli.where import TierWhere, find_topic, warn_of_deletions
-from varve.disk import RealFileSystem
-from varve.embedded.tier_report import SUMS, TierReport, TopicReport, report_tiers
 from varve.foundation.clock import SystemClock
 from varve.foundation.errors import InvalidRequest
 from varve.foundation.units import format_bytes, format_count, format_moment, format_time
-from varve.object_store import MirroredObjectStore, PriceTable, default_prices
 
 if TYPE_CHECKING:
     from varve.embedded import Store, Topic
+    from varve.embedded.tier_report import TierReport, TopicReport
     from varve.embedded.tier_restore import TopicRestore
+    from varve.object_store import PriceTable
     from varve.tiering.copier import CopyReport
     from varve.tiering.restore import RestoreReport
 
@@ -56,6 +55,10 @@ def status(topic_partition: TopicPartitionName | None, where: TierWhere, output:
     the exit status is 1. With --json a line per topic has the sums, `errors` and `partitions`;
     what is unknown is null.
     """
+
+    from varve.embedded.tier_report import report_tiers
+    from varve.object_store import default_prices
+
     topic, partition = topic_partition or (None, None)
     with where.open_store(maintain=False) as store:
         if topic is not None:
@@ -79,7 +82,9 @@ def status(topic_partition: TopicPartitionName | None, where: TierWhere, output:
         raise click.exceptions.Exit(1)
 
 
-def _encode_topic(report: TopicReport, prices: PriceTable) -> dict[str, Any]:
+def _encode_topic(report: "TopicReport", prices: "PriceTable") -> dict[str, Any]:
+    from varve.embedded.tier_report import SUMS
+
     stored = report.sum("stored_bytes")
     return {
         "topic": report.name,
@@ -103,8 +108,10 @@ def _encode_topic(report: TopicReport, prices: PriceTable) -> dict[str, Any]:
 
 
 def _print_status(
-    output: Output, report: TierReport, prices: PriceTable, mirror_trouble: str
+    output: Output, report: "TierReport", prices: "PriceTable", mirror_trouble: str
 ) -> None:
+    from varve.object_store import default_prices
+
     if not report.topics:
         click.echo("there are no topics")
         return
@@ -121,7 +128,7 @@ def _print_status(
         click.echo(f"mirrored in {second}, at {cost} per month more; {state}")
 
 
-def _status_row(topic: TopicReport, prices: PriceTable) -> list[object]:
+def _status_row(topic: "TopicReport", prices: "PriceTable") -> list[object]:
     stored = topic.sum("stored_bytes")
     return [
         topic.name,
@@ -132,14 +139,14 @@ def _status_row(topic: TopicReport, prices: PriceTable) -> list[object]:
     ]
 
 
-def _format_amount(topic: TopicReport, tier: str) -> str | None:
+def _format_amount(topic: "TopicReport", tier: str) -> str | None:
     size, segments = topic.sum(f"{tier}_bytes"), topic.sum(f"{tier}_segments")
     if size is None or segments is None:
         return None
     return f"{format_bytes(size)} in {segments:,}"
 
 
-def _status_details(topic: TopicReport, now_ms: int) -> Iterator[tuple[str, str]]:
+def _status_details(topic: "TopicReport", now_ms: int) -> Iterator[tuple[str, str]]:
     if not topic.is_enabled:
         return
     for partition in topic.partitions:
@@ -158,7 +165,9 @@ def _status_details(topic: TopicReport, now_ms: int) -> Iterator[tuple[str, str]
         yield "pending", f"{format_count(pending, 'segment')} being copied to the store or deleted"
 
 
-def _summarize_status(report: TierReport, prices: PriceTable) -> str:
+def _summarize_status(report: "TierReport", prices: "PriceTable") -> str:
+    from varve.embedded.tier_report import SUMS
+
     tiered = [topic for topic in report.topics if topic.is_enabled]
     total = {name: sum(topic.sum(name) or 0 for topic in report.topics) for name in SUMS}
     text = f"{len(tiered)} of {len(report.topics)} topics have a remote tier: "
@@ -269,6 +278,9 @@ def _check_copied(topic: "Topic") -> None:
 
 def _update_mirror(store: "Store", output: Output) -> None:
     """Copy what the mirror lacks now: a store that is closed forgets what it was."""
+
+    from varve.object_store import MirroredObjectStore
+
     mirror = store.tier.objects
     if isinstance(mirror, MirroredObjectStore):
         mirror.catch_up(within_ms=_CATCH_UP_MS)
@@ -369,6 +381,8 @@ def restore(
     alter` sets a policy. After a restore of the newest state the directory remembers the object
     store, and with remote.storage.enable=true copying continues there.
     """
+
+    from varve.disk import RealFileSystem
     from varve.embedded.tier_restore import RestoreRequest, TopicRestore, check_restore_directory
 
     if len(where.directories) > 1:
@@ -401,6 +415,7 @@ def restore(
 
 
 def _warn_of_cluster(output: Output, directory: str, plan: "TopicRestore") -> None:
+    from varve.disk import RealFileSystem
     from varve.tiering.restore import read_cluster
 
     cluster = read_cluster(RealFileSystem(), directory)

@@ -9,7 +9,7 @@ import contextlib
 import random
 import threading
 from collections.abc import Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -18,21 +18,19 @@ from varve.cli.command import command
 from varve.cli.interrupts import interruptible_progress, note_interrupt
 from varve.cli.output import Grouped, Money, Output
 from varve.cli.where import TierWhere, check_exist, split_store_settings
-from varve.embedded.tier_location import check_object_manifests, check_remembered
 from varve.foundation.clock import SystemClock
 from varve.foundation.errors import InvalidRequest
 from varve.foundation.units import format_bytes, format_count
-from varve.object_store import (
-    Difference,
-    Fault,
-    MirrorComparison,
-    MirroredObjectStore,
-    MirrorRepair,
-    open_mirrored,
-)
-from varve.tiering.fsck import FsckOptions, FsckReport, ObjectClass
-from varve.tiering.fsck import fsck as run_fsck
-from varve.tiering.manifest.paths import choose_cluster
+
+if TYPE_CHECKING:
+    from varve.object_store import (
+        Difference,
+        Fault,
+        MirrorComparison,
+        MirroredObjectStore,
+        MirrorRepair,
+    )
+    from varve.tiering.fsck import FsckReport
 
 _PRINTED_COUNT: Final = 100
 """Differences that are printed for people."""
@@ -74,6 +72,11 @@ def fsck(
     were not swept, foreign objects or damage. With --json a line has the `type` class, object or
     summary; the class of an object may also be damaged or removed.
     """
+
+    from varve.tiering.fsck import FsckOptions
+    from varve.tiering.fsck import fsck as run_fsck
+    from varve.tiering.manifest.paths import choose_cluster
+
     if keep_versions is not None and not sweep:
         raise click.UsageError("--keep-versions needs --sweep")
     sentence = "stopped; only what a sweep had removed is gone, run it again to continue"
@@ -98,7 +101,9 @@ def fsck(
         raise click.exceptions.Exit(1)
 
 
-def _print_fsck(output: Output, report: FsckReport, *, is_deep: bool) -> None:
+def _print_fsck(output: Output, report: "FsckReport", *, is_deep: bool) -> None:
+    from varve.tiering.fsck import ObjectClass
+
     total, prices = report.total, report.prices
     classes = [
         [
@@ -131,8 +136,11 @@ def _print_fsck(output: Output, report: FsckReport, *, is_deep: bool) -> None:
     )
 
 
-def _select_objects(report: FsckReport) -> Iterator[list[object]]:
+def _select_objects(report: "FsckReport") -> Iterator[list[object]]:
     """The objects that are listed, as class, key, size and reason; live ones are not."""
+
+    from varve.tiering.fsck import ObjectClass
+
     foreign = [
         listed
         for partition in report.partitions
@@ -223,7 +231,10 @@ def mirror(
         raise click.exceptions.Exit(1)
 
 
-def _open_mirror(where: TierWhere) -> MirroredObjectStore:
+def _open_mirror(where: TierWhere) -> "MirroredObjectStore":
+    from varve.embedded.tier_location import check_object_manifests, check_remembered
+    from varve.object_store import open_mirrored
+
     check_exist(where.directories)
     directory = str(where.directories[0])
     location = where.tier_location()
@@ -250,12 +261,14 @@ def _open_mirror(where: TierWhere) -> MirroredObjectStore:
 
 def _confirm_repair(
     output: Output,
-    stores: MirroredObjectStore,
-    comparison: MirrorComparison,
+    stores: "MirroredObjectStore",
+    comparison: "MirrorComparison",
     *,
     delete_extra: bool,
     yes: bool,
 ) -> None:
+    from varve.object_store import Fault
+
     extra_count = len(_select(comparison, Fault.EXTRA))
     copied_count = len(comparison.differences) - extra_count
     deleted = f" and delete {format_count(extra_count, 'object')}" if delete_extra else ""
@@ -264,7 +277,9 @@ def _confirm_repair(
         output.confirm(f"copy {copied} to {stores.second_name}{deleted}", is_confirmed=yes)
 
 
-def _describe_stores(stores: MirroredObjectStore, comparison: MirrorComparison) -> str:
+def _describe_stores(stores: "MirroredObjectStore", comparison: "MirrorComparison") -> str:
+    from varve.object_store import Fault
+
     extra = _select(comparison, Fault.EXTRA)
     return (
         f"{stores.first_name} has {comparison.object_count:,} objects, "
@@ -275,20 +290,22 @@ def _describe_stores(stores: MirroredObjectStore, comparison: MirrorComparison) 
     )
 
 
-def _is_in_sync(comparison: MirrorComparison, done: MirrorRepair | None) -> bool:
+def _is_in_sync(comparison: "MirrorComparison", done: "MirrorRepair | None") -> bool:
     return not comparison.differences if done is None else not done.extra
 
 
-def _select(comparison: MirrorComparison, fault: Fault) -> list[Difference]:
+def _select(comparison: "MirrorComparison", fault: "Fault") -> "list[Difference]":
     return [difference for difference in comparison.differences if difference.fault is fault]
 
 
 def _print_mirror(
     output: Output,
-    stores: MirroredObjectStore,
-    comparison: MirrorComparison,
-    done: MirrorRepair | None,
+    stores: "MirroredObjectStore",
+    comparison: "MirrorComparison",
+    done: "MirrorRepair | None",
 ) -> None:
+    from varve.object_store import Fault
+
     repaired = set() if done is None else {*done.copied, *done.deleted}
     rows = [
         [str(difference.fault), difference.key, difference.size, difference.key in repaired]
@@ -319,8 +336,10 @@ def _print_mirror(
 
 
 def _summarize_mirror(
-    stores: MirroredObjectStore, comparison: MirrorComparison, done: MirrorRepair | None
+    stores: "MirroredObjectStore", comparison: "MirrorComparison", done: "MirrorRepair | None"
 ) -> str:
+    from varve.object_store import Fault
+
     held = f"{comparison.object_count:,} objects, {format_bytes(comparison.total_bytes)}"
     if not comparison.differences:
         return f"{stores.second_name} has what {stores.first_name} has: {held}"
@@ -339,7 +358,9 @@ def _summarize_mirror(
     return "\n".join([*lines, _describe_outcome(comparison, done)])
 
 
-def _describe_outcome(comparison: MirrorComparison, done: MirrorRepair | None) -> str:
+def _describe_outcome(comparison: "MirrorComparison", done: "MirrorRepair | None") -> str:
+    from varve.object_store import Fault
+
     if done is None:
         if len(_select(comparison, Fault.EXTRA)) == len(comparison.differences):
             return f"nothing was changed{'' if comparison.is_first_poor else _DELETE_HINT}"

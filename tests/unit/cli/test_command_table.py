@@ -1,11 +1,13 @@
 """The table of commands: summaries, examples, short flags and help of every click command."""
 
+import json
 import re
 import shlex
 import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import click
 import pytest
@@ -16,6 +18,24 @@ from varve.cli.main import COMMANDS, app
 
 _HELP_LINES_MAX = 50
 _HELP_COLUMNS = 100
+_ENGINE = {"numba", "numpy", "obstore", "pydantic", "pyarrow", "rich"}
+_HEAVY = (*sorted(_ENGINE), "confluent_kafka", "cryptography", "pyiceberg", "pyspark", "uvicorn")
+_REPORT = {
+    "format": 2,
+    "job": "compact",
+    "application": "",
+    "started_ms": 0,
+    "duration_ms": 1,
+    "rows": None,
+    "tasks": 0,
+    "failed_tasks": 0,
+    "shuffled_bytes": 0,
+    "store": {"requests": 0, "read_bytes": 0, "written_bytes": 0},
+    "steps": [],
+    "stages": [],
+    "remote_stages": [],
+    "notes": [],
+}
 
 
 def _entries(
@@ -127,6 +147,54 @@ def test_help_of_groups_imports_no_command(arguments: list[str]) -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
     assert result.stdout.strip() == "['varve.cli.command', 'varve.cli.main']"
+
+
+def test_help_of_a_command_imports_neither_engine_nor_libraries() -> None:
+    """All in one process: what any of them imports would be seen."""
+    script = (
+        "import sys\n"
+        "from click.testing import CliRunner\n"
+        "from varve.cli.main import app\n"
+        f"for words in {list(ENTRIES)}:\n"
+        "    assert CliRunner().invoke(app, [*words, '--help']).exit_code == 0\n"
+        f"    found = [name for name in {_HEAVY} if name in sys.modules]\n"
+        "    assert not found, (words, found)\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "needed"),
+    [
+        (["job", "report", "REPORT"], {"rich"}),
+        (["topic", "list", "-b", "127.0.0.1:1"], {"confluent_kafka"}),
+        (["group", "list", "-b", "127.0.0.1:1"], {"confluent_kafka"}),
+        (["shape", "list", "-u", "http://127.0.0.1:1"], set()),
+        (["check", "--list-rules"], None),
+        (["serve", "--config", "/nowhere"], None),
+        (["job", "query", "orders", "-d", "/nowhere"], None),
+    ],
+)
+def test_a_command_imports_only_what_it_needs(
+    arguments: list[str], needed: set[str] | None, tmp_path: Path
+) -> None:
+    """`needed` are the libraries that it may load; None for the engine's, but never Spark's."""
+    report = tmp_path / "report.json"
+    report.write_text(json.dumps(_REPORT))
+    arguments = [str(report) if word == "REPORT" else word for word in arguments]
+    script = (
+        "import sys\n"
+        "from click.testing import CliRunner\n"
+        "from varve.cli.main import app\n"
+        f"result = CliRunner().invoke(app, {arguments})\n"
+        "assert result.exit_code in (0, 1), result.output\n"
+        f"print(*[name for name in {_HEAVY} if name in sys.modules])\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    allowed = _ENGINE if needed is None else needed
+    assert set(result.stdout.split()) <= allowed
 
 
 @pytest.mark.parametrize(

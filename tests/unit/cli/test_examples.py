@@ -286,7 +286,7 @@ def test_an_example_runs(
         assert done.returncode == 0, done.stderr
     else:
         arguments = shlex.split(line)[1:]
-        if is_json and "--json" not in arguments:
+        if is_json and not {"--json", "--template"} & set(arguments):
             arguments.append("--json")
         result = CliRunner().invoke(app, arguments, input="y\n")
         assert result.exit_code == 0, f"{line}: {result.output} {result.exception!r}"
