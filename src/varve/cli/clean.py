@@ -11,9 +11,8 @@ import click
 
 from varve.cli import options
 from varve.cli.command import command
-from varve.cli.interrupts import interruptible_progress, note_interrupt
 from varve.cli.options import TopicPartitionName
-from varve.cli.output import Output
+from varve.cli.output import Output, interruptible_progress, note_interrupt
 from varve.cli.where import Where, find_topic
 from varve.foundation.errors import StoreError
 from varve.foundation.units import format_count

@@ -102,7 +102,7 @@ COMMANDS: Final[dict[str, Entry | CommandGroup]] = {
     "check": Entry(
         "check:check", "Check every invariant of log directories or partitions, and repair them."
     ),
-    "get": Entry("get:get", "Print the latest value of a key."),
+    "get": Entry("consume:get", "Print the latest value of a key."),
     "clean": Entry("clean:clean", "Compact topics and delete expired segments now."),
     "explain": Entry("explain:explain", "Show why a record or a segment is still here."),
     "forecast": Entry("forecast:forecast", "Show what retention will delete and when."),

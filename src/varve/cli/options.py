@@ -24,9 +24,12 @@ from varve.cli.where import (
     build_where,
 )
 from varve.foundation.clock import SystemClock
-from varve.foundation.errors import InvalidRequest
+from varve.foundation.errors import InvalidRequest, StoreError
 from varve.foundation.position import ReadPosition, parse_position
 from varve.foundation.units import parse_duration, parse_size, parse_time
+
+_ANSWER_SECONDS: Final = 1.0
+"""Longest wait for a broker while the shell completes a name."""
 
 WHERE_SECTION: Final = "Where the topics are"
 
@@ -441,17 +444,59 @@ group = click.argument(
 )
 
 
-# Shell completion
+# Shell completion: it never fails, and waits at most a moment; without an answer it offers nothing
 
 
 def complete_topics(context: click.Context, incomplete: str) -> list[str]:
     """Topics of the directory or broker that the command line names so far."""
-    from varve.cli.completion import list_topics
-
-    return [name for name in list_topics(context.params) if name.startswith(incomplete)]
+    return [name for name in _find_topics(context.params) if name.startswith(incomplete)]
 
 
 def complete_groups(context: click.Context, incomplete: str) -> list[str]:
-    from varve.cli.completion import list_groups
+    return [name for name in _find_groups(context.params) if name.startswith(incomplete)]
 
-    return [name for name in list_groups(context.params) if name.startswith(incomplete)]
+
+def _find_topics(parameters: Mapping[str, Any]) -> list[str]:
+    directories = [Path(directory) for directory in parameters.get("dir") or ()]
+    if directories:
+        return _topics_in(directories)
+    try:
+        return sorted(_admin(parameters).list_topics(timeout=_ANSWER_SECONDS).topics)
+    except Exception:
+        return []
+
+
+def _find_groups(parameters: Mapping[str, Any]) -> list[str]:
+    try:
+        future = _admin(parameters).list_consumer_groups(request_timeout=_ANSWER_SECONDS)
+        return sorted(group.group_id for group in future.result(timeout=_ANSWER_SECONDS).valid)
+    except Exception:
+        return []
+
+
+def _topics_in(directories: list[Path]) -> list[str]:
+    from varve.disk import RealFileSystem
+    from varve.embedded.topic_table import TOPICS_FILE, decode_topics
+
+    names: set[str] = set()
+    for directory in directories:
+        path = f"{directory}/{TOPICS_FILE}"
+        try:
+            names |= decode_topics(RealFileSystem().read(path), path).topics.keys()
+        except (StoreError, OSError):
+            continue
+    return sorted(names)
+
+
+def _admin(parameters: Mapping[str, Any]) -> Any:
+    from confluent_kafka.admin import AdminClient
+
+    from varve.brokers.client import BOOTSTRAP_SETTING, DEFAULT_BOOTSTRAP, read_client_file
+
+    file = parameters.get("command_config")
+    settings = {
+        **(read_client_file(file) if file else {}),
+        **dict(parameters.get("client_settings") or ()),
+    }
+    address = parameters.get("bootstrap") or settings.get(BOOTSTRAP_SETTING) or DEFAULT_BOOTSTRAP
+    return AdminClient({**settings, BOOTSTRAP_SETTING: address, "log_level": 0})

@@ -7,10 +7,12 @@ Invariant  standard output has the result alone; notes, warnings, questions and 
 import contextlib
 import json
 import os
+import signal
 import stat
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, BinaryIO, Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import FrameType
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, ParamSpec
 
 import click
 
@@ -18,6 +20,8 @@ from varve.foundation.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+P = ParamSpec("P")
 
 Details = Sequence[tuple[str, str]]
 """Labels and texts that are printed below a row."""
@@ -222,6 +226,55 @@ class RecordProgress(contextlib.AbstractContextManager["RecordProgress"]):
     def __exit__(self, *error: object) -> None:
         if self._bars is not None:
             self._bars.stop()
+
+
+# Ctrl-C during long work: the first takes effect between two chunks, so that it never interrupts
+# a swap or a rename; a second one, for a chunk that does not end, takes effect at once.
+
+
+@contextlib.contextmanager
+def interrupts_between(show: Callable[P, None]) -> Iterator[Callable[P, None]]:
+    """A `show` that raises KeyboardInterrupt if one arrived since the last call."""
+    was_interrupted = False
+
+    def note(number: int, frame: FrameType | None) -> None:
+        nonlocal was_interrupted
+        if was_interrupted:
+            raise KeyboardInterrupt
+        was_interrupted = True
+
+    def check(*args: P.args, **kwargs: P.kwargs) -> None:
+        if was_interrupted:
+            raise KeyboardInterrupt
+        show(*args, **kwargs)
+
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        yield show
+        return
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield check
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if was_interrupted:
+        raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
+def interruptible_progress(output: Output) -> Iterator[Callable[[str, int, int], None]]:
+    """A bar that shows a title, bytes done and bytes in total, and stops at an interrupt."""
+    with output.progress("") as bar, interrupts_between(bar.show) as show:
+        yield show
+
+
+@contextlib.contextmanager
+def note_interrupt(output: Output, sentence: str) -> Iterator[None]:
+    """Print what an interrupt left behind; `main` turns it into an exit status."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        output.warn(sentence)
+        raise
 
 
 def _is_terminal(stream: BinaryIO) -> bool:

@@ -10,9 +10,8 @@ import click
 
 from varve.cli import options
 from varve.cli.command import command
-from varve.cli.interrupts import interruptible_progress, note_interrupt
 from varve.cli.options import TopicPartitionName
-from varve.cli.output import Output
+from varve.cli.output import Output, interruptible_progress, note_interrupt
 from varve.cli.where import TierWhere, find_topic, warn_of_deletions
 from varve.foundation.clock import SystemClock
 from varve.foundation.errors import InvalidRequest

@@ -15,8 +15,7 @@ import click
 
 from varve.cli import options
 from varve.cli.command import command
-from varve.cli.interrupts import interruptible_progress, note_interrupt
-from varve.cli.output import Grouped, Money, Output
+from varve.cli.output import Grouped, Money, Output, interruptible_progress, note_interrupt
 from varve.cli.where import TierWhere, check_exist, split_store_settings
 from varve.foundation.clock import SystemClock
 from varve.foundation.errors import InvalidRequest

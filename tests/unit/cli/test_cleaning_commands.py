@@ -16,8 +16,8 @@ from click.testing import CliRunner
 import varve
 from varve.cleaning.metrics import CleanProgress
 from varve.cli.clean import format_change
-from varve.cli.interrupts import interrupts_between
 from varve.cli.main import app
+from varve.cli.output import interrupts_between
 from varve.commit_log import TopicPartition
 from varve.foundation.clock import ManualClock
 
