@@ -202,8 +202,10 @@ def _read_schema(path: str) -> str:
     try:
         with open(path, encoding="utf-8") as file:
             return file.read()
-    except (OSError, UnicodeDecodeError) as error:
-        raise NotFound(f"the schema {path} cannot be read: {error}") from error
+    except OSError as error:
+        raise NotFound(f"the schema {path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(f"the schema {path} is not UTF-8 text: save it as UTF-8") from error
 
 
 def read_table(

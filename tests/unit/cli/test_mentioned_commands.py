@@ -51,7 +51,7 @@ def _mentions(path: Path) -> Iterator[tuple[int, list[str]]]:
             yield number, command.group(1).split()
 
 
-def _fault(words: list[str]) -> str | None:
+def find_fault(words: list[str]) -> str | None:
     """What is wrong with a command; prose that happens to begin with varve has no such word."""
     command: click.Command | None = app
     context = click.Context(app, info_name="varve")
@@ -85,7 +85,7 @@ def test_every_mentioned_command_exists() -> None:
     for path in _files():
         for number, words in _mentions(path):
             checked += 1
-            fault = _fault(words)
+            fault = find_fault(words)
             if fault is not None:
                 place = path.relative_to(ROOT).as_posix()
                 faults.append(f"{place}:{number}: varve {' '.join(words)[:80]}: {fault}")
@@ -95,4 +95,4 @@ def test_every_mentioned_command_exists() -> None:
 
 @pytest.mark.parametrize("text", ["log read orders", "topic list --broker x", "serve --dira x"])
 def test_a_command_that_does_not_exist_is_found(text: str) -> None:
-    assert _fault(text.split()) is not None
+    assert find_fault(text.split()) is not None
