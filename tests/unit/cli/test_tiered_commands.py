@@ -238,7 +238,7 @@ def test_explain_and_forecast_print_both_tiers(data: Path) -> None:
     assert "in the remote tier at" in shown
     tried = ("--set", "remote.storage.enable=true", "--set", "local.retention.ms=1000")
     (found,) = lines(run("forecast", "-d", data, "plain", *tried, "--json"))
-    assert found["remote"]["rows"][0]["place"] == "local"
+    assert found["remote"]["rows"][0]["location"] == "local"
 
 
 def test_metrics_have_the_figures_of_the_tier(data: Path) -> None:
