@@ -72,7 +72,7 @@ produce orders -d data --input jsonn < x
 produce orders -d data --input json < x
 produce orders -d data --input json < {"key":1}
 produce orders -d data --input json < {"timestamp":"now"}
-produce orders -d data --input json < {"value":"x","valeu":"y"}
+produce orders -d data --input json < {"value":"x","nosuch":"y"}
 produce orders -d data --codec zip < x
 produce orders -d data --acks 2 < x
 produce orders -d data --acks all < x
