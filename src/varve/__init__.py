@@ -11,11 +11,13 @@ from varve.foundation import errors
 from varve.foundation.errors import StoreError
 
 if TYPE_CHECKING:
-    from varve.brokers.cluster import Cluster, ClusterOffsets, ClusterTopic, connect
+    from varve.brokers.cluster import Cluster, ClusterTopic, connect
+    from varve.brokers.producer import Producer
     from varve.embedded.maintenance import CleanResult, StoreHealth
     from varve.embedded.partition import Partition
     from varve.embedded.store import Store, open  # noqa: A004, the word users expect
     from varve.embedded.topic import Topic
+    from varve.foundation.topic_handle import TopicHandle
     from varve.foundation.topic_records import AppendResult, BulkAppendResult, PartitionOffsets
     from varve.foundation.topic_records import StoredRecord as Record
     from varve.jobs.tier.location import TopicLocation
@@ -34,17 +36,18 @@ _LAZY_NAMES = {
     "BulkAppendResult": (_TOPIC_RECORDS, "BulkAppendResult"),
     "CleanResult": (_EMBEDDED, "CleanResult"),
     "Cluster": (_CLUSTER, "Cluster"),
-    "ClusterOffsets": (_CLUSTER, "ClusterOffsets"),
     "ClusterTopic": (_CLUSTER, "ClusterTopic"),
     "Codec": (_RECORDS, "Codec"),
     "NewRecord": (_RECORDS, "Record"),
     "Partition": (_EMBEDDED, "Partition"),
     "PartitionOffsets": (_TOPIC_RECORDS, "PartitionOffsets"),
+    "Producer": ("varve.brokers.producer", "Producer"),
     "Record": (_TOPIC_RECORDS, "StoredRecord"),
     "RecordColumns": (_RECORDS, "RecordColumns"),
     "Store": (_EMBEDDED, "Store"),
     "StoreHealth": (_EMBEDDED, "StoreHealth"),
     "Topic": (_EMBEDDED, "Topic"),
+    "TopicHandle": ("varve.foundation.topic_handle", "TopicHandle"),
     "TopicLocation": ("varve.jobs.tier.location", "TopicLocation"),
     "connect": (_CLUSTER, "connect"),
     "open": (_EMBEDDED, "open"),
@@ -57,18 +60,19 @@ __all__ = [
     "BulkAppendResult",
     "CleanResult",
     "Cluster",
-    "ClusterOffsets",
     "ClusterTopic",
     "Codec",
     "NewRecord",
     "Partition",
     "PartitionOffsets",
+    "Producer",
     "Record",
     "RecordColumns",
     "Store",
     "StoreError",
     "StoreHealth",
     "Topic",
+    "TopicHandle",
     "TopicLocation",
     "__version__",
     "connect",

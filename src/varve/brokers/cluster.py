@@ -8,45 +8,45 @@ Threads    any; `_lock` guards the producers and whether the cluster is closed.
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from varve.brokers import topics
 from varve.brokers.client import BrokerClient, admin_api, canonical_settings
 from varve.brokers.consuming import ConsumeRequest, read_in_turn
+from varve.brokers.producer import Producer as TransactionalProducer
 from varve.brokers.producing import Deliveries, Delivery, enqueue
-from varve.brokers.record import TopicRecord
+from varve.brokers.record import TopicRecord, to_topic_record
 from varve.foundation.errors import Closed, InvalidRequest, NotFound, TopicExists
 from varve.foundation.position import BEGINNING, END, PositionKind, ReadPosition
-from varve.foundation.settings import GivenValue, format_value
+from varve.foundation.settings import GivenValue, check_mapping, format_settings
+from varve.foundation.topic_handle import TopicHandle
 from varve.foundation.topic_records import (
-    NO_TIMESTAMP,
     AppendResult,
     BulkAppendResult,
-    GivenBytes,
-    GivenHeaders,
     GivenRecord,
+    GivenTuple,
+    PartitionOffsets,
     StoredRecord,
-    check_isolation,
-    check_limit,
-    check_partition,
-    split_record,
-    to_bytes,
-    to_headers,
-    to_timestamp,
+    check_int,
 )
 
 if TYPE_CHECKING:
     from confluent_kafka import Producer
 
-_CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
+    from varve.brokers.fetched_range import FetchedRange
+    from varve.kafka_client.client import KafkaClient
+    from varve.records import Batch, RecordColumns
+
 _WAIT_SECONDS: Final = 0.01
 
 
 def connect(bootstrap: str, **client_settings: object) -> "Cluster":
     """Connects to a Kafka cluster, such as `varve serve`, by the address `host:port` of a broker.
 
-    `client_settings` are librdkafka's with `_` for `.`: `security_protocol="SASL_SSL"`. Raises
-    Unavailable within seconds if no broker responds, StoreError if it refuses the connection.
+    `client_settings` are librdkafka's with `_` for `.`: `security_protocol="SASL_SSL"`.
+
+    Raises Unavailable within seconds if no broker responds, StoreError if one refuses the
+    connection, InvalidSetting for a setting that is unknown or wrong.
     """
     if not isinstance(bootstrap, str) or not bootstrap:
         raise InvalidRequest(f"bootstrap {bootstrap!r:.80} is not an address: use host:port")
@@ -66,6 +66,7 @@ class Cluster:
     def __init__(self, client: BrokerClient) -> None:
         self._client = client
         self._producers: dict[str, Producer] = {}  # guarded by _lock
+        self._fetch_client: KafkaClient | None = None  # guarded by _lock
         self._lock = threading.Lock()
         self._is_closed = False
 
@@ -98,9 +99,9 @@ class Cluster:
         if its partitions or settings differ.
         """
         client = self._get_client()
-        if partitions is not None and partitions < 1:
+        if partitions is not None and check_int(partitions, "partitions") < 1:
             raise InvalidRequest(f"topic {name} with {partitions} partitions; it needs at least 1")
-        texts = {key: format_value(value) for key, value in (settings or {}).items()}
+        texts = format_settings(settings or {}, f"topic {name}")
         try:
             topics.create_topic(client, name, partitions=partitions, settings=texts)
         except TopicExists:
@@ -117,11 +118,7 @@ class Cluster:
             raise TopicExists(
                 f"topic {name} has {len(described.partitions)} partitions, not {partitions}"
             )
-        own = {
-            key: setting.value
-            for key, setting in described.settings.items()
-            if setting.source == "topic"
-        }
+        own = _own_settings(described)
         if settings is not None and own != dict(settings):
             raise TopicExists(
                 f"topic {name} has settings {own}, not {dict(settings)}; alter_topic changes them"
@@ -133,21 +130,54 @@ class Cluster:
         Other settings stay. Raises InvalidSetting, and then nothing has changed.
         """
         topic = self.topic(name)
-        texts = {
-            key: None if value is None else format_value(value) for key, value in settings.items()
-        }
-        topics.alter_topic(self._get_client(), name, texts)
+        check_mapping(settings, "settings")
+        given = {key: value for key, value in settings.items() if value is not None}
+        changes: dict[str, str | None] = dict.fromkeys(settings)
+        changes.update(format_settings(given, f"topic {name}"))
+        topics.alter_topic(self._get_client(), name, changes)
         return topic
+
+    def add_partitions(self, name: str, count: int) -> "ClusterTopic":
+        """Adds empty partitions up to `count`.
+
+        Existing records stay in their partitions; new records of a key may go to another partition
+        than before. Raises InvalidRequest unless `count` exceeds the current number.
+        """
+        count = check_int(count, "count")
+        current_count = self.topic(name).partition_count
+        if count <= current_count:
+            raise InvalidRequest(
+                f"topic {name} has {current_count} partitions and cannot have {count}: partitions "
+                f"are only added; give a whole number from {current_count + 1} on"
+            )
+        topics.add_partitions(self._get_client(), name, total=count)
+        return self.topic(name)
+
+    def given_settings(self, name: str) -> Mapping[str, str]:
+        """The settings of the topic itself, without defaults, by Kafka's names; raises NotFound."""
+        return _own_settings(topics.describe_topic(self._get_client(), name))
 
     def delete_topic(self, name: str) -> None:
         """Deletes a topic and its records; raises NotFound."""
+        topics.find_topic(self._get_client(), name)
         topics.delete_topic(self._get_client(), name)
+
+    def producer(self, transactional_id: str) -> TransactionalProducer:
+        """A producer that appends to any topics in transactions.
+
+        It fences earlier producers of the id, whose open transaction is aborted. Raises
+        InvalidRequest without an id, Unavailable if the cluster does not answer.
+        """
+        return TransactionalProducer(self._get_client(), transactional_id)
 
     def close(self) -> None:
         """Closes the connections; closing twice is harmless. Appends have been acknowledged."""
         with self._lock:
             self._is_closed = True
             self._producers.clear()
+            fetch_client, self._fetch_client = self._fetch_client, None
+        if fetch_client is not None:
+            fetch_client.close()
 
     def _get_client(self) -> BrokerClient:
         if self._is_closed:
@@ -164,6 +194,20 @@ class Cluster:
                 settings = Delivery(codec=codec).settings()
                 self._producers[codec] = client.producer(**settings)
             return self._producers[codec]
+
+    def _get_fetch_client(self) -> "KafkaClient":
+        """A client that returns batches as they are stored, which librdkafka hides."""
+        from varve.brokers.fetched_range import open_fetch_client
+
+        client = self._get_client()
+        with self._lock:
+            if self._fetch_client is None:
+                self._fetch_client = open_fetch_client(client)
+            return self._fetch_client
+
+    def _drop_producers(self) -> None:
+        with self._lock:
+            self._producers.clear()
 
     def _drop_producer(self, codec: str) -> None:
         """After a fatal error a producer sends nothing more."""
@@ -182,20 +226,12 @@ class Cluster:
         self.close()
 
 
-class ClusterOffsets(NamedTuple):
-    """The offsets of a partition as a broker shows them: `log_start` inclusive, others exclusive.
+class ClusterTopic(TopicHandle):
+    """A topic of a cluster, returned by `Cluster.topic` and `Cluster.create_topic`.
 
-    Clients see no record past the high watermark, so `end` is the same.
+    It has the calls of a store's topic. `get` and `append_batch` need the log's files, and raise
+    InvalidRequest.
     """
-
-    log_start: int
-    last_stable: int
-    high_watermark: int
-    end: int
-
-
-class ClusterTopic:
-    """A topic of a cluster, returned by `Cluster.topic` and `Cluster.create_topic`."""
 
     def __init__(self, cluster: Cluster, name: str, partition_count: int) -> None:
         self.name = name
@@ -205,61 +241,29 @@ class ClusterTopic:
     def __repr__(self) -> str:
         return f"<ClusterTopic {self.name!r} with {self.partition_count} partitions>"
 
-    def append(
-        self,
-        value: GivenBytes,
-        *,
-        key: GivenBytes = None,
-        headers: GivenHeaders | None = None,
-        timestamp_ms: int | None = None,
-        partition: int | None = None,
-    ) -> AppendResult:
-        """Appends a record and returns its partition, offset and timestamp.
+    # Appending
 
-        Text is stored as UTF-8. The timestamp counts milliseconds since 1970, by default it is the
-        current time. Without a partition, Kafka's default partitioner chooses one by the key. A
-        value of None is a tombstone; `delete_key` writes one. When this returns, the broker has
-        acknowledged the record.
-        """
-        deliveries = self._send([(key, value, headers, timestamp_ms)], partition, "lz4")
+    def _append(self, record: GivenTuple, partition: int | None) -> AppendResult:
+        deliveries = self._send([record], partition, "lz4")
         assert deliveries.last is not None, "a delivered record has an offset"
         return deliveries.last
 
-    def delete_key(
-        self, key: bytes | str, *, headers: GivenHeaders | None = None, partition: int | None = None
-    ) -> AppendResult:
-        """Appends a tombstone: compaction removes the older records of the key, then it too."""
-        return self.append(None, key=key, headers=headers, partition=partition)
-
-    def append_many(
-        self,
-        records: Iterable[GivenRecord],
-        *,
-        partition: int | None = None,
-        codec: str = "lz4",
+    def _append_many(
+        self, records: Iterable[GivenRecord], partition: int | None, codec: str
     ) -> BulkAppendResult:
-        """Appends a stream of records in big batches; much faster than one by one.
-
-        A record is a `NewRecord`, one read from a topic, or a tuple `(key, value)`,
-        `(key, value, headers)` or `(key, value, headers, timestamp)`. When the stream or a delivery
-        raises, records before it may be in the log.
-        """
-        name = str(codec).lower()
-        if name not in _CODECS:
-            raise InvalidRequest(f"codec {codec!r} is unknown; use one of {', '.join(_CODECS)}")
-        deliveries = self._send(records, partition, name)
+        deliveries = self._send(records, partition, codec)
         return BulkAppendResult(deliveries.delivered_count, deliveries.end_offsets)
 
     def _send(
         self, records: Iterable[GivenRecord], partition: int | None, codec: str
     ) -> Deliveries:
-        number = -1 if partition is None else self._check_partition(partition)
+        number = -1 if partition is None else partition
         client, producer = self._cluster._get_client(), self._cluster._get_producer(codec)
         deliveries = Deliveries(client, self.name)
         try:
             try:
                 for record in records:
-                    enqueue(producer, self._to_record(record, number), deliveries)
+                    enqueue(producer, to_topic_record(self.name, record, number), deliveries)
             finally:
                 deliveries.wait(producer, _WAIT_SECONDS)
             deliveries.check()
@@ -268,39 +272,24 @@ class ClusterTopic:
                 self._cluster._drop_producer(codec)
         return deliveries
 
-    def _to_record(self, record: GivenRecord, partition: int) -> TopicRecord:
-        key, value, headers, timestamp_ms = split_record(record)
-        return TopicRecord(
-            self.name,
-            partition,
-            timestamp=to_timestamp(timestamp_ms, NO_TIMESTAMP),
-            key=to_bytes(key, "key"),
-            value=to_bytes(value, "value"),
-            headers=list(to_headers(headers)) if headers else (),
-        )
+    def _partition_for(self, key: bytes) -> int:
+        from varve.embedded.topic import partition_of
 
-    def read(
+        return partition_of(key, self.partition_count)
+
+    # Reading
+
+    def _read(
         self,
-        *,
-        partition: int | None = None,
-        start: int | None = None,
-        end: int | None = None,
-        isolation: str = "read_uncommitted",
-        limit: int | None = None,
+        partitions: list[int],
+        start: int | None,
+        end: int | None,
+        isolation: str,
+        limit: int | None,
     ) -> Iterator[StoredRecord]:
-        """The records of one partition, or of all in turn, from `start` to before `end`.
-
-        `start` defaults to the log start offset, `end` to the end of the visible records. Records
-        that arrive later are not read. `read_committed` skips records of aborted transactions and
-        ends at the last stable offset.
-        """
-        check_limit(limit)
-        check_isolation(isolation)
-        if partition is not None or start is not None or end is not None:
-            partition = self._check_partition(partition)
         request = ConsumeRequest(
             self.name,
-            partition,
+            partitions[0] if len(partitions) == 1 else None,
             start=BEGINNING if start is None else ReadPosition(PositionKind.OFFSET, start),
             end=END if end is None else ReadPosition(PositionKind.OFFSET, end),
             limit=limit,
@@ -308,32 +297,57 @@ class ClusterTopic:
         )
         return map(_to_stored, read_in_turn(self._cluster._get_client(), request))
 
-    def offset_for_time(self, timestamp_ms: int, *, partition: int | None = None) -> int | None:
-        """The offset of the first record not older than the timestamp; None without one."""
-        spec = admin_api().OffsetSpec.for_timestamp(max(0, timestamp_ms))
-        offset = self._read_offset(self._check_partition(partition), spec)
-        return None if offset < 0 else offset
+    def _batches(
+        self, partition: int, start: int | None, end: int | None, isolation: str
+    ) -> "Iterator[Batch]":
+        return self._open_range(partition, start, end, isolation).batches()
 
-    def offsets(self, partition: int | None = None) -> ClusterOffsets:
-        """Where a partition's records begin and end."""
+    def _columns(
+        self, partition: int, start: int | None, end: int | None, isolation: str
+    ) -> "Iterator[RecordColumns]":
+        return self._open_range(partition, start, end, isolation).columns()
+
+    def _open_range(
+        self, partition: int, start: int | None, end: int | None, isolation: str
+    ) -> "FetchedRange":
+        from varve.brokers.fetched_range import FetchedRange
+
+        client = self._cluster._get_fetch_client()
+        return FetchedRange(
+            client,
+            self.name,
+            partition,
+            start=start,
+            end=end,
+            is_committed=isolation == "read_committed",
+        )
+
+    # Offsets
+
+    def _offsets(self, partition: int) -> PartitionOffsets:
         from confluent_kafka import IsolationLevel
 
-        number, specs = self._check_partition(partition), admin_api().OffsetSpec
-        high_watermark = self._read_offset(number, specs.latest())
-        return ClusterOffsets(
-            log_start=self._read_offset(number, specs.earliest()),
+        specs = admin_api().OffsetSpec
+        log_start = self._read_offset(partition, specs.earliest())
+        high_watermark = self._read_offset(partition, specs.latest())
+        return PartitionOffsets(
+            log_start=log_start,
+            local_start=log_start,
             last_stable=self._read_offset(
-                number, specs.latest(), isolation_level=IsolationLevel.READ_COMMITTED
+                partition, specs.latest(), isolation_level=IsolationLevel.READ_COMMITTED
             ),
             high_watermark=high_watermark,
             end=high_watermark,
         )
 
-    def delete_records(self, before: int, *, partition: int | None = None) -> int:
-        """Deletes a partition's records before an offset, -1 for all; returns the log start."""
-        number = self._check_partition(partition)
+    def _offset_for_time(self, partition: int, timestamp_ms: int) -> int | None:
+        spec = admin_api().OffsetSpec.for_timestamp(max(0, timestamp_ms))
+        offset = self._read_offset(partition, spec)
+        return None if offset < 0 else offset
+
+    def _delete_records(self, partition: int, before: int) -> int:
         client = self._cluster._get_client()
-        return topics.delete_records(client, self.name, partition=number, before=before)
+        return topics.delete_records(client, self.name, partition=partition, before=before)
 
     def _read_offset(self, partition: int, spec: object, **options: object) -> int:
         place = (self.name, partition)
@@ -343,10 +357,24 @@ class ClusterTopic:
         """Checks the number; partitions may have been added since the topic was described."""
         client = self._cluster._get_client()
         try:
-            return check_partition(self.name, number, self.partition_count)
+            return super()._check_partition(number)
         except NotFound:
             self.partition_count = len(topics.find_topic(client, self.name).partitions)
-            return check_partition(self.name, number, self.partition_count)
+            checked = super()._check_partition(number)
+            # A producer learns of added partitions only after minutes.
+            self._cluster._drop_producers()
+            return checked
+
+
+def _own_settings(described: topics.DescribedTopic) -> dict[str, str]:
+    """The settings that were given to the topic itself; raises Denied if they are not shown."""
+    if described.refusal is not None:
+        raise described.refusal
+    return {
+        key: setting.value or ""
+        for key, setting in described.settings.items()
+        if setting.source == "topic"
+    }
 
 
 def _to_stored(record: TopicRecord) -> StoredRecord:

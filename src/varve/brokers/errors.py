@@ -3,6 +3,8 @@
 from typing import TYPE_CHECKING, Final
 
 from varve.foundation.errors import (
+    Fenced,
+    InvalidProducerEpoch,
     InvalidRecord,
     InvalidRequest,
     InvalidSetting,
@@ -158,6 +160,9 @@ _KINDS: Final[dict[str, type[StoreError]]] = {
     "MSG_SIZE_TOO_LARGE": RecordTooLarge,
     "INVALID_RECORD": InvalidRecord,
     "INVALID_TIMESTAMP": InvalidTimestamp,
+    "_FENCED": Fenced,
+    "PRODUCER_FENCED": Fenced,
+    "INVALID_PRODUCER_EPOCH": InvalidProducerEpoch,
 }
 
 

@@ -170,7 +170,7 @@ def _read(
                 offsets = partition.offsets()
                 first = max(offsets.log_start, offsets.end - last)
             records = partition.read(
-                first, _resolve(partition, end), isolation=Isolation(isolation)
+                start=first, end=_resolve(partition, end), isolation=Isolation(isolation)
             )
             for record in records:
                 yield from_stored(name, record)

@@ -77,9 +77,9 @@ def _explain_record(
     store: "Store", topic: str, partition: int | None, offset: int | None, key: str | None
 ) -> "RecordExplanation":
     if offset is not None:
-        return store.explain_offset(topic, offset, partition)
+        return store.explain_offset(topic, offset=offset, partition=partition)
     assert key is not None
-    record = store.explain_key(topic, key.encode(errors="surrogateescape"), partition)
+    record = store.explain_key(topic, key=key.encode(errors="surrogateescape"), partition=partition)
     if record is None:
         raise NotFound(f"topic {topic} has no record with key {key!r}")
     return record

@@ -71,6 +71,7 @@ class StoreHealth:
 
     @property
     def is_healthy(self) -> bool:
+        """Whether no field reports a problem."""
         return (
             all(worker.is_healthy for worker in self.workers)
             and all(partition.is_healthy for partition in self.cleaning)

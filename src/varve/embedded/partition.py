@@ -5,8 +5,8 @@ Invariant  a read ends where the log ended, for its isolation, when it began; it
 Threads    any; reads share no state.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import islice
 
 from varve.commit_log import Isolation, Log, LogAppendResult, LogManager, TopicPartition
@@ -43,9 +43,9 @@ class Partition:
 
     def read(
         self,
+        *,
         start: int | None = None,
         end: int | None = None,
-        *,
         isolation: str = Isolation.READ_UNCOMMITTED,
         limit: int | None = None,
     ) -> Iterator[StoredRecord]:
@@ -53,30 +53,30 @@ class Partition:
 
         The read ends, at the latest, where the visible log ended when it began.
         """
-        check_limit(limit)
-        columns = self.columns(start, end, isolation=isolation)
+        limit = check_limit(limit)
+        columns = self.columns(start=start, end=end, isolation=isolation)
         records = (record for part in columns for record in stored_records(part, self.number))
         return islice(records, limit)
 
     def batches(
         self,
+        *,
         start: int | None = None,
         end: int | None = None,
-        *,
         isolation: str = Isolation.READ_UNCOMMITTED,
     ) -> Iterator[Batch]:
         """The batches that hold these records: whole, so the first may begin before `start`."""
-        return _ReadRange.visible(self.log, start, end, isolation).batches()
+        return LogRange(self.log, start, end, isolation).batches()
 
     def columns(
         self,
+        *,
         start: int | None = None,
         end: int | None = None,
-        *,
         isolation: str = Isolation.READ_UNCOMMITTED,
     ) -> Iterator[RecordColumns]:
         """The records as numpy columns, a batch at a time."""
-        return _ReadRange.visible(self.log, start, end, isolation).columns()
+        return LogRange(self.log, start, end, isolation).columns()
 
     def offset_for_time(self, timestamp_ms: int) -> int | None:
         """The offset of the first record not older than the timestamp; None without one."""
@@ -84,6 +84,7 @@ class Partition:
         return None if offset is None else offset.offset
 
     def offsets(self) -> PartitionOffsets:
+        """Where the partition's records begin and end."""
         log = self.log
         return PartitionOffsets(
             log_start=log.log_start_offset,
@@ -102,49 +103,25 @@ class Partition:
         self.log.flush()
 
 
-@dataclass(frozen=True, slots=True)
-class _ReadRange:
-    """The offsets [start, end) of one log, to be read under an isolation level."""
+class ReadRange(ABC):
+    """The offsets [start, end) of one partition, to be read under an isolation level."""
 
-    log: Log
-    start: int
-    end: int
-    isolation: Isolation
+    def __init__(self, start: int, end: int) -> None:
+        self.start = start
+        self.end = end
 
-    @classmethod
-    def visible(cls, log: Log, start: int | None, end: int | None, isolation: str) -> "_ReadRange":
-        """The requested range, limited to the records visible now.
-
-        Raises OffsetOutOfRange for a start outside the log.
-        """
-        check_isolation(isolation)
-        level = Isolation(isolation)
-        log_start, log_end = log.log_start_offset, log.end_offset
-        if start is None:
-            start = log_start
-        elif not log_start <= start <= log_end:
-            raise OffsetOutOfRange(
-                f"{log.topic_partition}: offset {start} is outside the log, which holds "
-                f"{log_start} to {log_end}; read from one of these"
-            )
-        is_committed = level is Isolation.READ_COMMITTED
-        visible = log.last_stable_offset if is_committed else log.high_watermark
-        return cls(log, start, visible if end is None else min(end, visible), level)
+    @abstractmethod
+    def fetch(self, offset: int) -> CommittedBatches | None:
+        """The next batches from an offset on; None when the log has no more."""
 
     def batches(self) -> Iterator[Batch]:
         """The batches that hold its records, whole and as stored, without control batches."""
         offset = self.start
         while offset < self.end:
-            fetched = self.log.read(start_offset=offset, isolation=self.isolation)
-            if not fetched.data:
+            fetched = self.fetch(offset)
+            if fetched is None:
                 return
-            batches = CommittedBatches(
-                fetched.data,
-                fetched.aborted,
-                start_offset=offset,
-                where=str(self.log.topic_partition),
-            )
-            for batch in batches:
+            for batch in fetched:
                 if batch.header.base_offset >= self.end:
                     return
                 yield batch
@@ -156,6 +133,36 @@ class _ReadRange:
             columns = columns_within(batch, start=self.start, end=self.end)
             if len(columns):
                 yield columns
+
+
+class LogRange(ReadRange):
+    """A range of a log in this process, limited to the records visible now.
+
+    Raises OffsetOutOfRange for a start outside the log.
+    """
+
+    def __init__(self, log: Log, start: int | None, end: int | None, isolation: str) -> None:
+        check_isolation(isolation)
+        log_start, log_end = log.log_start_offset, log.end_offset
+        if start is None:
+            start = log_start
+        elif not log_start <= start <= log_end:
+            raise OffsetOutOfRange(
+                f"{log.topic_partition}: offset {start} is outside the log, which holds "
+                f"{log_start} to {log_end}; read from one of these"
+            )
+        self._log = log
+        self._isolation = Isolation(isolation)
+        is_committed = self._isolation is Isolation.READ_COMMITTED
+        visible = log.last_stable_offset if is_committed else log.high_watermark
+        super().__init__(start, visible if end is None else min(end, visible))
+
+    def fetch(self, offset: int) -> CommittedBatches | None:
+        read = self._log.read(start_offset=offset, isolation=self._isolation)
+        if not read.data:
+            return None
+        where = str(self._log.topic_partition)
+        return CommittedBatches(read.data, read.aborted, start_offset=offset, where=where)
 
 
 def columns_within(batch: Batch, *, start: int, end: int = LONG_MAX) -> RecordColumns:

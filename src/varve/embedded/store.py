@@ -11,7 +11,7 @@ import random as random_module
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NoReturn, Self
 
 from varve.cleaning.metrics import CleanerMetrics
 from varve.commit_log import LogDirectory, LogManager, LogSettings, TopicPartition
@@ -291,6 +291,7 @@ class Store(StoreRemovals):
 
     @property
     def fs(self) -> FileSystem:
+        """The file system of the directories."""
         return self._fs
 
     def _check_open(self) -> None:
@@ -329,6 +330,15 @@ class Store(StoreRemovals):
         """
         self._check_open()
         return self._tier.get()
+
+    def producer(self, transactional_id: str) -> NoReturn:
+        """Raises InvalidRequest: a store has no transaction coordinator, `Cluster.producer` has."""
+        self._check_open()
+        raise InvalidRequest(
+            f"transactional_id {transactional_id!r:.80}: a store has no transaction coordinator; "
+            f"run `varve serve -d {':'.join(self._paths)}` and use "
+            'varve.connect("localhost:9092").producer(...)'
+        )
 
     def flush(self) -> None:
         """Syncs everything appended so far to disk."""
@@ -405,7 +415,7 @@ def open(
     texts = [_path_text(path) for path in _to_list(paths)]
     store = Store(
         texts,
-        settings=settings or {},
+        settings={} if settings is None else settings,
         fs=fs or RealFileSystem(),
         clock=clock or SystemClock(),
         random=random or random_module.Random(),
@@ -422,6 +432,14 @@ def _to_list(paths: object) -> list[object]:
 
 def _path_text(path: object) -> str:
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else path
-    if not isinstance(text, str) or not text or "\0" in text:
+    if not isinstance(text, str) or not text or "\0" in text or not _is_encodable(text):
         raise InvalidRequest(f"log directory {path!r:.80} is not a path; use a str or Path")
     return text.rstrip("/") or "/"
+
+
+def _is_encodable(path: str) -> bool:
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:
+        return False
+    return True

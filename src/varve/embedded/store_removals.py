@@ -132,7 +132,7 @@ class StoreRemovals(ABC):
         ]
 
     def explain_offset(
-        self, topic: str, offset: int, partition: int | None = None
+        self, topic: str, *, offset: int, partition: int | None = None
     ) -> "RecordExplanation":
         """Which rules keep a record and until when, or that it was removed."""
         from varve.cleaning.explain import explain_offset
@@ -141,13 +141,13 @@ class StoreRemovals(ABC):
         return explain_offset(log, offset, now_ms, self._explain_context(log, now_ms))
 
     def explain_key(
-        self, topic: str, key: bytes | str, partition: int | None = None
+        self, topic: str, *, key: bytes | str, partition: int | None = None
     ) -> "RecordExplanation | None":
         """Which rules keep the latest record of a key; None when there is no record of the key."""
         from varve.cleaning.explain import explain_key
 
-        data = key.encode() if isinstance(key, str) else key
         chosen = self.topic(topic)
+        data = chosen._check_key(key)
         number = chosen.partition_for(data) if partition is None else partition
         log, now_ms = chosen.partition(number).log, self._clock.now_ms()
         return explain_key(log, data, now_ms, self._explain_context(log, now_ms))

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, TypeVar
 from varve.cleaning.settings import CleanerSettings
 from varve.commit_log import LogSettings, StoreSettings
 from varve.foundation.errors import InvalidSetting
-from varve.foundation.settings import GivenValue, Settings, declared, parse_settings
+from varve.foundation.settings import GivenValue, Settings, check_mapping, declared, parse_settings
 from varve.tiering.settings import MetadataSettings, TierSettings
 
 S = TypeVar("S", bound=Settings)
@@ -43,6 +43,7 @@ class ParsedSettings(NamedTuple):
 
 def parse_store_settings(given: Mapping[str, GivenValue]) -> ParsedSettings:
     """The store's settings and its topics' defaults; raises InvalidSetting for any other name."""
+    check_mapping(given, _WHERE)
     prefixes = (TIER_STORE_PREFIX, MIRROR_STORE_PREFIX)
     tier_store, mirror_store = (_with_prefix(prefix, given) for prefix in prefixes)
     given = {name: value for name, value in given.items() if not name.startswith(prefixes)}

@@ -13,18 +13,20 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from varve.commit_log import Isolation, LogAppendResult, LogSettings, TopicPartition
+from varve.commit_log import LogSettings, TopicPartition
 from varve.commit_log.batch_validator import stored_codec
 from varve.embedded.partition import Partition
 from varve.embedded.topic_table import TopicEntry
 from varve.foundation.clock import Clock
-from varve.foundation.errors import InvalidRequest
+from varve.foundation.topic_handle import TopicHandle, parse_codec_name
 from varve.foundation.topic_records import (
     AppendResult,
     BulkAppendResult,
+    GivenBatch,
     GivenBytes,
     GivenHeaders,
     GivenRecord,
+    GivenTuple,
     PartitionOffsets,
     StoredRecord,
     check_partition,
@@ -37,7 +39,6 @@ from varve.kernels.hashes import murmur2
 from varve.records import (
     HEADER_BYTES,
     Batch,
-    Buffer,
     Codec,
     Record,
     RecordColumns,
@@ -76,14 +77,8 @@ def packaging_for(settings: LogSettings, codec: str | Codec) -> Packaging:
 
 
 def parse_codec(codec: str | Codec) -> Codec:
-    """A codec by its name, in upper or lower case."""
-    if isinstance(codec, Codec):
-        return codec
-    try:
-        return Codec[codec.upper()]
-    except KeyError:
-        names = ", ".join(member.name.lower() for member in Codec)
-        raise InvalidRequest(f"codec {codec!r} is unknown; use one of {names}") from None
+    """A codec by its name, in upper or lower case; raises InvalidRequest."""
+    return Codec[parse_codec_name(codec).upper()]
 
 
 def _make_record(
@@ -107,12 +102,8 @@ def partition_of(key: bytes, partition_count: int) -> int:
     return (murmur2(np.frombuffer(key, np.uint8)) & 0x7FFFFFFF) % partition_count
 
 
-class Topic:
-    """A topic of an open store, returned by `Store.topic` and `Store.create_topic`.
-
-    Offsets count within a partition, so methods that take an offset take a partition too, which
-    may be left out when the topic has only one.
-    """
+class Topic(TopicHandle):
+    """A topic of an open store, returned by `Store.topic` and `Store.create_topic`."""
 
     def __init__(
         self,
@@ -136,58 +127,30 @@ class Topic:
         return f"<Topic {self.name!r} with {self.partition_count} partitions>"
 
     def partition(self, number: int | None = None) -> Partition:
-        """A partition by its number; None is the only partition of a topic that has one."""
+        """A partition by its number; None is the only partition of a topic that has one.
+
+        Raises NotFound for a number that the topic does not have.
+        """
         number = check_partition(self.name, number, self.partition_count)
         return self._store._get_partition(self, number)
 
     @property
     def partitions(self) -> list[Partition]:
+        """All partitions, by number."""
         return [self.partition(number) for number in range(self.partition_count)]
 
-    def append(
-        self,
-        value: GivenBytes,
-        *,
-        key: GivenBytes = None,
-        headers: GivenHeaders | None = None,
-        timestamp_ms: int | None = None,
-        partition: int | None = None,
-    ) -> AppendResult:
-        """Appends a record and returns its partition, offset and timestamp.
+    # Appending
 
-        Text is stored as UTF-8. The timestamp counts milliseconds since 1970, by default it is the
-        current time. Without a partition, Kafka's default partitioner chooses one by the key, and
-        records without a key go round robin. A value of None is a tombstone; `delete_key` writes
-        one. When this returns, the record survives a crash of the process, and with `flush=ack` a
-        power loss.
-        """
-        record = _make_record(key, value, headers, timestamp_ms, now_ms=self._clock.now_ms())
-        if partition is None:
-            partition = self._choose_partition(record.key)
-        result = self.partition(partition).append_batch(build_batch([record]))
-        stamp = record.timestamp if result.timestamp < 0 else result.timestamp
-        return AppendResult(partition, result.base_offset, stamp)
+    def _append(self, record: GivenTuple, partition: int | None) -> AppendResult:
+        made = _make_record(*record, now_ms=self._clock.now_ms())
+        number = self._choose_partition(made.key) if partition is None else partition
+        result = self.partition(number).append_batch(build_batch([made]))
+        stamp = made.timestamp if result.timestamp < 0 else result.timestamp
+        return AppendResult(number, result.base_offset, stamp)
 
-    def delete_key(
-        self, key: bytes | str, *, headers: GivenHeaders | None = None, partition: int | None = None
-    ) -> AppendResult:
-        """Appends a tombstone: compaction removes the older records of the key, then it too."""
-        return self.append(None, key=key, headers=headers, partition=partition)
-
-    def append_many(
-        self,
-        records: Iterable[GivenRecord],
-        *,
-        partition: int | None = None,
-        codec: str | Codec = "lz4",
+    def _append_many(
+        self, records: Iterable[GivenRecord], partition: int | None, codec: str
     ) -> BulkAppendResult:
-        """Appends a stream of records in big batches; much faster than one by one.
-
-        A record is a `NewRecord`, one read from a topic, or a tuple `(key, value)`,
-        `(key, value, headers)` or `(key, value, headers, timestamp)`. `codec` applies unless the
-        topic's `compression.type` names one. When the stream or an append raises, the batches that
-        were full are in the log, and the records collected since are not.
-        """
         packer = _Packer(self, packaging_for(self.settings, codec))
         if partition is not None:
             self.partition(partition)
@@ -203,6 +166,11 @@ class Topic:
                 sticky_partition = self._choose_partition(None)
         return packer.finish()
 
+    def append_batch(self, batch: GivenBatch, partition: int | None = None) -> AppendResult:
+        target = self.partition(partition)
+        result = target.append_batch(batch)
+        return AppendResult(target.number, result.base_offset, result.timestamp)
+
     def _choose_partition(self, key: bytes | None) -> int:
         if self.partition_count == 1:
             return 0
@@ -210,104 +178,58 @@ class Topic:
             return next(self._rotation) % self.partition_count
         return partition_of(key, self.partition_count)
 
-    def partition_for(self, key: bytes) -> int:
-        """The partition that Kafka's default partitioner chooses for a key."""
+    def _partition_for(self, key: bytes) -> int:
         return self._choose_partition(key)
 
-    def append_batch(self, batch: Buffer, partition: int | None = None) -> LogAppendResult:
-        """Appends a ready batch of message format 2; the log gives out its offsets."""
-        return self.partition(partition).append_batch(batch)
+    def flush(self) -> None:
+        """Syncs everything appended so far to disk; raises Unavailable when the disk fails."""
+        for partition in self.partitions:
+            partition.flush()
 
-    def read(
+    # Reading
+
+    def _read(
         self,
-        *,
-        partition: int | None = None,
-        start: int | None = None,
-        end: int | None = None,
-        isolation: str = Isolation.READ_UNCOMMITTED,
-        limit: int | None = None,
+        partitions: list[int],
+        start: int | None,
+        end: int | None,
+        isolation: str,
+        limit: int | None,
     ) -> Iterator[StoredRecord]:
-        """The records of one partition, or of all in turn, from `start` to before `end`.
-
-        `start` defaults to the log start offset, `end` to the end of the visible records. CRCs are
-        checked. `read_committed` skips records of aborted transactions and ends at the last stable
-        offset.
-        """
-        partitions = self._select_partitions(partition, start, end)
         reads = [
-            selected.read(start, end, isolation=isolation, limit=limit) for selected in partitions
+            self.partition(number).read(start=start, end=end, isolation=isolation, limit=limit)
+            for number in partitions
         ]
-        return itertools.islice(itertools.chain.from_iterable(reads), limit)
+        return itertools.chain.from_iterable(reads)
 
-    def batches(
-        self,
-        *,
-        partition: int | None = None,
-        start: int | None = None,
-        end: int | None = None,
-        isolation: str = Isolation.READ_UNCOMMITTED,
+    def _batches(
+        self, partition: int, start: int | None, end: int | None, isolation: str
     ) -> Iterator[Batch]:
-        """Like `read`, as stored batches: whole, so the first may begin before `start`."""
-        partitions = self._select_partitions(partition, start, end)
-        return itertools.chain.from_iterable(
-            [selected.batches(start, end, isolation=isolation) for selected in partitions]
-        )
+        return self.partition(partition).batches(start=start, end=end, isolation=isolation)
 
-    def columns(
-        self,
-        *,
-        partition: int | None = None,
-        start: int | None = None,
-        end: int | None = None,
-        isolation: str = Isolation.READ_UNCOMMITTED,
+    def _columns(
+        self, partition: int, start: int | None, end: int | None, isolation: str
     ) -> Iterator[RecordColumns]:
-        """Like `read`, as numpy columns, a batch at a time: the fast way."""
-        partitions = self._select_partitions(partition, start, end)
-        return itertools.chain.from_iterable(
-            [selected.columns(start, end, isolation=isolation) for selected in partitions]
-        )
-
-    def _select_partitions(
-        self, partition: int | None, start: int | None, end: int | None
-    ) -> list[Partition]:
-        if partition is None and start is None and end is None:
-            return self.partitions
-        return [self.partition(partition)]
+        return self.partition(partition).columns(start=start, end=end, isolation=isolation)
 
     def get(self, key: bytes | str, *, partition: int | None = None) -> StoredRecord | None:
-        """The latest committed record of a key; None when there is none.
-
-        A value of None means that the key was deleted. `partition` defaults to the one that
-        Kafka's default partitioner chooses. The look-up uses key indexes and builds missing ones,
-        so the first one may take a while.
-        """
-        data = to_bytes(key, "key")
-        if data is None:
-            raise InvalidRequest(f"topic {self.name}: records without a key cannot be looked up")
-        number = self.partition(self.partition_for(data) if partition is None else partition).number
-        record = self._store._find_record(TopicPartition(self.name, number), data)
+        data = self._check_key(key)
+        number = self.partition(self._choose_partition(data) if partition is None else partition)
+        record = self._store._find_record(TopicPartition(self.name, number.number), data)
         if record is None:
             return None
         return StoredRecord(
-            number, record.offset, record.timestamp, record.key, record.value, record.headers
+            number.number, record.offset, record.timestamp, record.key, record.value, record.headers
         )
 
-    def offset_for_time(self, timestamp_ms: int, *, partition: int | None = None) -> int | None:
-        """The offset of the first record not older than the timestamp; None without one."""
-        return self.partition(partition).offset_for_time(timestamp_ms)
-
-    def offsets(self, partition: int | None = None) -> PartitionOffsets:
-        """Where a partition's records begin and end."""
+    def _offsets(self, partition: int) -> PartitionOffsets:
         return self.partition(partition).offsets()
 
-    def delete_records(self, before: int, *, partition: int | None = None) -> int:
-        """Deletes a partition's records before an offset, -1 for all; returns the log start."""
-        return self.partition(partition).delete_records(before)
+    def _offset_for_time(self, partition: int, timestamp_ms: int) -> int | None:
+        return self.partition(partition).offset_for_time(timestamp_ms)
 
-    def flush(self) -> None:
-        """Syncs everything appended so far to disk."""
-        for partition in self.partitions:
-            partition.flush()
+    def _delete_records(self, partition: int, before: int) -> int:
+        return self.partition(partition).delete_records(before)
 
 
 @dataclass(slots=True)

@@ -22,7 +22,8 @@ INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
 
 Value = bool | int | float | str | tuple[str, ...]
-GivenValue = bool | int | float | str
+GivenValue = bool | int | float | str | Any
+"""A setting as a user gives it. `Any` admits a dict of mixed values, which is of objects."""
 
 _DECLARATION = "varve.setting"
 _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]+")
@@ -180,6 +181,7 @@ def parse_settings(
     Raises InvalidSetting, naming `where`, for an unknown name and for a value of the wrong type or
     out of range.
     """
+    check_mapping(values, where)
     declarations = {declaration.kafka_name: declaration for declaration in declared(cls)}
     parsed: dict[str, Value] = {}
     for kafka_name, raw_value in values.items():
@@ -192,6 +194,31 @@ def parse_settings(
     if base is not None:
         return dataclasses.replace(base, **parsed)
     return cls(**parsed)
+
+
+def check_mapping(values: object, where: str) -> None:
+    """Raises InvalidSetting unless it is a mapping whose keys are text."""
+    if not isinstance(values, Mapping):
+        raise InvalidSetting(
+            f"{where}: settings of type {type(values).__name__}; give a mapping of names to values"
+        )
+    for name in values:
+        if not isinstance(name, str):
+            raise InvalidSetting(f"{where}: the name of a setting is text, not {name!r:.80}")
+
+
+def format_settings(values: Mapping[str, GivenValue], where: str) -> dict[str, str]:
+    """The values as text, by the names as they are given; raises InvalidSetting."""
+    check_mapping(values, where)
+    texts = {}
+    for name, value in values.items():
+        given: object = tuple(value) if isinstance(value, list) else value
+        if not isinstance(given, bool | int | float | str | tuple):
+            raise InvalidSetting(
+                f"{where}: {name} cannot be a {type(value).__name__}; give text, a number or a bool"
+            )
+        texts[name] = format_value(given)
+    return texts
 
 
 def check_settings(settings: Settings) -> None:

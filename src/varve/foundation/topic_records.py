@@ -6,14 +6,18 @@ that a client of a broker starts fast.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from operator import index
 from typing import Protocol
 
-from varve.foundation.errors import InvalidRecord, InvalidRequest, NotFound
+from varve.foundation.errors import InvalidRecord, InvalidRequest, InvalidTimestamp, NotFound
+from varve.foundation.settings import LONG_MAX
 
 RecordHeaders = tuple[tuple[str, bytes | None], ...]
 
 GivenBytes = bytes | bytearray | memoryview | str | None
 """A key or value: bytes, text that is stored as UTF-8, or nothing."""
+
+GivenBatch = bytes | bytearray | memoryview
 
 GivenHeaders = Mapping[str, GivenBytes] | Iterable[tuple[str, GivenBytes]]
 
@@ -33,11 +37,14 @@ class RecordLike(Protocol):
     def timestamp(self) -> int: ...
 
 
+GivenTuple = tuple[GivenBytes, GivenBytes, GivenHeaders | None, int | None]
+"""Key, value, headers and timestamp of a record to append."""
+
 GivenRecord = (
     RecordLike
     | tuple[GivenBytes, GivenBytes]
     | tuple[GivenBytes, GivenBytes, GivenHeaders | None]
-    | tuple[GivenBytes, GivenBytes, GivenHeaders | None, int | None]
+    | GivenTuple
 )
 """A record to append: a `RecordLike`, or (key, value[, headers[, timestamp]])."""
 
@@ -75,7 +82,8 @@ class BulkAppendResult:
 class PartitionOffsets:
     """The offsets of a partition: `log_start` is inclusive, the others are exclusive.
 
-    Records before `local_start` are in the remote tier only.
+    Records before `local_start` are in the remote tier only. Clients of a cluster see neither that
+    nor records past the high watermark: there it is the log start, and `end` the high watermark.
     """
 
     log_start: int
@@ -94,14 +102,34 @@ def check_partition(topic: str, number: int | None, count: int) -> int:
                 f"0 to {count - 1}"
             )
         return 0
+    number = check_int(number, "partition")
     if not 0 <= number < count:
         raise NotFound(f"topic {topic} has no partition {number}; it has 0 to {count - 1}")
     return number
 
 
-def check_limit(limit: int | None) -> None:
-    if limit is not None and limit < 0:
+def check_int(number: int, what: str) -> int:
+    """The number, such as an int or one of numpy; raises InvalidRequest for anything else."""
+    try:
+        found = None if isinstance(number, bool) else index(number)
+    except TypeError:
+        found = None
+    if found is None:
+        raise InvalidRequest(
+            f"{what} {number!r:.80} is a {type(number).__name__}; give a whole number"
+        )
+    if not -LONG_MAX <= found <= LONG_MAX:
+        raise InvalidRequest(f"{what} {found} does not fit into 64 bits")
+    return found
+
+
+def check_limit(limit: int | None) -> int | None:
+    if limit is None:
+        return None
+    limit = check_int(limit, "limit")
+    if limit < 0:
         raise InvalidRequest(f"limit {limit} is below 0")
+    return limit
 
 
 def check_isolation(isolation: str) -> None:
@@ -111,9 +139,7 @@ def check_isolation(isolation: str) -> None:
         )
 
 
-def split_record(
-    record: GivenRecord,
-) -> tuple[GivenBytes, GivenBytes, GivenHeaders | None, int | None]:
+def split_record(record: GivenRecord) -> GivenTuple:
     """Key, value, headers and timestamp of any form that `append_many` accepts."""
     if isinstance(record, tuple):
         if not 2 <= len(record) <= 4:
@@ -142,6 +168,8 @@ def to_timestamp(timestamp: int | None, default: int) -> int:
             f"timestamp {timestamp!r} is a {type(timestamp).__name__}; "
             "give milliseconds since 1970 as an int"
         )
+    if not 0 <= timestamp <= LONG_MAX:
+        raise InvalidTimestamp(f"timestamp {timestamp} is not from 0 to {LONG_MAX} ms since 1970")
     return timestamp
 
 
@@ -165,8 +193,12 @@ def to_headers(headers: GivenHeaders) -> RecordHeaders:
     """Pairs of name and bytes, in order."""
     pairs = headers.items() if isinstance(headers, Mapping) else headers
     try:
-        return tuple((name, to_bytes(value, f"header {name!r}")) for name, value in pairs)
+        named = [(name, to_bytes(value, f"header {name!r}")) for name, value in pairs]
     except (TypeError, ValueError) as error:
         raise InvalidRecord(
             f"headers {headers!r:.80} are not pairs of name and value: {error}"
         ) from error
+    for name, _ in named:
+        if not isinstance(name, str):
+            raise InvalidRecord(f"header name {name!r:.80} is a {type(name).__name__}; give text")
+    return tuple(named)

@@ -61,14 +61,17 @@ class RecordColumns:
 
     @property
     def offsets(self) -> Integers:
+        """The offsets of the records."""
         return self.table[:, RecordColumn.OFFSET]
 
     @property
     def timestamps(self) -> Integers:
+        """Milliseconds since 1970; -1 for none."""
         return self.table[:, RecordColumn.TIMESTAMP]
 
     @property
     def key_starts(self) -> Integers:
+        """The position of each key in `payload`."""
         return self.table[:, RecordColumn.KEY_START]
 
     @property
@@ -78,6 +81,7 @@ class RecordColumns:
 
     @property
     def value_starts(self) -> Integers:
+        """The position of each value in `payload`."""
         return self.table[:, RecordColumn.VALUE_START]
 
     @property
@@ -87,12 +91,15 @@ class RecordColumns:
 
     @property
     def header_counts(self) -> Integers:
+        """How many headers each record has."""
         return self.table[:, RecordColumn.HEADERS_COUNT]
 
     def key(self, index: int) -> bytes | None:
+        """The key of a record by its row; None without one."""
         return self._cell(index, RecordColumn.KEY_START, RecordColumn.KEY_SIZE)
 
     def value(self, index: int) -> bytes | None:
+        """The value of a record by its row; None for a tombstone."""
         return self._cell(index, RecordColumn.VALUE_START, RecordColumn.VALUE_SIZE)
 
     def headers(self, index: int) -> Headers:
@@ -107,9 +114,11 @@ class RecordColumns:
         return BinaryColumn.at(self.payload, starts=self.key_starts, sizes=self.key_sizes)
 
     def values_column(self) -> BinaryColumn:
+        """The values as one binary column."""
         return BinaryColumn.at(self.payload, starts=self.value_starts, sizes=self.value_sizes)
 
     def headers_column(self) -> EncodedHeaders:
+        """The headers of all records as columns."""
         starts = self.table[:, RecordColumn.HEADERS_START]
         sizes = self.table[:, RecordColumn.RECORD_END] - starts
         cells = BinaryColumn.at(self.payload, starts=starts, sizes=sizes)
@@ -125,6 +134,7 @@ class RecordColumns:
         return out
 
     def records(self) -> list[Record]:
+        """The records as objects."""
         payload = self.payload.tobytes()
         records = []
         for row in self.table.tolist():
@@ -172,6 +182,7 @@ class Batch:
         return self._buffer
 
     def is_valid_crc(self) -> bool:
+        """Whether the batch matches its CRC."""
         computed = crc32c(frozen_bytes(self._buffer), CRC_START, len(self._buffer))
         return bool(computed == self.header.crc)
 

@@ -138,7 +138,7 @@ class TopicChangelog:
 
     def read(self, start_offset: int) -> Iterator[ChangelogBatch]:
         check_offset(self, start_offset, f"{self._topic.name}-{self._partition.number}")
-        columns = self._partition.columns(start_offset, isolation="read_committed")
+        columns = self._partition.columns(start=start_offset, isolation="read_committed")
         return map(self._to_batch, columns)
 
     def _to_batch(self, columns: RecordColumns) -> ChangelogBatch:

@@ -14,13 +14,14 @@ import varve
 from varve import errors
 from varve.embedded.topic import partition_of
 from varve.foundation.clock import SystemClock
+from varve.records import build_batch
 from varve.testing.kafka_kit import KafkaKit
 
 Target = varve.Store | varve.Cluster
 CLOCK = SystemClock()
 _INCOMPRESSIBLE = Random(0).randbytes(2_000)
 
-Handle = varve.Topic | varve.ClusterTopic
+Handle = varve.TopicHandle
 
 
 @pytest.fixture(scope="module", params=["store", "broker"])
@@ -225,6 +226,12 @@ def test_after_a_refused_record_the_next_is_taken(topic: Handle) -> None:
         (lambda topic: topic.offsets(), errors.InvalidRequest),
         (lambda topic: topic.offsets(9), errors.NotFound),
         (lambda topic: topic.offset_for_time(0), errors.InvalidRequest),
+        (lambda topic: topic.batches(partition=9), errors.NotFound),
+        (lambda topic: topic.columns(start=0), errors.InvalidRequest),
+        (lambda topic: topic.columns(partition=0, start=1), errors.OffsetOutOfRange),
+        (lambda topic: topic.batches(isolation="serializable"), errors.InvalidRequest),
+        (lambda topic: topic.delete_key(None), errors.InvalidRecord),
+        (lambda topic: topic.get(None), errors.InvalidRequest),
         (lambda topic: topic.delete_records(1), errors.InvalidRequest),
         (lambda topic: topic.delete_records(1, partition=0), errors.OffsetOutOfRange),
     ],
@@ -345,6 +352,132 @@ def test_a_wrong_client_setting_is_reported(setting: dict[str, object]) -> None:
         varve.connect("127.0.0.1:9", **setting)
 
 
-def test_a_broker_has_no_look_up_by_key_and_no_columns() -> None:
-    assert not hasattr(varve.ClusterTopic, "get")
-    assert not hasattr(varve.ClusterTopic, "columns")
+# What needs the batches themselves
+
+
+def test_batches_and_columns_hold_the_records_that_a_read_returns(wide: Handle) -> None:
+    wide.append_many(((f"k{number}", f"v{number}") for number in range(300)), codec="zstd")
+    wide.append("last", headers={"by": "shop"}, partition=1)
+    expected = list(wide.read())
+    assert [
+        (record.offset, record.key, record.value)
+        for batch in wide.batches()
+        for record in batch.records()
+    ] == [(record.offset, record.key, record.value) for record in expected]
+    found = [
+        (columns.offsets[row], columns.key(row), columns.value(row))
+        for columns in wide.columns()
+        for row in range(len(columns))
+    ]
+    assert found == [(record.offset, record.key, record.value) for record in expected]
+
+
+def test_columns_have_the_bounds_of_a_read(topic: Handle) -> None:
+    topic.append_many(((None, b"%d" % number) for number in range(100)), codec=varve.Codec.GZIP)
+    for start, end in ((7, 9), (None, 2), (98, 1_000), (9, 7), (100, None)):
+        offsets = [
+            offset for part in topic.columns(start=start, end=end) for offset in part.offsets
+        ]
+        assert offsets == [record.offset for record in topic.read(start=start, end=end)]
+    assert [batch.header.base_offset for batch in topic.batches(start=7, end=9)] == [0]
+    columns = topic.columns()
+    topic.append("after")
+    assert sum(len(part) for part in columns) == 100
+
+
+def test_the_partition_of_a_key_is_the_same_for_all(wide: Handle) -> None:
+    for key in ("alice", "bob", "carol"):
+        assert wide.partition_for(key) == wide.partition_for(key.encode())
+        assert wide.append("x", key=key).partition == wide.partition_for(key)
+
+
+def test_a_cluster_refuses_what_needs_the_files_and_names_the_remedy(topic: Handle) -> None:
+    topic.append("1", key="alice")
+    topic.append("2", key="alice")
+    batch = build_batch([varve.NewRecord(b"alice", b"3")])
+    if isinstance(topic, varve.Topic):
+        assert topic.append_batch(batch).offset == 2
+        record = topic.get("alice")
+        assert record is not None
+        assert record.value == b"3"
+        assert topic.get("bob") is None
+        return
+    with pytest.raises(errors.InvalidRequest, match=r"partition_for\(key\).*varve\.open"):
+        topic.get("alice")
+    with pytest.raises(errors.InvalidRequest, match=r"append_many.*varve\.open"):
+        topic.append_batch(batch)
+
+
+def test_partitions_are_added_and_only_added(target: Target, topic: Handle) -> None:
+    topic.append("x", key="alice")
+    assert target.add_partitions(topic.name, 3).partition_count == 3
+    assert topic.append("y", partition=2).partition == 2
+    for count in (3, 2, 0):
+        with pytest.raises(errors.InvalidRequest, match="3 partitions"):
+            target.add_partitions(topic.name, count)
+
+
+def test_given_settings_are_those_of_the_topic_itself(target: Target, name: str) -> None:
+    target.create_topic(name, settings={"retention.ms": 60_000})
+    assert target.given_settings(name) == {"retention.ms": "60000"}
+    target.alter_topic(name, {"retention.ms": None, "segment.bytes": 1_000_000})
+    assert target.given_settings(name) == {"segment.bytes": "1000000"}
+    with pytest.raises(errors.NotFound):
+        target.given_settings("missing")
+
+
+# Transactions
+
+
+def test_a_transaction_is_committed_or_aborted_as_a_whole(target: Target, name: str) -> None:
+    orders, totals = target.create_topic(name), target.create_topic(f"{name}-totals")
+    if isinstance(target, varve.Store):
+        with pytest.raises(errors.InvalidRequest, match=r"varve serve.*varve\.connect"):
+            target.producer("billing")
+        return
+    producer = target.producer(f"billing-{name}")
+    with producer.transaction():
+        producer.append(orders.name, "3 apples", key="alice", headers={"by": "shop"})
+        producer.append_many(totals.name, [("alice", "3"), ("bob", "0")], partition=0)
+        assert list(orders.read(isolation="read_committed")) == []
+    records = [(None, "4 pears"), (None, 5)]
+    with pytest.raises(errors.InvalidRecord), producer.transaction():
+        producer.append_many(orders.name, records)  # type: ignore[arg-type]
+    with producer.transaction():
+        producer.append(orders.name, "5 plums")
+    assert _values(orders.read(isolation="read_committed")) == [b"3 apples", b"5 plums"]
+    assert _values(totals.read(isolation="read_committed")) == [b"3", b"0"]
+    columns = list(orders.columns(isolation="read_committed"))
+    assert [part.value(0) for part in columns] == [b"3 apples", b"5 plums"]
+
+
+def test_a_producer_is_fenced_by_a_newer_one_of_its_id(target: Target, topic: Handle) -> None:
+    if isinstance(target, varve.Store):
+        return
+    first = target.producer(f"p-{topic.name}")
+    second = target.producer(f"p-{topic.name}")
+    with pytest.raises(errors.Fenced), first.transaction():
+        first.append(topic.name, "old")
+    with second.transaction():
+        second.append(topic.name, "new")
+    assert _values(topic.read(isolation="read_committed")) == [b"new"]
+
+
+def test_a_producer_appends_in_one_transaction_at_a_time(target: Target, topic: Handle) -> None:
+    if isinstance(target, varve.Store):
+        return
+    for id in ("", None, 5):
+        with pytest.raises(errors.InvalidRequest, match="transactional_id"):
+            target.producer(id)  # type: ignore[arg-type]
+    producer = target.producer(f"p-{topic.name}")
+    with pytest.raises(errors.InvalidRequest, match="no open transaction"):
+        producer.append(topic.name, "x")
+    with (
+        pytest.raises(errors.InvalidRequest, match="open transaction"),
+        producer.transaction(),
+        producer.transaction(),
+    ):
+        pass
+    with pytest.raises(errors.InvalidRecord), producer.transaction():
+        producer.append(topic.name, 5)  # type: ignore[arg-type]
+    assert list(topic.read(isolation="read_committed")) == []

@@ -212,8 +212,8 @@ def test_a_record_in_the_tier_tells_what_replaces_it_and_when_it_expires() -> No
     with VirtualStore() as kit:
         fill(kit, local_retention_bytes=0, cleanup_policy="compact,delete")
         kit.run_background()
-        record = kit.store.explain_offset("t", 1)
-        newest = kit.store.explain_key("t", "k0")
+        record = kit.store.explain_offset("t", offset=1)
+        newest = kit.store.explain_key("t", key="k0")
     assert (record.state, record.key, record.superseded_by) == (RecordState.REMOTE, b"k1", 37)
     assert record.segment is not None
     assert record.segment.location is SegmentLocation.REMOTE
@@ -230,7 +230,7 @@ def test_a_store_that_is_down_is_named_and_local_segments_are_still_explained() 
         local_start = kit.store.topic("t").partition(0).offsets().local_start
         objects.go_down()
         found = kit.store.explain("t")
-        record = kit.store.explain_offset("t", 0)
+        record = kit.store.explain_offset("t", offset=0)
         with pytest.raises(StoreUnavailable):
             kit.store.forecast("t")
         objects.come_up()

@@ -55,7 +55,7 @@ def test_a_directory_that_is_not_there_is_unavailable_and_never_made_anew(
             list(store.topic("orders").read())
         store.run_once()
         assert "mount or restore it" in store.health().tier[PARTITION]
-        assert [one.offset for one in store.topic("orders").partition(0).read(1)] == [1]
+        assert [one.offset for one in store.topic("orders").partition(0).read(start=1)] == [1]
     assert os.path.exists(place.remote) == is_mount_point
     shutil.rmtree(place.remote, ignore_errors=True)
     os.rename(place.aside, place.remote)

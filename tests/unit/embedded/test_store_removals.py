@@ -22,18 +22,18 @@ def _scores(store: varve.Store) -> varve.Topic:
 
 def test_a_record_is_explained_before_and_after_cleaning(store: varve.Store) -> None:
     _scores(store)
-    before = store.explain_offset("scores", 0)
+    before = store.explain_offset("scores", offset=0)
     assert (before.state, before.superseded_by) == (RecordState.SUPERSEDED, 2)
     store.clean()
-    assert store.explain_offset("scores", 0).state is RecordState.REMOVED
-    tombstone = store.explain_key("scores", "b")
+    assert store.explain_offset("scores", offset=0).state is RecordState.REMOVED
+    tombstone = store.explain_key("scores", key="b")
     assert tombstone is not None
     assert tombstone.state is RecordState.TOMBSTONE
     assert tombstone.compaction is not None
     assert tombstone.compaction.blocks[-1].rule is BlockingRule.DELETE_HORIZON
-    assert store.explain_key("scores", b"never") is None
+    assert store.explain_key("scores", key=b"never") is None
     with pytest.raises(OffsetOutOfRange):
-        store.explain_offset("scores", 9)
+        store.explain_offset("scores", offset=9)
 
 
 def test_a_segment_tells_its_stale_bytes(store: varve.Store) -> None:
@@ -57,7 +57,7 @@ def test_a_held_segment_is_named(store: varve.Store, fs: MemoryFileSystem) -> No
 def test_an_offset_needs_its_partition(store: varve.Store) -> None:
     store.create_topic("many", partitions=2)
     with pytest.raises(InvalidRequest, match="name one"):
-        store.explain_offset("many", 0)
+        store.explain_offset("many", offset=0)
 
 
 def test_a_forecast_is_what_then_happens(store: varve.Store, clock: ManualClock) -> None:

@@ -100,7 +100,7 @@ def test_a_lost_checkpoint_and_a_store_that_is_down_lose_nothing(orders: TieredT
             orders.log.read(start_offset=0)
         orders.kit.run_background()
         assert not orders.log.is_start_known
-        assert [one.offset for one in orders.topic.partition(0).read(2)] == [2, 3, 4, 5]
+        assert [one.offset for one in orders.topic.partition(0).read(start=2)] == [2, 3, 4, 5]
     orders.kit.advance(minutes=20)
     orders.kit.run_background()
     assert orders.offsets() == list(range(6))
@@ -121,7 +121,7 @@ def test_a_lost_checkpoint_and_a_tier_that_is_not_there_are_not_taken_for_a_new_
     with varve.open(data, settings=settings, maintain=False) as store:
         store.run_once()
         assert "is missing; mount or restore it" in store.health().tier[PARTITION]
-        assert [one.offset for one in store.topic("orders").partition(0).read(1)] == [1]
+        assert [one.offset for one in store.topic("orders").partition(0).read(start=1)] == [1]
     os.rename(aside, remote)
     with varve.open(data, settings=settings, maintain=False) as store:
         store.run_once()

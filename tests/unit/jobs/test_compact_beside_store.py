@@ -75,7 +75,8 @@ class Orders:
 
     def check(self) -> None:
         read = [
-            Record(one.key, one.value, offset=one.offset) for one in self.topic.partition(0).read(0)
+            Record(one.key, one.value, offset=one.offset)
+            for one in self.topic.partition(0).read(start=0)
         ]
         assert fold(read) == fold(self.appended)
         for key, record in fold(self.appended).items():
