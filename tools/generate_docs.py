@@ -1,8 +1,8 @@
 """Writes the pages of docs/reference that are derived from declarations.
 
-configuration.md, cli.md, metrics.md, spark-options.md and the OpenAPI document openapi.json. The
-last line of every page, with the links to the pages before and after it, is derived from the order
-in docs/README.md.
+configuration.md, cli.md, metrics.md, spark-options.md, python-api.md and the OpenAPI document
+openapi.json. The last line of every page, with the links to the pages before and after it, is
+derived from the order in docs/README.md.
 
 `python -m tools.generate_docs` writes them, with `--check` it fails when a page is stale.
 """
@@ -19,6 +19,7 @@ from types import ModuleType
 
 import click
 
+from tools.python_api_page import python_api_page
 from varve.broker import metrics as broker_metrics
 from varve.broker.settings import (
     AdminSettings,
@@ -211,6 +212,7 @@ def pages(root: Path) -> dict[Path, Callable[[], str]]:
         root / "docs" / "reference" / "metrics.md": metrics_page,
         root / "docs" / "reference" / "spark-options.md": options_page,
         root / "docs" / "reference" / "openapi.json": openapi_page,
+        root / "docs" / "reference" / "python-api.md": lambda: python_api_page(_GENERATED),
     }
 
 
@@ -241,7 +243,9 @@ def _footer(page: Path, index: Path, before: Path | None, after: Path | None) ->
     links = [f"[All pages]({os.path.relpath(index, page.parent)})"]
     for label, other in (("Previous", before), ("Next", after)):
         if other is not None:
-            title = re.search(r"^# (.+)$", _read(other), re.MULTILINE)
+            # A generated page is missing until it is first written.
+            text = _read(other) if other.exists() else ""
+            title = re.search(r"^# (.+)$", text, re.MULTILINE)
             name = title[1] if title else other.stem
             links.append(f"{label}: [{name}]({os.path.relpath(other, page.parent)})")
     return " · ".join(links)

@@ -21,7 +21,7 @@ from typing import NamedTuple, assert_never
 from varve.disk import MemoryFileSystem
 from varve.disk.tree import Change, DirectoryNode, FileNode, Node, Tree, system_error
 from varve.foundation.clock import Clock
-from varve.foundation.errors import PowerLoss
+from varve.foundation.errors import InvalidRequest, PowerLoss
 from varve.testing.durability import (
     SECTOR_BYTES,
     Copier,
@@ -223,7 +223,7 @@ class FaultyFileSystem(MemoryFileSystem):
 
     def _check_future(self, step: int) -> None:
         if step <= self.steps:
-            raise ValueError(f"step {step} has passed: the disk is at step {self.steps}")
+            raise InvalidRequest(f"step {step} has passed: the disk is at step {self.steps}")
 
     def _write_locked(self, path: str, node: FileNode, position: int, data: bytes) -> None:
         assert isinstance(node, DiskFile)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple, TypeVar
 
-from varve.foundation.errors import PowerLoss, StoreThrottled, StoreUnavailable
+from varve.foundation.errors import InvalidRequest, PowerLoss, StoreThrottled, StoreUnavailable
 from varve.object_store import Buffer, ObjectInfo, ObjectStore
 from varve.object_store.protocol import ObjectStoreWrapper, failure
 
@@ -77,6 +77,7 @@ class ObjectFaultPlan:
         self._down_from: int | None = None
 
     def fail_at(self, step: int, kind: FaultKind) -> None:
+        """Lets the request of that number fail."""
         self._chosen[step] = kind
 
     def go_down(self, from_step: int) -> None:
@@ -84,6 +85,7 @@ class ObjectFaultPlan:
         self._down_from = from_step
 
     def come_up(self) -> None:
+        """Ends what `go_down` began."""
         self._down_from = None
 
     def find_fault(self, step: int) -> FaultKind | None:
@@ -142,7 +144,7 @@ class FaultyObjectStore(ObjectStoreWrapper):
         """Lets the request of that number fail; `steps` is the number of the last request."""
         with self._lock:
             if step <= self.steps:
-                raise ValueError(f"step {step} has passed: the store is at step {self.steps}")
+                raise InvalidRequest(f"step {step} has passed: the store is at step {self.steps}")
             self._plan.fail_at(step, kind)
 
     def crash_at(self, step: int, *, after: bool = False) -> None:
@@ -155,6 +157,7 @@ class FaultyObjectStore(ObjectStoreWrapper):
             self._plan.go_down(self.steps + 1 if from_step is None else from_step)
 
     def come_up(self) -> None:
+        """Ends what `go_down` began."""
         with self._lock:
             self._plan.come_up()
 
@@ -169,6 +172,7 @@ class FaultyObjectStore(ObjectStoreWrapper):
     # Requests
 
     def put_parts(self, key: str, parts: Iterable[Buffer], *, size: int) -> ObjectInfo:
+        """Writes an object in parts; a fault may break off the upload."""
         fault = self._step("put parts", key)
         if fault is FaultKind.PARTIAL:
             error = self._error(StoreUnavailable, "put parts", key, "the upload broke off")
@@ -182,6 +186,7 @@ class FaultyObjectStore(ObjectStoreWrapper):
         )
 
     def list(self, prefix: str, *, start_after: str | None = None) -> Iterator[ObjectInfo]:
+        """The objects below a prefix; a fault may fail it before or after them."""
         return self._list_with_faults(prefix, self._store.list(prefix, start_after=start_after))
 
     def _list_with_faults(
@@ -198,6 +203,7 @@ class FaultyObjectStore(ObjectStoreWrapper):
         raise self._error(StoreUnavailable, "list", prefix, "it broke off")
 
     def delete(self, keys: Sequence[str]) -> None:
+        """Deletes objects; a fault may leave some of them."""
         shown = " ".join(keys)
         fault = self._step("delete", shown)
         if fault is FaultKind.PARTIAL:

@@ -180,6 +180,7 @@ class KafkaKit(Closing):
 
     @property
     def server(self) -> Server:
+        """The server itself; raises Closed outside the `with` block."""
         return self._get_server()
 
     def _get_server(self) -> Server:
@@ -251,6 +252,7 @@ class KafkaKit(Closing):
 
     @property
     def now_ms(self) -> int:
+        """The time of the clock, in milliseconds since 1970."""
         return self.clock.now_ms()
 
     def advance(

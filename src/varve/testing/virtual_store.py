@@ -98,6 +98,7 @@ class VirtualStore(Closing):
 
     @property
     def now_ms(self) -> int:
+        """The time of the clock, in milliseconds since 1970."""
         return self.clock.now_ms()
 
     def advance(

@@ -15,7 +15,7 @@ def _files() -> dict[str, str]:
 
 def test_the_documented_example_runs(tmp_path: Path) -> None:
     files = _files()
-    assert sorted(files) == ["conftest.py", "test_orders.py", "test_scores.py"]
+    assert sorted(files) == ["test_orders.py", "test_scores.py"]
     for name, text in files.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
     result = subprocess.run(

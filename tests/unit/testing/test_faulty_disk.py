@@ -7,7 +7,7 @@ import pytest
 
 from varve.disk import PowerLoss
 from varve.foundation.clock import ManualClock
-from varve.foundation.errors import Locked
+from varve.foundation.errors import InvalidRequest, Locked
 from varve.testing.faulty_disk import CrashMode, FaultyFileSystem
 
 SEEDS = range(200)
@@ -78,9 +78,9 @@ def test_every_changing_call_is_a_step_and_no_other(fs: FaultyFileSystem) -> Non
 
 
 def test_a_fault_planned_for_a_past_step_is_refused(fs: FaultyFileSystem) -> None:
-    with pytest.raises(ValueError, match="has passed"):
+    with pytest.raises(InvalidRequest, match="has passed"):
         fs.crash_at(fs.steps)
-    with pytest.raises(ValueError, match="has passed"):
+    with pytest.raises(InvalidRequest, match="has passed"):
         fs.fail_at(1, OSError(errno.EIO, "bad"))
 
 

@@ -3,6 +3,7 @@
 import pytest
 
 from varve.foundation.errors import (
+    InvalidRequest,
     ObjectExists,
     ObjectNotFound,
     PowerLoss,
@@ -91,7 +92,7 @@ def test_down_from_a_step_until_it_comes_up() -> None:
 def test_a_step_that_has_passed_cannot_fail() -> None:
     store, _ = _bench()
     store.put("a", b"")
-    with pytest.raises(ValueError, match="step 1 has passed"):
+    with pytest.raises(InvalidRequest, match="step 1 has passed"):
         store.fail_at(1, FaultKind.SLOW)
 
 
