@@ -11,7 +11,8 @@ Invariant  the session is used as it is: no setting of it changes, and other wor
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from enum import StrEnum
+from typing import TYPE_CHECKING, TypeVar
 
 from varve.foundation.clock import SystemClock
 from varve.foundation.errors import InvalidRequest, NotFound
@@ -55,6 +56,8 @@ from varve.jobs.verify.verification import verify as run_verification
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+E = TypeVar("E", bound=StrEnum)
+
 Duration = str | int
 Time = str | int
 Settings = Mapping[str, GivenValue]
@@ -75,7 +78,11 @@ def compact(
     """Compacts the partitions of topics that are due; with `force`, all of them.
 
     Without topics all compacted ones of the log directories are meant. `settings` of topics beat
-    those of the directories; an object store alone has none, and its topics are compacted.
+    those of the directories; an object store alone has none, and its topics are compacted. A dry
+    run returns what would be done. `take_over` ends the lease of a run that was killed.
+
+    Raises NotFound for a topic or tier that does not exist. What fails in one partition, such as a
+    lease that another run holds, is among the failures of the result.
     """
     bucket = location.get_bucket()
     chosen = choose_topics(topics or (), location.directories, settings or {})
@@ -100,7 +107,10 @@ def verify(
     *,
     runner: TaskRunner | None = None,
 ) -> VerifyResult:
-    """Verifies topics, or all of them; damage is among the failures of the result."""
+    """Verifies every byte of topics, or of all of them with None, in the remote tier.
+
+    Damage is in the result, not an error. Raises NotFound for a topic or tier that does not exist.
+    """
     return run_verification(
         location.get_bucket(),
         topics or (),
@@ -124,8 +134,12 @@ def snapshot(
 ) -> SnapshotResult:
     """Writes the latest record of each key as Parquet files to `to`, a URL or a path.
 
-    `at` is an offset, a time, or an offset by partition; by default the end of the topic.
-    `settings` are those of the object store of `to`.
+    `at` is an offset, a time, or an offset by partition; None is the end of the topic. With `full`
+    nothing of the snapshot before is used. `buckets` is the number of files of a new place, None
+    chooses by size. `keep` deletes all but the newest snapshots, None keeps all. `settings` are
+    those of the object store of `to`.
+
+    Raises NotFound for a topic that does not exist, InvalidRequest for a wrong position.
     """
     bucket = location.find_bucket()
     at_offset, at_ms = _split_position(at)
@@ -161,19 +175,23 @@ def table(
 ) -> TableResult:
     """Syncs an Iceberg table, NAMESPACE.NAME, with its topic; creates it if missing.
 
-    Without a catalog the table is in the warehouse beside the log directory. `schema` is the path
-    of a schema file.
+    Without a catalog the table is in the warehouse beside the log directory. `mode` is append or
+    upsert and `format` raw, json or avro; None keeps those of the table, or chooses by the topic.
+    `schema` is the path of a schema file, `registry` the URL of a schema registry.
+
+    Raises NotFound for a topic or schema that does not exist, InvalidRequest for a name, mode or
+    format that is wrong or differs from the table's.
     """
     split_name(to)
     catalog = find_catalog(location, catalog)
     settings = TableSettings(
-        mode=None if mode is None else TableMode(mode),
-        format=None if format is None else ValueFormat(format),
+        mode=None if mode is None else _choose(TableMode, mode, "mode"),
+        format=None if format is None else _choose(ValueFormat, format, "format"),
         schema=None if schema is None else _read_schema(schema),
         schema_name=schema or registry or "the schema",
         registry=registry,
         buckets=buckets,
-        commit_bytes=commit_bytes or COMMIT_BYTES,
+        commit_bytes=COMMIT_BYTES if commit_bytes is None else commit_bytes,
         is_adding_columns=add_columns,
         is_keeping_expired=keep_expired,
     )
@@ -215,7 +233,11 @@ def read_table(
     *,
     snapshot_id: int | None = None,
 ) -> "DataFrame":
-    """The rows of a snapshot, by default the current one; Spark must reach the files itself."""
+    """The rows of a snapshot, with None of the current one; Spark must reach the files itself.
+
+    Raises NotFound for a table that does not exist, InvalidRequest for one with delete files of
+    another program.
+    """
     from pyiceberg.io.pyarrow import schema_to_pyarrow
     from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -237,7 +259,10 @@ def read_table(
 
 
 def expire_table(catalog: CatalogAddress, name: str, *, older_than: Duration) -> list[ExpiryResult]:
-    """Deletes snapshots of a table and its side table that are older, and their files."""
+    """Deletes snapshots of a table and its side table that are older, and their files.
+
+    Raises NotFound for a table that does not exist, InvalidRequest for a wrong duration.
+    """
     split_name(name)
     limit_ms = SystemClock().now_ms() - _to_ms(older_than, "older_than")
     return expire_snapshots(catalog, name, older_than_ms=limit_ms)
@@ -271,13 +296,18 @@ def erase(
 
     A key is bytes, or text as on the command line: plain, `base64:...` or `hex:...`. `sign_key` is
     the path of an Ed25519 key, `receipt` a path for copies of the receipt. `deadline` is a duration
-    after `requested`, or a time. Topics that are only on local disks need no Spark.
+    after `requested`, or a time; None is none. `id` names the erasure, None makes one; `finish`
+    completes the erasure `id` once its grace is over. A dry run erases nothing. Topics that are
+    only on local disks need no Spark.
+
+    Raises InvalidRequest for a wrong key, field, format or time, NotFound for a topic that does not
+    exist. What is out of reach is in the result.
     """
     if finish and id is None:
         raise InvalidRequest("--finish (finish=) needs --id (id=), the erasure to finish")
     match = field
     if not isinstance(field, FieldMatch):
-        match = collect_field(field, values, None, ErasedFormat(format))
+        match = collect_field(field, values, None, _choose(ErasedFormat, format, "format"))
     requested_ms = parse_requested(requested, SystemClock().now_ms())
     request = ErasureRequest(
         topics=tuple(topics),
@@ -287,7 +317,7 @@ def erase(
         asked_ms=requested_ms,
         deadline_ms=parse_deadline(deadline, requested_ms),
         grace_ms=_to_ms(grace, "--grace"),
-        rescan=RescanMode(rescan),
+        rescan=_choose(RescanMode, rescan, "rescan"),
         lists_digests=digests,
         takes_over=take_over,
     )
@@ -347,6 +377,14 @@ def _make_runner(spark: "SparkSession | None", job: str, topics: Sequence[str]) 
     if spark is None:
         raise InvalidRequest(f"{job} needs a Spark session: give one of vs.get_session()")
     return SparkRunner(spark, job, topics)
+
+
+def _choose(kind: type[E], text: str, name: str) -> E:
+    """The member of an enum by its value; raises InvalidRequest."""
+    for member in kind:
+        if member.value == text:
+            return member
+    raise InvalidRequest(f"{name}={text!r:.80} is unknown; use one of {', '.join(map(str, kind))}")
 
 
 def _to_ms(duration: Duration, name: str) -> int:

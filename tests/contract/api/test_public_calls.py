@@ -205,3 +205,29 @@ def test_bad_arguments_of_open_and_connect_raise_typed_errors(
             continue
         except Exception as error:
             pytest.fail(f"{bad!r}: {error!r}")
+
+
+@pytest.mark.parametrize(
+    ("call", "match"),
+    [
+        (lambda vs, at: vs.table(None, at, "t", to="shop.t", mode="no"), "append, upsert"),
+        (lambda vs, at: vs.table(None, at, "t", to="shop.t", format="no"), "raw, json, avro"),
+        (lambda vs, at: vs.table(None, at, "t", to="t"), "t"),
+        (lambda vs, at: vs.erase(None, at, ["t"], keys=["k"], rescan="no"), "full"),
+        (lambda vs, at: vs.erase(None, at, ["t"], field="id", values=["1"], format="no"), "json"),
+        (lambda vs, at: vs.erase(None, at, ["t"], keys=["k"], grace="soon"), "grace"),
+        (lambda vs, at: vs.erase(None, at, ["t"], keys=["k"], finish=True), "finish"),
+        (lambda vs, at: vs.expire_table(vs.Catalog(), "shop.t", older_than="soon"), "older_than"),
+        (lambda vs, at: vs.compact(None, at, ["t"]), ""),
+        (lambda vs, at: vs.snapshot(None, at, "t", to="file:x", at="soon"), ""),
+        (lambda vs, at: vs.verify(None, at), ""),
+    ],
+)
+def test_bad_arguments_of_jobs_raise_typed_errors(
+    tmp_path: Path, call: Callable[[types.ModuleType, varve.TopicLocation], object], match: str
+) -> None:
+    with varve.open(tmp_path / "data", maintain=False) as store:
+        store.create_topic("t")
+    location = varve.TopicLocation(dir=str(tmp_path / "data"))
+    with pytest.raises(errors.StoreError, match=match):
+        call(importlib.import_module("varve.spark"), location)

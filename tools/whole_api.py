@@ -1,4 +1,4 @@
-"""A program that uses the whole public API; it is type-checked, not run."""
+"""A program that uses the whole public API: mypy checks it strictly, nothing runs it."""
 
 from collections.abc import Iterable, Iterator
 
