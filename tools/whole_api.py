@@ -67,8 +67,8 @@ def keep_a_cluster(bootstrap: str) -> None:
         print(cluster.add_partitions("orders", 9), cluster.given_settings("orders"))
         producer: varve.Producer = cluster.producer("billing")
         with producer.transaction():
-            producer.append("orders", "3 apples", key="alice")
-            producer.append_many("totals", [("alice", "3")], partition=0)
+            producer.append("3 apples", topic="orders", key="alice")
+            producer.append_many([("alice", "3")], topic="totals", partition=0)
         try:
             cluster.delete_topic("orders")
         except errors.NotFound as error:

@@ -28,6 +28,7 @@ from varve.foundation.topic_records import (
     PartitionOffsets,
     StoredRecord,
     check_int,
+    check_text,
 )
 
 if TYPE_CHECKING:
@@ -48,9 +49,11 @@ def connect(bootstrap: str, **client_settings: object) -> "Cluster":
     Raises Unavailable within seconds if no broker responds, StoreError if one refuses the
     connection, InvalidSetting for a setting that is unknown or wrong.
     """
-    if not isinstance(bootstrap, str) or not bootstrap:
-        raise InvalidRequest(f"bootstrap {bootstrap!r:.80} is not an address: use host:port")
+    check_text(bootstrap, "bootstrap")
     dotted = {name.replace("_", "."): str(value) for name, value in client_settings.items()}
+    for name, value in dotted.items():
+        if value:
+            check_text(value, name)
     settings = {"client.id": "varve", **canonical_settings(dotted)}
     client = BrokerClient(bootstrap, settings)
     client.admin()
@@ -75,7 +78,7 @@ class Cluster:
 
     def topic(self, name: str) -> "ClusterTopic":
         """A topic by its name; raises NotFound."""
-        described = topics.find_topic(self._get_client(), name)
+        described = topics.find_topic(self._get_client(), check_text(name, "topic"))
         return ClusterTopic(self, name, len(described.partitions))
 
     def topics(self) -> "list[ClusterTopic]":
@@ -99,6 +102,7 @@ class Cluster:
         if its partitions or settings differ.
         """
         client = self._get_client()
+        check_text(name, "topic")
         if partitions is not None and check_int(partitions, "partitions") < 1:
             raise InvalidRequest(f"topic {name} with {partitions} partitions; it needs at least 1")
         texts = format_settings(settings or {}, f"topic {name}")
@@ -155,11 +159,12 @@ class Cluster:
 
     def given_settings(self, name: str) -> Mapping[str, str]:
         """The settings of the topic itself, without defaults, by Kafka's names; raises NotFound."""
+        check_text(name, "topic")
         return _own_settings(topics.describe_topic(self._get_client(), name))
 
     def delete_topic(self, name: str) -> None:
         """Deletes a topic and its records; raises NotFound."""
-        topics.find_topic(self._get_client(), name)
+        topics.find_topic(self._get_client(), check_text(name, "topic"))
         topics.delete_topic(self._get_client(), name)
 
     def producer(self, transactional_id: str) -> TransactionalProducer:

@@ -19,6 +19,7 @@ from varve.foundation.topic_records import (
     GivenHeaders,
     GivenRecord,
     check_int,
+    check_text,
 )
 
 _WAIT_SECONDS = 0.1
@@ -30,18 +31,14 @@ class Producer:
     Records become visible to `read_committed` readers when their transaction is committed:
 
         with producer.transaction():
-            producer.append("orders", "3 apples", key="alice")
-            producer.append("totals", "3", key="alice")
+            producer.append("3 apples", topic="orders", key="alice")
+            producer.append("3", topic="totals", key="alice")
 
     A later producer of the same transactional id fences this one: its calls raise Fenced then.
     """
 
     def __init__(self, client: BrokerClient, transactional_id: str) -> None:
-        if not isinstance(transactional_id, str) or not transactional_id:
-            raise InvalidRequest(
-                f"transactional_id {transactional_id!r:.80} is not a name; give text"
-            )
-        self.transactional_id = transactional_id
+        self.transactional_id = check_text(transactional_id, "transactional_id")
         self._client = client
         delivery = Delivery(transactional_id=transactional_id)
         self._producer = client.producer(**delivery.settings())
@@ -80,9 +77,9 @@ class Producer:
 
     def append(
         self,
-        topic: str,
         value: GivenBytes,
         *,
+        topic: str,
         key: GivenBytes = None,
         headers: GivenHeaders | None = None,
         timestamp_ms: int | None = None,
@@ -92,10 +89,10 @@ class Producer:
 
         Raises InvalidRequest outside a transaction.
         """
-        self.append_many(topic, [(key, value, headers, timestamp_ms)], partition=partition)
+        self.append_many([(key, value, headers, timestamp_ms)], topic=topic, partition=partition)
 
     def append_many(
-        self, topic: str, records: Iterable[GivenRecord], *, partition: int | None = None
+        self, records: Iterable[GivenRecord], *, topic: str, partition: int | None = None
     ) -> None:
         """Appends a stream of records to the open transaction; as `Topic.append_many` otherwise.
 
@@ -107,7 +104,7 @@ class Producer:
                 "`with producer.transaction():`"
             )
         number = -1 if partition is None else check_int(partition, "partition")
-        if topic not in self._deliveries:
+        if check_text(topic, "topic") not in self._deliveries:
             self._deliveries[topic] = Deliveries(self._client, topic)
         for record in records:
             stored = to_topic_record(topic, record, number)

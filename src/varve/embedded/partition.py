@@ -10,11 +10,12 @@ from collections.abc import Iterator
 from itertools import islice
 
 from varve.commit_log import Isolation, Log, LogAppendResult, LogManager, TopicPartition
-from varve.foundation.errors import OffsetOutOfRange
+from varve.foundation.errors import InvalidRecord, OffsetOutOfRange
 from varve.foundation.settings import LONG_MAX
 from varve.foundation.topic_records import (
     PartitionOffsets,
     StoredRecord,
+    check_int,
     check_isolation,
     check_limit,
 )
@@ -38,7 +39,16 @@ class Partition:
         return self._logs.get(self._topic_partition)
 
     def append_batch(self, batch: Buffer) -> LogAppendResult:
-        """Appends a ready batch of message format 2; the log gives out its offsets."""
+        """Appends a ready batch of message format 2; the log gives out its offsets.
+
+        Raises InvalidRecord for what is no bytes.
+        """
+        try:
+            memoryview(batch)
+        except TypeError:
+            raise InvalidRecord(
+                f"a batch of type {type(batch).__name__}; give the bytes of a batch"
+            ) from None
         return self.log.append(batch)
 
     def read(
@@ -80,6 +90,7 @@ class Partition:
 
     def offset_for_time(self, timestamp_ms: int) -> int | None:
         """The offset of the first record not older than the timestamp; None without one."""
+        timestamp_ms = check_int(timestamp_ms, "timestamp_ms")
         offset = self.log.find_offset_by_time(timestamp_ms)
         return None if offset is None else offset.offset
 
@@ -96,6 +107,7 @@ class Partition:
 
     def delete_records(self, before: int) -> int:
         """Deletes the records before an offset, -1 for all; returns the log start offset."""
+        before = check_int(before, "before")
         return self.log.delete_records(before)
 
     def flush(self) -> None:
@@ -143,6 +155,8 @@ class LogRange(ReadRange):
 
     def __init__(self, log: Log, start: int | None, end: int | None, isolation: str) -> None:
         check_isolation(isolation)
+        start = None if start is None else check_int(start, "start")
+        end = None if end is None else check_int(end, "end")
         log_start, log_end = log.log_start_offset, log.end_offset
         if start is None:
             start = log_start

@@ -34,7 +34,8 @@ from varve.foundation.errors import (
     InvalidSetting,
     StoreError,
 )
-from varve.foundation.settings import GivenValue, declared
+from varve.foundation.settings import GivenValue, check_mapping, declared
+from varve.foundation.topic_records import check_int, check_text
 from varve.records import Record
 
 if TYPE_CHECKING:
@@ -142,6 +143,7 @@ class Store(StoreRemovals):
 
     def topic(self, name: str) -> Topic:
         """A topic by its name; raises NotFound."""
+        name = check_text(name, "topic")
         with self._lock:
             self._check_open()
             return self._handle_locked(self._admin.get(name))
@@ -184,6 +186,7 @@ class Store(StoreRemovals):
 
         Other settings stay. Raises InvalidSetting, and then nothing has changed.
         """
+        check_mapping(settings, f"topic {name!r:.80}")
         with self._changes:
             topic = self.topic(name)
             topic.settings = self._admin.alter(name, settings)
@@ -204,7 +207,7 @@ class Store(StoreRemovals):
     def given_settings(self, name: str) -> Mapping[str, str]:
         """The settings of the topic itself, without defaults, by Kafka's names; raises NotFound."""
         self._check_open()
-        return self._admin.get(name).settings
+        return self._admin.get(check_text(name, "topic")).settings
 
     @property
     def settings(self) -> ParsedSettings:
@@ -227,6 +230,7 @@ class Store(StoreRemovals):
         Uses topic setting names; None resets one to what the store was opened with. Raises
         InvalidSetting for a setting without a store-wide default, and then nothing has changed.
         """
+        check_mapping(settings, "the defaults of topics")
         single = [
             declaration.kafka_name
             for declaration in declared(LogSettings)
@@ -249,6 +253,7 @@ class Store(StoreRemovals):
         cannot delete, nothing has changed. If it or a directory fails later, the topic is out of
         service (see `deleting`); call this again to continue.
         """
+        name = check_text(name, "topic")
         with self._changes:
             self._check_open()
             self._admin.delete(name, at_once=at_once)
@@ -305,7 +310,8 @@ class Store(StoreRemovals):
         For tests, and for programs that opened the store with `maintain` off.
         """
         self._check_open()
-        self._maintenance.run_once(self._clock.now_ms() if now_ms is None else now_ms)
+        now_ms = self._clock.now_ms() if now_ms is None else check_int(now_ms, "now_ms")
+        self._maintenance.run_once(now_ms)
 
     def health(self) -> StoreHealth:
         """The health of the background work, the partitions and the log directories."""

@@ -23,7 +23,8 @@ from varve.embedded.store_tier import StoreTier
 from varve.embedded.topic import Topic
 from varve.foundation.clock import Clock
 from varve.foundation.errors import StoreError, Unavailable
-from varve.foundation.settings import GivenValue, parse_settings
+from varve.foundation.settings import GivenValue, check_mapping, parse_settings
+from varve.foundation.topic_records import check_int
 from varve.records import Record
 
 if TYPE_CHECKING:
@@ -137,6 +138,7 @@ class StoreRemovals(ABC):
         """Which rules keep a record and until when, or that it was removed."""
         from varve.cleaning.explain import explain_offset
 
+        offset = check_int(offset, "offset")
         log, now_ms = self.topic(topic).partition(partition).log, self._clock.now_ms()
         return explain_offset(log, offset, now_ms, self._explain_context(log, now_ms))
 
@@ -164,9 +166,11 @@ class StoreRemovals(ABC):
         `settings` replace the topic's own for the forecast; nothing is changed. Raises Unavailable
         for a tiered partition whose object storage does not answer.
         """
+        settings = {} if settings is None else settings
+        check_mapping(settings, "the forecast")
         now_ms = self._clock.now_ms()
         return [
-            self._forecast(self._logs.get(topic_partition), now_ms, settings or {})
+            self._forecast(self._logs.get(topic_partition), now_ms, settings)
             for topic_partition in self.partitions(topic, partition)
         ]
 

@@ -221,7 +221,10 @@ class TopicHandle(ABC):
     def _check_key(self, key: GivenBytes) -> bytes:
         data = to_bytes(key, "key")
         if data is None:
-            raise InvalidRecord(f"topic {self.name}: the key is missing: give bytes or text")
+            raise InvalidRecord(
+                f"topic {self.name}: records without a key cannot be looked up or deleted: give "
+                "bytes or text"
+            )
         return data
 
     def _select(self, partition: int | None, start: int | None, end: int | None) -> list[int]:

@@ -123,6 +123,17 @@ def check_int(number: int, what: str) -> int:
     return found
 
 
+def check_text(text: str, what: str) -> str:
+    """The text; raises InvalidRequest for what is no text, is empty, or is not UTF-8."""
+    if not isinstance(text, str) or not text:
+        raise InvalidRequest(f"{what} {text!r:.80} is not a name; give text")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRequest(f"{what} {text[:40]!r} is not UTF-8: {error.reason}") from error
+    return text
+
+
 def check_limit(limit: int | None) -> int | None:
     if limit is None:
         return None
@@ -201,4 +212,5 @@ def to_headers(headers: GivenHeaders) -> RecordHeaders:
     for name, _ in named:
         if not isinstance(name, str):
             raise InvalidRecord(f"header name {name!r:.80} is a {type(name).__name__}; give text")
+        to_bytes(name, "header name")
     return tuple(named)

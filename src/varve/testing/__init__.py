@@ -1,8 +1,6 @@
-"""A test kit for other projects: a store in this process, a virtual clock, planned crashes.
+"""A test kit for other projects: an in-process store, a virtual clock, planned crashes."""
 
-Everything is imported when it is first used, so that pytest starts quickly where varve is
-installed.
-"""
+# Everything is imported when it is first used: pytest loads this package with the plugin.
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final

@@ -437,14 +437,14 @@ def test_a_transaction_is_committed_or_aborted_as_a_whole(target: Target, name: 
         return
     producer = target.producer(f"billing-{name}")
     with producer.transaction():
-        producer.append(orders.name, "3 apples", key="alice", headers={"by": "shop"})
-        producer.append_many(totals.name, [("alice", "3"), ("bob", "0")], partition=0)
+        producer.append("3 apples", topic=orders.name, key="alice", headers={"by": "shop"})
+        producer.append_many([("alice", "3"), ("bob", "0")], topic=totals.name, partition=0)
         assert list(orders.read(isolation="read_committed")) == []
     records = [(None, "4 pears"), (None, 5)]
     with pytest.raises(errors.InvalidRecord), producer.transaction():
-        producer.append_many(orders.name, records)  # type: ignore[arg-type]
+        producer.append_many(records, topic=orders.name)  # type: ignore[arg-type]
     with producer.transaction():
-        producer.append(orders.name, "5 plums")
+        producer.append("5 plums", topic=orders.name)
     assert _values(orders.read(isolation="read_committed")) == [b"3 apples", b"5 plums"]
     assert _values(totals.read(isolation="read_committed")) == [b"3", b"0"]
     columns = list(orders.columns(isolation="read_committed"))
@@ -457,9 +457,9 @@ def test_a_producer_is_fenced_by_a_newer_one_of_its_id(target: Target, topic: Ha
     first = target.producer(f"p-{topic.name}")
     second = target.producer(f"p-{topic.name}")
     with pytest.raises(errors.Fenced), first.transaction():
-        first.append(topic.name, "old")
+        first.append("old", topic=topic.name)
     with second.transaction():
-        second.append(topic.name, "new")
+        second.append("new", topic=topic.name)
     assert _values(topic.read(isolation="read_committed")) == [b"new"]
 
 
@@ -471,7 +471,7 @@ def test_a_producer_appends_in_one_transaction_at_a_time(target: Target, topic: 
             target.producer(id)  # type: ignore[arg-type]
     producer = target.producer(f"p-{topic.name}")
     with pytest.raises(errors.InvalidRequest, match="no open transaction"):
-        producer.append(topic.name, "x")
+        producer.append("x", topic=topic.name)
     with (
         pytest.raises(errors.InvalidRequest, match="open transaction"),
         producer.transaction(),
@@ -479,5 +479,5 @@ def test_a_producer_appends_in_one_transaction_at_a_time(target: Target, topic: 
     ):
         pass
     with pytest.raises(errors.InvalidRecord), producer.transaction():
-        producer.append(topic.name, 5)  # type: ignore[arg-type]
+        producer.append(5, topic=topic.name)  # type: ignore[arg-type]
     assert list(topic.read(isolation="read_committed")) == []

@@ -37,7 +37,7 @@ _PROJECT = {
             topic = varve_store.store.create_topic("orders")
             topic.append("3 apples")
             path = f"{varve_store.path}/orders-0/00000000000000000000.log"
-            with varve_store.fs.open(path) as file:
+            with varve_store.fs.open_writable(path) as file:
                 file.write_at(70, b"damage")
     """,
 }
