@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 import pytest
 
+from tools import python_api_page
 from tools.generate_docs import commands_page, configuration_page, main
 from varve.cli.command import CommandGroup, command
 
@@ -66,3 +67,14 @@ def test_check_names_a_stale_page_and_writing_mends_it(
 
 def test_an_unknown_argument_is_refused(tmp_path: Path) -> None:
     assert main(["--verify"], tmp_path) == 2
+
+
+def test_every_public_name_of_python_is_on_its_page_once() -> None:
+    described = [name for names in python_api_page.GROUPS.values() for name in names]
+    assert sorted(described) == sorted(python_api_page.public_names())
+    page = python_api_page.python_api_page("")
+    for name in described:
+        assert page.count(f"\n### `{name}`\n") == 1
+    assert "append(\n    value: GivenBytes,\n    *,\n    key: GivenBytes = None," in page
+    assert "| `NotFound` | `InvalidRequest` |  | No such topic, partition or file. |" in page
+    assert "| `GivenBytes` | `bytes \\| bytearray \\| memoryview \\| str \\| None` |" in page
