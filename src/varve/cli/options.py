@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
 from varve.cli.command import COMMON_SECTION, SharedOption
 from varve.cli.output import Output
@@ -136,18 +137,27 @@ SETTING: Final = ParsedType("NAME=VALUE", parse_setting)
 POSITION: Final = ParsedType("POSITION", lambda text: parse_position(text, SystemClock()))
 POSITIONS: Final = ParsedType("POSITION", parse_positions)
 TOPIC_PARTITION: Final = ParsedType("TOPIC[:PARTITION]", parse_topic_partition)
-DIRECTORY: Final = ParsedType("DIR", _parse_directory)
 DURATION: Final = ParsedType("DURATION", lambda text: parse_duration(text, name=""))
 SIZE: Final = ParsedType("SIZE", lambda text: parse_size(text, name=""))
 TIME: Final = ParsedType("TIME", lambda text: parse_time(text, name=""))
 
 
-class _DirectoryList(ParsedType):
+class _Directory(ParsedType):
+    """The shell completes names of directories."""
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        return [CompletionItem(incomplete, type="dir")]
+
+
+class _DirectoryList(_Directory):
     """Directories of a variable are separated as in PATH."""
 
     envvar_list_splitter = os.pathsep
 
 
+DIRECTORY: Final = _Directory("DIR", _parse_directory)
 DIRECTORIES: Final = _DirectoryList("DIR", _parse_directory)
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 import pytest
-from click.shell_completion import ShellComplete
+from click.shell_completion import ShellComplete, get_completion_class
 from click.testing import CliRunner
 
 import varve
@@ -203,6 +203,24 @@ def test_topics_of_a_directory_are_completed(
     assert _complete("b", "produce") == ["balances"]
     monkeypatch.setenv("VARVE_DIR", str(tmp_path / "missing"))
     assert _complete("b", "produce") == []
+
+
+@pytest.mark.parametrize(
+    "words", [("consume", "orders", "-d"), ("tier", "restore", "orders", "--dir"), ("demo", "-d")]
+)
+def test_directories_are_completed_by_the_shell(words: tuple[str, ...]) -> None:
+    completion = ShellComplete(app, {}, "varve", "_VARVE_COMPLETE")
+    [item] = completion.get_completions(list(words), "da")
+    assert (item.type, item.value) == ("dir", "da")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_each_shell_gets_its_script(shell: str) -> None:
+    kind = get_completion_class(shell)
+    assert kind is not None
+    script = kind(app, {}, "varve", "_VARVE_COMPLETE").source()
+    assert "_VARVE_COMPLETE" in script
+    assert f"{shell}_complete" in script
 
 
 def test_commands_and_options_are_completed() -> None:
