@@ -151,6 +151,8 @@ def sync_each(files: Sequence[File]) -> list[OSError | None]:
     return errors
 
 
+# Operations on whole files, over any file system
+
 TEMPORARY_SUFFIX: Final = ".tmp"
 _COPY_BYTES: Final = 4 << 20
 _LOCK_POLL_MS: Final = 50

@@ -153,9 +153,6 @@ def _parse(head: bytes) -> tuple[str, str]:
     return words[0], words[1].partition("?")[0]
 
 
-logger = logging.getLogger(__name__)
-
-
 def serve(config: ServerConfig, echo: Callable[[str], None]) -> None:
     """Serves until a signal; raises what keeps it from starting."""
     began = time.monotonic()

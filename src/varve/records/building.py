@@ -292,6 +292,8 @@ def _write_header(
     _CRC.pack_into(batch, _CRC_POSITION, crc32c(batch, CRC_START, len(batch)))
 
 
+# Control records
+
 _KEY = struct.Struct(">hh")
 _MARKER = struct.Struct(">hi")
 

@@ -66,6 +66,8 @@ def handle_stop_signals(loop: asyncio.AbstractEventLoop) -> asyncio.Event:
     return stop
 
 
+# Log output
+
 LINES_MAX: Final = 100
 WINDOW_SECONDS: Final = 10.0
 

@@ -141,6 +141,8 @@ class TransactionalWriter(Protocol):
     def abort(self) -> None: ...
 
 
+# Reading
+
 READ_BYTES: Final = 4 << 20
 _FETCH_WAIT_MS: Final = 500
 _EMPTY_FETCHES_MAX: Final = 60

@@ -304,13 +304,7 @@ def _describe(topic: TopicMetadata) -> TopicInfo:
     return TopicInfo(topic.name, None if topic.id == NO_ID else topic.id, len(topic.leaders))
 
 
-def open_cluster(
-    source: Store | ClusterAddress, *, wait: Wait | None = None
-) -> StoreCluster | KafkaCluster:
-    """The caller closes it; a store stays open. `wait` pauses between requests to brokers."""
-    if isinstance(source, Store):
-        return StoreCluster(source)
-    return KafkaCluster(source, wait=wait)
+# Writing
 
 
 class KafkaTransactionalWriter:
@@ -409,3 +403,12 @@ class KafkaTransactionalWriter:
         with suppress(StoreError):
             self._requests.end(is_committed=False)
         self._is_ready = False
+
+
+def open_cluster(
+    source: Store | ClusterAddress, *, wait: Wait | None = None
+) -> StoreCluster | KafkaCluster:
+    """The caller closes it; a store stays open. `wait` pauses between requests to brokers."""
+    if isinstance(source, Store):
+        return StoreCluster(source)
+    return KafkaCluster(source, wait=wait)

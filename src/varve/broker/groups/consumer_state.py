@@ -246,6 +246,8 @@ def _advance(
     )
 
 
+# Heartbeats
+
 _FIRST_WITH_OWN_ID = 1
 
 

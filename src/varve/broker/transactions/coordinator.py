@@ -147,8 +147,6 @@ def _warn(message: str, partition: TopicPartition, error: Exception) -> None:
     logger.warning(message, extra={"partition": str(partition), "error": str(error)})
 
 
-logger = logging.getLogger(__name__)
-
 END_WAIT_MS: Final = 1_000
 
 _ENTRIES_AT_ONCE: Final = 1_000
