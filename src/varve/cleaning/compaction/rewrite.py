@@ -368,6 +368,10 @@ class _SegmentCopy:
     output: _Output
     budget: WorkBudget
     chunk: Bytes = field(default_factory=lambda: np.empty(0, np.uint8))
+    file: File = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.file = self.plan.segment.file()
 
     def run(self) -> None:
         for first, last, start, end in find_windows(self.decisions):
@@ -380,7 +384,7 @@ class _SegmentCopy:
         if self.chunk.size < end - start:
             self.chunk = np.empty(max(end - start, CHUNK_BYTES), np.uint8)
         chunk = self.chunk[: end - start]
-        filled = self.plan.segment.file().read_into(start, memoryview(chunk))
+        filled = self.file.read_into(start, memoryview(chunk))
         if filled < end - start:
             raise self._damaged(start + filled, "the data file ends before its last batch")
         self.output.bytes_read += filled
