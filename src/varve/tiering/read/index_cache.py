@@ -351,7 +351,7 @@ class IndexCache:
         index: _Index | None = None
         while index is None:
             index, fetch, is_own = self._find_or_begin(key)
-            if index is not None:
+            if fetch is None:
                 self._files.touch(key.name)
             elif is_own:
                 index = self._load_shared(path, segment, key, fetch)
@@ -376,7 +376,9 @@ class IndexCache:
             "`varve tier fsck` shows what else is damaged"
         )
 
-    def _find_or_begin(self, key: _IndexKey) -> tuple[_Index | None, "Future[_Index | None]", bool]:
+    def _find_or_begin(
+        self, key: _IndexKey
+    ) -> tuple[_Index | None, "Future[_Index | None] | None", bool]:
         """The index in memory, else its fetch, and whether the caller must carry that out."""
         with self._lock:
             if self._is_closed:
@@ -387,11 +389,12 @@ class IndexCache:
             if index is not None:
                 self._decoded.move_to_end(key)
                 self._hits += 1
+                return index, None, False
             begun = self._fetches.get(key)
-            fetch: Future[_Index | None] = begun or Future()
-            if index is None and begun is None:
-                self._fetches[key] = fetch
-            return index, fetch, begun is None
+            if begun is not None:
+                return None, begun, False
+            fetch = self._fetches[key] = Future()
+            return None, fetch, True
 
     def _load_shared(
         self,
