@@ -45,7 +45,7 @@ def test_replica_and_log_are_part_of_the_identity() -> None:
 
 
 @pytest.mark.parametrize(
-    ("parameter", "given"),
+    ("parameter", "options"),
     [
         ("where", {"where": "a ="}),
         ("where", {"where": "a IN (SELECT b FROM c)"}),

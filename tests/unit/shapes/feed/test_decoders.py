@@ -150,7 +150,7 @@ def test_debezium_keeps_values_that_the_source_left_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "id"),
+    ("reported", "id"),
     [
         ("571:53195832", "571"),
         ("00000025:00000d08:0025", "00000025:00000d08:0025"),
