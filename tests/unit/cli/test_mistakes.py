@@ -107,6 +107,8 @@ get state k
 get state k -d data -p 4
 group list -b localhost:1
 group describe g -d data
+clean orders -b localhost:9092
+get state k -b localhost:9092
 group reset-offsets g --to soon
 group delete
 acl add

@@ -237,3 +237,11 @@ def test_limits_of_groups_and_transactions_reach_their_parts() -> None:
     assert config.broker["groups"].group_min_session_timeout_ms == 500
     assert config.broker["transactions"].transaction_max_timeout_ms == 7000
     assert not config.warnings
+
+
+def test_an_authorizer_without_super_users_is_warned_of() -> None:
+    authorizer = {"varve.authorizer.enable": "true"}
+    warnings = make_config(authorizer, ["data"], default_directory="data").warnings
+    assert [text for text in warnings if "set super.users=User:NAME" in text]
+    given = {**authorizer, "super.users": "User:admin"}
+    assert make_config(given, ["data"], default_directory="data").warnings == []
