@@ -23,6 +23,7 @@ from varve.foundation.errors import (
     NotFound,
     StoreDenied,
     StoreError,
+    StoreUnavailable,
 )
 from varve.jobs.tier.location import TopicLocation
 from varve.spark.console import SparkJob, SparkOptions, open_job
@@ -133,7 +134,8 @@ class Failing:
 
     def be_refused_by_s3(self, job: SparkJob) -> None:
         with s3_server() as server:
-            settings = {**server.settings, "access.key.id": "somebody"}
+            given = {**server.settings, "access.key.id": "somebody", "conditional.put.check": False}
+            settings = {name: str(value).lower() for name, value in given.items()}
             location = TopicLocation(store=f"s3://{BUCKET}/varve", settings=settings)
             reader = job.spark.read.format("varve").options(**location.options(), topic=TOPIC)
             reader.load().collect()
@@ -172,9 +174,9 @@ class WrongTask:
         (Failing.fail_in_task, JobFailed, "ZeroDivisionError: "),
         (Failing.give_unknown_option, InvalidRequest, "did you mean startingOffset"),
         (Failing.name_missing_column, InvalidRequest, "`price` cannot be resolved"),
-        (Failing.name_missing_bucket, NotFound, "no-bucket"),
+        (Failing.name_missing_bucket, StoreUnavailable, "no-bucket is missing"),
         (Failing.damage_object, Corrupt, "fsck"),
-        (Failing.be_refused_by_s3, StoreDenied, "access"),
+        (Failing.be_refused_by_s3, StoreDenied, "(?i)access"),
         (Failing.delete_topic_while_it_runs, NotFound, "is not there: the topic was deleted"),
         (Failing.write_where_it_may_not, (JobFailed, DiskFull), "/proc/varve"),
         (Failing.write_over_files, InvalidRequest, "already exists"),

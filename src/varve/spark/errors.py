@@ -21,7 +21,7 @@ from varve.foundation.errors import (
 
 _VARVE_ERROR: Final = re.compile(r"\bvarve\.foundation\.errors\.(\w+): (.+)")
 _TRACEBACK: Final = re.compile(
-    r"Traceback \(most recent call last\):[^\n]*\n(?:[ \t][^\n]*\n|\n)+([\w.]+(?:: [^\n]*)?)"
+    r"Traceback \(most recent call last\):[^\n]*\n(?:[ \t][^\n]*\n|\n)+([\w.<>]+(?:: [^\n]*)?)"
 )
 """A traceback and, as its group, the line that names the error."""
 _VARVE_CLASS: Final = re.compile(r"^varve\.[\w.]+: ")

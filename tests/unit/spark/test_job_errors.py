@@ -60,7 +60,7 @@ def test_any_other_error_of_a_worker_is_its_last_line() -> None:
 @pytest.mark.parametrize(
     ("last", "sentence"),
     [
-        ("notebook.Odd: odd thing", "notebook.Odd: odd thing"),
+        ("notebook.load.<locals>.Odd: odd thing", "notebook.load.<locals>.Odd: odd thing"),
         ("KeyError", "KeyError"),
         ("varve.cleaning.compaction.rewrite.DamagedSegment: byte 5", "byte 5"),
     ],
