@@ -18,7 +18,6 @@ from tests.support.s3_server import BUCKET, s3_server
 from tests.support.spark_session import spark as spark
 from varve.foundation.errors import (
     Corrupt,
-    DiskFull,
     InvalidRequest,
     NotFound,
     StoreDenied,
@@ -146,9 +145,6 @@ class Failing:
         shutil.rmtree(self.directory)
         planned.collect()
 
-    def write_where_it_may_not(self, job: SparkJob) -> None:
-        self.read(job).select("key").write.parquet("file:/proc/varve/rows")
-
     def write_over_files(self, job: SparkJob) -> None:
         self.read(job).select("key").write.mode("error").parquet(str(self.root))
 
@@ -178,7 +174,6 @@ class WrongTask:
         (Failing.damage_object, Corrupt, "fsck"),
         (Failing.be_refused_by_s3, StoreDenied, "(?i)access"),
         (Failing.delete_topic_while_it_runs, NotFound, "is not there: the topic was deleted"),
-        (Failing.write_where_it_may_not, (JobFailed, DiskFull), "/proc/varve"),
         (Failing.write_over_files, InvalidRequest, "already exists"),
     ],
 )
