@@ -35,13 +35,13 @@ from varve.jobs.tasks import LocalRunner
 from varve.testing.kafka_kit import KafkaKit
 
 ELSEWHERE: Final = {
-    "job compact": "tests/spark/test_compact_cli.py",
+    "job compact": "tests/spark",
     "job query": "tests/spark",
     "job verify": "tests/spark",
     "job snapshot": "tests/spark",
     "job table": "tests/spark",
     "job dedup": "tests/spark",
-    "job demo": "tests/spark/test_job_demo.py",
+    "job demo": "tests/spark",
     "job due": "tests/spark",
     "job package": "tests/spark, it packs the whole environment",
     "demo": "tests/unit/cli/test_demo.py",
