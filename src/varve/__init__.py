@@ -7,8 +7,8 @@ stays quick.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from varve.foundation import errors
-from varve.foundation.errors import StoreError
+from varve import errors
+from varve.errors import StoreError
 
 if TYPE_CHECKING:
     from varve.brokers.cluster import Cluster, ClusterTopic, connect
