@@ -1,11 +1,12 @@
 """Gives whole test files to the workers, those that take longest first.
 
 A file's module fixtures are set up once, and the files of a group share what one worker starts,
-such as a Spark session. `tests/durations.json` has the seconds of every file that takes a second or
-more; `make durations` writes it anew.
+such as a Spark session. `tests/durations.json` has the seconds of every file, at least half a
+second; `make durations` writes it anew. A file that is not in it may be long, so it starts first.
 """
 
 import json
+import math
 from collections import defaultdict
 from pathlib import Path
 from typing import Final
@@ -14,7 +15,7 @@ import pytest
 from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]  # ships no types
 
 DURATIONS: Final = Path(__file__).parents[1] / "durations.json"
-_SECONDS_MIN: Final = 1.0
+_SECONDS_MIN: Final = 0.5
 
 
 def scope_of(nodeid: str) -> str:
@@ -33,10 +34,11 @@ class FileScheduling(LoadFileScheduling):  # type: ignore[misc]  # a base withou
 
 
 def sort_longest_first(items: list[pytest.Item]) -> None:
-    """Orders scopes by their recorded seconds, and keeps the order within each."""
+    """Orders scopes by their recorded seconds, new files first, and keeps the order within each."""
+    recorded = json.loads(DURATIONS.read_text("utf-8"))
     seconds: defaultdict[str, float] = defaultdict(float)
-    for file, duration in json.loads(DURATIONS.read_text("utf-8")).items():
-        seconds[scope_of(file)] += duration
+    for file in {item.nodeid.split("::", 1)[0] for item in items}:
+        seconds[scope_of(file)] += recorded.get(file, math.inf)
     items.sort(key=lambda item: -seconds[scope_of(item.nodeid)])
 
 
@@ -53,8 +55,7 @@ class DurationRecorder:
         if hasattr(session.config, "workerinput"):
             return
         seconds_by_file = {
-            file: round(seconds, 1)
+            file: max(_SECONDS_MIN, round(seconds, 1))
             for file, seconds in sorted(self._seconds.items())
-            if seconds >= _SECONDS_MIN
         }
         DURATIONS.write_text(json.dumps(seconds_by_file, indent=1) + "\n", encoding="utf-8")
