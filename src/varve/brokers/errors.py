@@ -114,7 +114,7 @@ def unreachable(address: str, reason: str) -> StoreError:
     if any(text in reason for text in _NO_CONNECTION):
         return Unavailable(
             f"no broker answers at {address} ({cause}); start one with `varve serve`, or name "
-            "another with --bootstrap or VARVE_BOOTSTRAP"
+            "another with --bootstrap, VARVE_BOOTSTRAP or varve.connect"
         )
     if "PLAINTEXT" in reason:
         return Unavailable(
@@ -125,7 +125,8 @@ def unreachable(address: str, reason: str) -> StoreError:
     return Unavailable(
         f"no broker answers at {address} ({cause}): if the listener uses TLS, set "
         "security.protocol=SSL and ssl.ca.location (with -X, or as arguments of varve.connect); "
-        "otherwise start a broker with `varve serve`, or name another with --bootstrap"
+        "otherwise start a broker with `varve serve`, or name another with --bootstrap or "
+        "varve.connect"
     )
 
 

@@ -132,6 +132,7 @@ _GOOD: dict[str, object] = {
     "before": 0,
     "batch": b"",
     "offset": 0,
+    "transactional_id": "t",
 }
 # They end the object, or run user code whose errors are its own.
 _LEFT_OUT = {"close", "abandon", "open"}
