@@ -84,6 +84,7 @@ _SYNC_THREADS: Final = 8
 """They wait for the disk, which syncs several files at once, and use little CPU time."""
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 
 class LogDirectory:
@@ -173,14 +174,17 @@ class LogDirectory:
         partitions = self._find_partitions()
         for checkpoint in self.checkpoints:
             checkpoint.load()
-        with self._pool("varve-load") as pool:
-            list(pool.map(self._load, partitions))
+        self._map("varve-load", self._load, partitions)
         for topic_partition, log in self.logs.items():
             self.checkpoints.cleaner_offsets.lower(topic_partition, log.end_offset)
 
-    def _pool(self, name: str) -> ThreadPoolExecutor:
+    def _map(self, name: str, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
+        """The results in the order of the items; one alone needs no thread of its own."""
+        if len(items) <= 1:
+            return [work(item) for item in items]
         threads = self._settings.num_recovery_threads_per_data_dir
-        return ThreadPoolExecutor(threads, thread_name_prefix=name)
+        with ThreadPoolExecutor(threads, thread_name_prefix=name) as pool:
+            return list(pool.map(work, items))
 
     def read_metadata(self) -> DirectoryMetadata | None:
         """The owner of the directory; None when it is new."""
@@ -401,8 +405,7 @@ class LogDirectory:
 
     def close(self) -> None:
         """Closes every log, and writes `.kafka_cleanshutdown` if all of them were synced."""
-        with self._pool("varve-close") as pool:
-            outcomes = list(pool.map(_close_log, list(self.logs.values())))
+        outcomes = self._map("varve-close", _close_log, list(self.logs.values()))
         errors = [error for error in outcomes if error is not None]
         try:
             if self.failure is None and not errors:
