@@ -3,12 +3,13 @@
 import gc
 import os
 import signal
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support.forked_commands import CommandServers
 from tests.support.memory_directory import SHARED_MEMORY, has_room_for_all
 from tests.support.rounds import EXAMPLES_LONG, IS_LONG
 from tests.support.scheduling import DurationRecorder, FileScheduling, sort_longest_first
@@ -36,6 +37,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 def rounds_factor() -> int:
     """What a test that counts its own rounds multiplies them with."""
     return 50 if IS_LONG else 1
+
+
+@pytest.fixture(scope="session")
+def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandServers]:
+    """One for all tests of a worker: to import everything takes seconds."""
+    with CommandServers(tmp_path_factory.mktemp("commands"), with_spark=False) as running:
+        yield running
 
 
 @pytest.hookimpl(wrapper=True)

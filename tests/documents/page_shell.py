@@ -10,15 +10,14 @@ import re
 import shlex
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
-from typing import Final, Self
+from typing import Final
 
-from tests.documents.page_blocks import ROOT, Step
+from tests.documents.page_blocks import Step
+from tests.support.forked_commands import CLIENT, CommandServers
 from tests.support.kafka_server import HOST, ReservedPort
 
 PORTS: Final = (9092, 8080, 9404)
@@ -69,63 +68,10 @@ def _matches(wanted: Sequence[str], found: Sequence[str]) -> bool:
     return bool(found) and wanted[0] == found[0] and _matches(wanted[1:], found[1:])
 
 
-class PageServers:
-    """The processes that run commands, forked from one that has imported everything."""
-
-    def __init__(self, directory: Path, *, with_spark: bool) -> None:
-        self.directory = directory
-        self.home = directory / "page"
-        self.home.mkdir()
-        self.environment = {
-            **{name: value for name, value in os.environ.items() if not name.startswith("VARVE_")},
-            "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]),
-            "PYTHONUNBUFFERED": "1",
-            "COLUMNS": "120",
-        }
-        self._processes: dict[str, subprocess.Popen[str]] = {}
-        self._start("PAGE_SERVER")
-        if with_spark:
-            self._start("PAGE_SPARK", "spark")
-
-    def _start(self, variable: str, *kind: str) -> None:
-        path = self.directory / f"{variable}.socket"
-        self._processes[variable] = process = subprocess.Popen(
-            [sys.executable, "-m", "tests.documents.page_server", str(path), *kind],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=self.home,
-            env=self.environment,
-        )
-        self.environment = {**self.environment, variable: str(path)}
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-
-    def settle(self, running: int) -> None:
-        """Waits until so many commands run; a killed server is gone, with its lock."""
-        process = self._processes["PAGE_SERVER"]
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write(f"{running}\n")
-        process.stdin.flush()
-        assert process.stdout.readline() == "settled\n"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for process in self._processes.values():
-            assert process.stdin is not None
-            assert process.stdout is not None
-            process.stdin.close()
-            process.wait(60)
-            process.stdout.close()
-
-
 class PageShell:
     """A shell in an empty directory."""
 
-    def __init__(self, servers: PageServers, environment: Mapping[str, str]) -> None:
+    def __init__(self, servers: CommandServers, environment: Mapping[str, str]) -> None:
         self._servers = servers
         self._stack = ExitStack()
         ports = {port: self._stack.enter_context(ReservedPort()).number for port in PORTS}
@@ -151,9 +97,8 @@ class PageShell:
         self._lines: queue.Queue[str | None] = queue.Queue()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
-        client = [sys.executable, "-IS", str(Path(__file__).with_name("page_client.py"))]
         for name in ("varve", "python"):
-            self._send(f"alias {name}={shlex.quote(shlex.join([*client, name]))}\n")
+            self._send(f"alias {name}={shlex.quote(shlex.join([*CLIENT, name]))}\n")
 
     def _read(self) -> None:
         assert self._shell.stdout is not None
@@ -234,7 +179,7 @@ class PageShell:
 
 
 @contextmanager
-def page_shell(servers: PageServers, environment: Mapping[str, str]) -> Iterator[PageShell]:
+def page_shell(servers: CommandServers, environment: Mapping[str, str]) -> Iterator[PageShell]:
     """A shell in a directory without files; what still runs at its end is stopped."""
     subprocess.run(["rm", "-rf", *servers.home.iterdir()], check=True)
     shell = PageShell(servers, environment)

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.documents.page_blocks import ROOT, Step, find_blocks, find_steps, pages
-from tests.documents.page_shell import PageServers, PageShell, find_difference, page_shell
+from tests.documents.page_shell import PageShell, find_difference, page_shell
 from tests.documents.set_ups import NOT_RUN, SET_UPS, SetUp
+from tests.support.forked_commands import CommandServers
 from tests.support.s3_server import s3_server
 
 _README_LINES_MAX = 130
@@ -86,7 +87,7 @@ def _run_step(shell: PageShell, name: str, step: Step, set_up: SetUp) -> None:
     assert code == 0 or shows_failure, f"{place}\nended with {code}\n{printed}"
 
 
-def _run_page(servers: PageServers, name: str, *, with_spark: bool) -> None:
+def _run_page(servers: CommandServers, name: str, *, with_spark: bool) -> None:
     set_up = SET_UPS.get(name, SetUp())
     with ExitStack() as stack:
         variables = stack.enter_context(_bucket(set_up))
@@ -97,21 +98,15 @@ def _run_page(servers: PageServers, name: str, *, with_spark: bool) -> None:
             _run_step(shell, name, step, set_up)
 
 
-@pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PageServers]:
-    with PageServers(tmp_path_factory.mktemp("pages"), with_spark=False) as running:
-        yield running
-
-
 @pytest.mark.parametrize("name", _pages_to_run(with_spark=False))
-def test_a_page_runs_from_top_to_bottom(servers: PageServers, name: str) -> None:
-    _run_page(servers, name, with_spark=False)
+def test_a_page_runs_from_top_to_bottom(commands: CommandServers, name: str) -> None:
+    _run_page(commands, name, with_spark=False)
 
 
 @pytest.mark.spark
 @pytest.mark.timeout(900)
 def test_the_pages_of_spark_run_in_one_session(tmp_path: Path) -> None:
-    with PageServers(tmp_path, with_spark=True) as servers:
+    with CommandServers(tmp_path, with_spark=True) as servers:
         for name in _pages_to_run(with_spark=True):
             _run_page(servers, name, with_spark=True)
 

@@ -1,5 +1,6 @@
 """Rules that every public call keeps, whatever it does: its parameters, its errors, its price."""
 
+import functools
 import importlib
 import inspect
 import json
@@ -20,6 +21,7 @@ MODULES = ("varve", "varve.spark", "varve.testing")
 _HEAVY = ("numba", "numpy", "pyarrow", "pandas", "pyspark", "confluent_kafka", "pydantic", "rich")
 
 
+@functools.cache
 def _measure_import(statement: str) -> set[str]:
     program = f"import sys, json; {statement}; print(json.dumps(sorted(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)

@@ -12,7 +12,6 @@ import shlex
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -22,6 +21,7 @@ import pytest
 from click.testing import CliRunner
 
 import varve
+from tests.support.forked_commands import VARVE, CommandServers
 from tests.support.snapshot_topic import SMALL
 from varve.broker.settings import SecuritySettings
 from varve.cli.command import VarveCommand
@@ -134,7 +134,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "--report compact.json --yes",
     )
     (root / "server.properties").write_text("log.dirs=served\nlisteners=PLAINTEXT://127.0.0.1:0\n")
-    (root / "shapes.toml").write_text('[open]\ntable = "orders"\n')
+    (root / "shapes.toml").write_text('[shapes.open]\ntable = "orders"\n')
     (root / "keys.txt").write_text("customer-1\n")
     (root / "password.txt").write_text("secret\n")
     _call(root, "clean scores -d data --roll")
@@ -189,8 +189,23 @@ def _localize(example: str, broker: str) -> str:
     return example
 
 
+@pytest.fixture(scope="module")
+def programs(commands: CommandServers, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of the `varve` of shells."""
+    directory = tmp_path_factory.mktemp("bin")
+    commands.install(directory)
+    return directory
+
+
 @pytest.fixture
-def lab(prepared: Path, tmp_path: Path, broker: str, monkeypatch: pytest.MonkeyPatch) -> Path:
+def lab(
+    prepared: Path,
+    tmp_path: Path,
+    broker: str,
+    commands: CommandServers,
+    programs: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Path:
     """A copy of the prepared directory, which is the working directory, and a terminal."""
     root = tmp_path / "lab"
     shutil.copytree(prepared, root)
@@ -201,7 +216,9 @@ def lab(prepared: Path, tmp_path: Path, broker: str, monkeypatch: pytest.MonkeyP
     for name in ("VARVE_DIR", "VARVE_COMMAND_CONFIG", "VARVE_TIER_URL"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("VARVE_BOOTSTRAP", broker)
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    for name, value in commands.variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
     return root
 
 
@@ -228,7 +245,7 @@ def _prepare_broker(root: Path, example: str) -> None:
             assert runner.invoke(app, words, input="secret\n").exit_code == 0
     if "clicks-once" in example and "dedup run" not in example:
         state = "--state clicks-state"
-        _call(root, f"dedup run clicks --to clicks-once --by key --window 1h {state}")
+        _call(root, f"dedup run clicks --to clicks-once --by header:id --window 1h {state}")
 
 
 def _has_topic(root: Path, name: str) -> bool:
@@ -236,13 +253,18 @@ def _has_topic(root: Path, name: str) -> bool:
 
 
 @pytest.fixture(scope="module")
-def shape_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def shape_server(
+    tmp_path_factory: pytest.TempPathFactory, commands: CommandServers
+) -> Iterator[str]:
     root = tmp_path_factory.mktemp("shapes")
     with varve.open(root / "data", maintain=False) as store:
         topic = store.create_topic("orders")
         topic.append(b'{"tenant": "acme", "id": 1, "status": "open"}', key=b"k")
-    words = [*_VARVE, "shape", "serve", "-d", "data", "--listen", "127.0.0.1:0"]
-    with subprocess.Popen(words, cwd=root, stdout=subprocess.PIPE, text=True) as server:
+    words = [*VARVE, "shape", "serve", "-d", "data", "--listen", "127.0.0.1:0"]
+    environment = {**os.environ, **commands.variables}
+    with subprocess.Popen(
+        words, cwd=root, env=environment, stdout=subprocess.PIPE, text=True
+    ) as server:
         assert server.stdout is not None
         line = server.stdout.readline()
         url = re.search(r"http://[0-9.]+:[0-9]+", line)
@@ -251,9 +273,6 @@ def shape_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             yield url.group()
         finally:
             server.terminate()
-
-
-_VARVE: Final = [sys.executable, "-m", "varve"]
 
 
 @pytest.mark.parametrize(("example", "is_json"), EXAMPLES)
@@ -297,7 +316,7 @@ def test_an_example_runs(
 def _run_until_signal(line: str) -> None:
     """The command runs for three seconds, and SIGINT ends it."""
     with subprocess.Popen(
-        [*_VARVE, *shlex.split(line)[1:]],
+        [*VARVE, *shlex.split(line)[1:]],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

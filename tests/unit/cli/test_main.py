@@ -13,12 +13,11 @@ import pytest
 from click.testing import CliRunner
 
 import varve
+from tests.support.forked_commands import VARVE, CommandServers
 from varve.cli import main
 from varve.cli.command import summary_of
 from varve.foundation.errors import Corrupt, Locked
 from varve.testing.kafka_kit import KafkaKit
-
-VARVE = [sys.executable, "-c", "from varve.cli.main import main; main()"]
 
 
 def _run(*arguments: str) -> Any:
@@ -89,12 +88,15 @@ def test_a_bug_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(_failing(monkeypatch, ZeroDivisionError()).exception, ZeroDivisionError)
 
 
-def test_a_reader_that_leaves_ends_the_command_quietly(tmp_path: Path) -> None:
+def test_a_reader_that_leaves_ends_the_command_quietly(
+    commands: CommandServers, tmp_path: Path
+) -> None:
     with varve.open(tmp_path) as store:
         topic = store.create_topic("numbers")
         topic.append_many((None, b"%d" % number) for number in range(50_000))
     with subprocess.Popen(
         [*VARVE, "consume", "numbers", "--dir", str(tmp_path)],
+        env={**os.environ, **commands.variables},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     ) as reader:
@@ -106,13 +108,16 @@ def test_a_reader_that_leaves_ends_the_command_quietly(tmp_path: Path) -> None:
     assert (reader.returncode, complaint) == (main.READER_LEFT, b"")
 
 
-def test_an_interrupt_ends_a_follower_with_130() -> None:
+def test_an_interrupt_ends_a_follower_with_130(commands: CommandServers) -> None:
+    environment = {**os.environ, **commands.variables}
     with KafkaKit() as kit:
         consume = [*VARVE, "consume", "numbers", "--follow", "--bootstrap", kit.bootstrap]
         for command in (["topic", "create", "numbers"], ["produce", "numbers"]):
             arguments = [*command, "--bootstrap", kit.bootstrap]
             assert CliRunner().invoke(main.app, arguments, input="1\n").exit_code == 0
-        with subprocess.Popen(consume, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as reader:
+        with subprocess.Popen(
+            consume, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        ) as reader:
             assert reader.stdout is not None
             assert reader.stdout.readline() == b"1\n"
             reader.send_signal(signal.SIGINT)
@@ -129,7 +134,7 @@ def test_output_that_the_terminal_cannot_show_ends_no_command(
     environment = {**os.environ, "PYTHONIOENCODING": encoding, "PYTHONUTF8": "0", "LC_ALL": "C"}
     environment["PYTHONCOERCECLOCALE"] = "0"
     result = subprocess.run(
-        [*VARVE, "check", "-d", directory],
+        [sys.executable, "-m", "varve", "check", "-d", directory],
         env=environment,
         capture_output=True,
         check=False,

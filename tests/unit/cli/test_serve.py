@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from tests.support.forked_commands import VARVE, CommandServers
 from varve.cli.main import app
 
 _PATIENCE_SECONDS = 30
@@ -102,10 +103,12 @@ def test_a_directory_without_a_name_is_not_the_current_one(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_directories_of_the_environment_are_parted_by_colons(tmp_path: Path) -> None:
+def test_directories_of_the_environment_are_parted_by_colons(
+    commands: CommandServers, tmp_path: Path
+) -> None:
     ended = subprocess.run(
-        [sys.executable, "-m", "varve", "serve", "--listen", "127.0.0.1:0"],
-        env=_environment() | {"VARVE_DIR": f"{tmp_path}/a:{tmp_path}/a/b"},
+        [*VARVE, "serve", "--listen", "127.0.0.1:0"],
+        env=_environment() | commands.variables | {"VARVE_DIR": f"{tmp_path}/a:{tmp_path}/a/b"},
         capture_output=True,
         text=True,
         timeout=60,
@@ -115,13 +118,15 @@ def test_directories_of_the_environment_are_parted_by_colons(tmp_path: Path) -> 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_port_for_figures_that_is_taken_is_named(tmp_path: Path) -> None:
+def test_a_port_for_figures_that_is_taken_is_named(
+    commands: CommandServers, tmp_path: Path
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         options = ["--listen", "127.0.0.1:0", "--metrics-port", port]
         ended = subprocess.run(
-            [sys.executable, "-m", "varve", "serve", "-d", tmp_path / "data", *options],
-            env=_environment(),
+            [*VARVE, "serve", "-d", tmp_path / "data", *options],
+            env=_environment() | commands.variables,
             capture_output=True,
             text=True,
             timeout=_PATIENCE_SECONDS,

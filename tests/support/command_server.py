@@ -1,6 +1,6 @@
-"""Runs the commands of a page in processes that have everything imported already.
+"""Runs commands in processes that have everything imported already.
 
-`python -m tests.documents.page_server SOCKET` forks a process for each command. With `spark` as
+`python -m tests.support.command_server SOCKET` forks a process for each command. With `spark` as
 second argument it runs them one after another in its own process, which holds one Spark session, in
 the directory in which it was started: Java cannot be forked, and knows its first directory only.
 There the programs of a page continue each other, as in one interpreter.
@@ -94,6 +94,8 @@ def _run_in_child(connection: socket.socket) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     order, files = _receive(connection)
     _take_files(files)
+    if "PYTHONUNBUFFERED" not in order["environment"]:
+        sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)  # a buffer, as usual
     os.chdir(order["directory"])
     threading.Thread(target=_obey, args=(connection,), daemon=True).start()
     code = _run(order)

@@ -1,4 +1,4 @@
-"""Stands for `varve` or `python` in the shell of a page: has a page server run the command.
+"""Stands for `varve` or `python`: has a command server run the command.
 
 It hands its arguments, directory, environment and files to the server, forwards signals to the
 command, and ends with its exit code. Imports little, so that a command starts at once.
@@ -13,7 +13,7 @@ import sys
 
 
 def _is_for_spark(arguments: list[str]) -> bool:
-    if not os.environ.get("PAGE_SPARK"):
+    if not os.environ.get("COMMAND_SPARK"):
         return False
     if arguments[0] == "varve":
         return arguments[1:2] == ["job"]
@@ -23,7 +23,7 @@ def _is_for_spark(arguments: list[str]) -> bool:
 
 def main() -> int:
     arguments = sys.argv[1:]
-    name = "PAGE_SPARK" if _is_for_spark(arguments) else "PAGE_SERVER"
+    name = "COMMAND_SPARK" if _is_for_spark(arguments) else "COMMAND_SERVER"
     order = {
         "arguments": arguments,
         "directory": os.getcwd(),
