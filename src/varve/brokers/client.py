@@ -184,7 +184,7 @@ def admin_api() -> Any:
 def read_client_file(path: Path) -> dict[str, str]:
     """The settings of a file: `name=value` lines; those that begin with # are passed over."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise InvalidSetting(f"--command-config {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:

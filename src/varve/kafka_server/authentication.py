@@ -92,7 +92,7 @@ class ListenerSasl:
         hashes: dict[str, str] = {}
         if path := self._users_file:
             try:
-                hashes = parse_users(Path(path).read_text(encoding="utf-8"), path)
+                hashes = parse_users(Path(path).read_text(encoding="utf-8-sig"), path)
             except (OSError, UnicodeDecodeError) as error:
                 raise InvalidSetting(
                     f"varve.sasl.plain.users names {path}, which cannot be read: {error}"

@@ -105,7 +105,7 @@ class ServerConfig:
 def read_properties_file(path: Path) -> dict[str, str]:
     """Settings as in Kafka's server.properties; raises InvalidSetting."""
     try:
-        properties = parse_properties(path.read_text(encoding="utf-8"))
+        properties = parse_properties(path.read_text(encoding="utf-8-sig"))
     except UnicodeDecodeError as error:
         raise InvalidSetting(f"{path} is not UTF-8 text: {error.reason}") from error
     except ValueError as error:

@@ -70,6 +70,8 @@ def test_a_client_file_has_a_setting_per_line(tmp_path: Path) -> None:
     file = tmp_path / "client.properties"
     file.write_text("# who we are\nsasl.username = alice\nsasl.password=a=b\n\n")
     assert read_client_file(file) == {"sasl.username": "alice", "sasl.password": "a=b"}
+    file.write_text("\ufeffsasl.username=alice\n", encoding="utf-8")
+    assert read_client_file(file) == {"sasl.username": "alice"}
     file.write_text("nonsense\n")
     with pytest.raises(InvalidSetting, match="line 1"):
         read_client_file(file)

@@ -192,6 +192,12 @@ def test_a_broken_properties_file_is_refused(tmp_path: Path, text: str, message:
         _read(tmp_path, text)
 
 
+def test_a_byte_order_mark_is_not_part_of_the_first_setting(tmp_path: Path) -> None:
+    assert _read(tmp_path, "\ufefflisteners=PLAINTEXT://:9092\n") == {
+        "listeners": "PLAINTEXT://:9092"
+    }
+
+
 def test_a_properties_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "server.properties"
     file.write_bytes(b"a=\xff\n")
