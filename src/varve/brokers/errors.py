@@ -124,9 +124,10 @@ def unreachable(address: str, reason: str) -> StoreError:
         )
     return Unavailable(
         f"no broker answers at {address} ({cause}): if the listener uses TLS, set "
-        "security.protocol=SSL and ssl.ca.location (with -X, or as arguments of varve.connect); "
-        "otherwise start a broker with `varve serve`, or name another with --bootstrap or "
-        "varve.connect"
+        "security.protocol=SSL and ssl.ca.location, if it requires a login, "
+        "security.protocol=SASL_PLAINTEXT or SASL_SSL, sasl.mechanism, sasl.username and "
+        "sasl.password (with -X, or as arguments of varve.connect); otherwise start a broker with "
+        "`varve serve`, or name another with --bootstrap or varve.connect"
     )
 
 

@@ -70,7 +70,11 @@ COMMANDS: Final[dict[str, Entry | CommandGroup]] = {
                 "Delete groups with their committed offsets; their members must be stopped.",
             ),
         },
-        synonyms={"remove": "varve group delete", "lag": "varve group describe"},
+        synonyms={
+            "remove": "varve group delete",
+            "lag": "varve group describe",
+            "reset": "varve group reset-offsets",
+        },
     ),
     "acl": _group(
         "Show, add and delete ACLs of a broker.",

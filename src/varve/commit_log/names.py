@@ -98,7 +98,11 @@ class TopicPartition:
 
 def validate_topic_name(name: str) -> None:
     """Raises InvalidRequest unless Kafka would accept the name."""
-    if not isinstance(name, str) or not name or name in (".", ".."):
+    if not isinstance(name, str):
+        raise InvalidRequest(f"topic name {name!r:.80} is a {type(name).__name__}; give a str")
+    if not name:
+        raise InvalidRequest("the topic name is empty: choose one")
+    if name in (".", ".."):
         raise InvalidRequest(f"topic name {name!r} is not allowed: choose another")
     if len(name) > TOPIC_NAME_SIZE_MAX:
         raise InvalidRequest(

@@ -125,8 +125,10 @@ def check_int(number: int, what: str) -> int:
 
 def check_text(text: str, what: str) -> str:
     """The text; raises InvalidRequest for what is no text, is empty, or is not UTF-8."""
-    if not isinstance(text, str) or not text:
-        raise InvalidRequest(f"{what} {text!r:.80} is not a name; give text")
+    if not isinstance(text, str):
+        raise InvalidRequest(f"{what} {text!r:.80} is a {type(text).__name__}; give a str")
+    if not text:
+        raise InvalidRequest(f"{what} is empty; give a name")
     try:
         text.encode()
     except UnicodeEncodeError as error:

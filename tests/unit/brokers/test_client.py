@@ -40,7 +40,10 @@ def test_errors_of_brokers_become_sentences_with_a_remedy(
             ("(Connection refused); start",),
         ),
         ("Failed to resolve 'host:1': Name or service not known", ("not known", "`varve serve`")),
-        ("1/1 brokers are down", ("closes the connection", "security.protocol=SSL")),
+        (
+            "1/1 brokers are down",
+            ("closes the connection", "security.protocol=SSL", "security.protocol=SASL_PLAINTEXT"),
+        ),
         ("Failed while waiting for controller: Local: Timed out", ("if the listener uses TLS",)),
         ("SSL handshake failed: connecting to a PLAINTEXT broker listener?", ("not use TLS",)),
     ],

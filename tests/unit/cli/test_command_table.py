@@ -209,6 +209,7 @@ def test_a_command_imports_only_what_it_needs(
         (["topic", "descr"], "Did you mean `varve topic describe`?"),
         (["topic", "configure"], "Did you mean `varve topic alter`?"),
         (["topic", "add-partitions", "orders", "3"], "alter TOPIC --partitions N`?"),
+        (["group", "reset", "audit"], "Did you mean `varve group reset-offsets`?"),
         (["topic", "xyzzy"], "`varve topic --help` lists the commands."),
     ],
 )
