@@ -322,7 +322,10 @@ def print_details(console: "Console", pairs: Details, *, indent: int) -> None:
     grid.add_column(overflow="fold")
     for label, text in pairs:
         grid.add_row(Text(label), Text(text))
-    console.print(Padding(grid, (0, 0, 0, indent), expand=False))
+    with console.capture() as captured:
+        console.print(Padding(grid, (0, 0, 0, indent), expand=False))
+    for line in captured.get().rstrip("\n").split("\n"):
+        console.print(Text(line.rstrip()), soft_wrap=True)  # a grid fills its lines with blanks
 
 
 def draw_bar(size: int, largest: int, width: int) -> str:
