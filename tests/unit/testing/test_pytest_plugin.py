@@ -8,6 +8,7 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
+_WITHOUT = ("-p", "no:cacheprovider", "-p", "no:schemathesis")
 
 _PROJECT = {
     "test_plain.py": """
@@ -44,7 +45,7 @@ _PROJECT = {
 
 
 def _run_pytest(folder: Path, *arguments: str) -> str:
-    command = [sys.executable, "-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", "-q", "-W", "error", *_WITHOUT]
     result = subprocess.run(
         [*command, *arguments], cwd=folder, capture_output=True, text=True, check=False
     )
@@ -84,7 +85,7 @@ def test_the_plugin_can_be_turned_off(tmp_path: Path) -> None:
 
 def test_a_start_of_pytest_imports_nothing_of_varve_but_the_plugin(tmp_path: Path) -> None:
     program = (
-        "import json, sys, pytest; pytest.main(['-q', '-p', 'no:cacheprovider']); "
+        f"import json, sys, pytest; pytest.main(['-q', *{_WITHOUT}]); "
         "print(json.dumps([name for name in sys.modules if name.partition('.')[0] in "
         "('varve', 'numpy', 'numba', 'pyspark', 'pyarrow', 'confluent_kafka')]))"
     )
