@@ -292,6 +292,12 @@ class VarveGroup(CommandGroup):
             _print_error(f"{error.filename}: {error.strerror}" if error.filename else str(error))
         except KeyboardInterrupt:
             code = INTERRUPTED
+        except click.Abort as abort:
+            # Raised by click for Ctrl-C at a prompt, for the end of the input, and for a "no".
+            if not isinstance(abort.__context__, KeyboardInterrupt):
+                raise
+            code = INTERRUPTED
+            click.echo(err=True)
         raise click.exceptions.Exit(code)
 
 

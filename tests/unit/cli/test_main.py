@@ -84,6 +84,24 @@ def test_a_failure_becomes_a_message_and_a_code(
     assert "Traceback" not in result.output
 
 
+@pytest.mark.parametrize(("cause", "code"), [(KeyboardInterrupt, 130), (EOFError, 1)])
+def test_an_interrupt_at_a_prompt_exits_like_any_other(
+    monkeypatch: pytest.MonkeyPatch, cause: type[BaseException], code: int
+) -> None:
+    def answer(*_: Any, **__: Any) -> str:
+        raise cause
+
+    monkeypatch.setattr("click.termui.visible_prompt_func", answer)
+    monkeypatch.setitem(
+        main.app.entries,
+        "consume",
+        click.Command("consume", callback=lambda: click.confirm("Go on?", abort=True)),
+    )
+    with pytest.raises(SystemExit) as exited:
+        main.app(["consume"], prog_name="varve")
+    assert exited.value.code == code
+
+
 def test_a_bug_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(_failing(monkeypatch, ZeroDivisionError()).exception, ZeroDivisionError)
 
