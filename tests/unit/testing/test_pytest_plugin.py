@@ -96,6 +96,7 @@ def test_a_start_of_pytest_imports_nothing_of_varve_but_the_plugin(tmp_path: Pat
     loaded = set(json.loads(result.stdout.splitlines()[-1]))
     assert loaded == {
         "varve",
+        "varve.errors",
         "varve.foundation",
         "varve.foundation.errors",
         "varve.testing",
