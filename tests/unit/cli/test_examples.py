@@ -51,6 +51,8 @@ ENDLESS: Final = ("serve", "shape serve", "shape tail orders --where", "dedup ru
 """Examples that run until a signal."""
 NETWORK: Final = ("varve table expire shop.orders --catalog http",)
 """Examples that need a server on another machine."""
+SPARK: Final = ("varve job erase",)
+"""Examples that start Spark."""
 HANDLE: Final = "48203311-1760000000000000"
 
 
@@ -275,7 +277,14 @@ def shape_server(
             server.terminate()
 
 
-@pytest.mark.parametrize(("example", "is_json"), EXAMPLES)
+@pytest.mark.parametrize(
+    ("example", "is_json"),
+    [
+        # An erasure of several topics runs its tasks on Spark.
+        pytest.param(*entry, marks=[pytest.mark.spark] * entry[0].startswith(SPARK))
+        for entry in EXAMPLES
+    ],
+)
 def test_an_example_runs(
     example: str, is_json: bool, lab: Path, broker: str, request: pytest.FixtureRequest
 ) -> None:
