@@ -54,7 +54,7 @@ def _mentions(path: Path) -> Iterator[tuple[int, list[str]]]:
 def find_fault(words: list[str]) -> str | None:
     """What is wrong with a command; prose that happens to begin with varve has no such word."""
     command: click.Command | None = app
-    context = click.Context(app, info_name="varve")
+    context = click.Context(app, info_name="varve", **app.context_settings)
     rest = list(words)
     while isinstance(command, click.Group):
         if not rest or not re.fullmatch(r"[a-z-]+", rest[0]) or rest[0].startswith("-"):
@@ -62,7 +62,12 @@ def find_fault(words: list[str]) -> str | None:
         child = command.get_command(context, rest[0])
         if child is None:
             return f"no command {rest[0]!r}"
-        command, context = child, click.Context(child, parent=context, info_name=rest[0])
+        # A command keeps the help option of its first context.
+        settings = child.context_settings
+        command, context = (
+            child,
+            click.Context(child, parent=context, info_name=rest[0], **settings),
+        )
         rest = rest[1:]
     assert command is not None
     known = {

@@ -122,7 +122,7 @@ def test_a_trial_makes_nothing_and_tells_the_same_errors(kit: BrokerKit) -> None
         (_topic(count=20_000), ErrorCode.INVALID_PARTITIONS, "1 to 10000"),
         (_topic(factor=0), ErrorCode.INVALID_REPLICATION_FACTOR, "use 1"),
         (_topic(factor=3), ErrorCode.INVALID_REPLICATION_FACTOR, "use 1, or -1"),
-        (_topic(""), ErrorCode.INVALID_TOPIC_EXCEPTION, "not allowed"),
+        (_topic(""), ErrorCode.INVALID_TOPIC_EXCEPTION, "empty"),
         (_topic("a/b"), ErrorCode.INVALID_TOPIC_EXCEPTION, "outside"),
         (_topic("__cluster_metadata"), ErrorCode.INVALID_TOPIC_EXCEPTION, "another name"),
         (_topic("__consumer_offsets"), ErrorCode.INVALID_TOPIC_EXCEPTION, "by the broker"),
