@@ -110,7 +110,7 @@ class TopicHandle(ABC):
         damaged batch, InvalidRecord for one that producers may not write, InvalidRequest on a
         cluster.
         """
-        raise self._refuse("append_batch", "append_many sends records in batches")
+        raise self._refuse("append_batch", "append its records with append_many")
 
     def partition_for(self, key: bytes | str) -> int:
         """The partition that Kafka's default partitioner chooses for a key."""
@@ -238,8 +238,8 @@ class TopicHandle(ABC):
 
     def _refuse(self, call: str, remedy: str) -> InvalidRequest:
         return InvalidRequest(
-            f"topic {self.name}: {call} needs the log's files, and Kafka's protocol does not give "
-            f"them: {remedy}, or use a topic of varve.open"
+            f"topic {self.name}: {call} works on the files of a log in this process, not through a "
+            f"broker: {remedy}, or use a topic of varve.open"
         )
 
     # What each kind of topic does
