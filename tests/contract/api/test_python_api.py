@@ -108,6 +108,7 @@ def test_altered_settings_take_effect_and_none_restores_the_default(
         (lambda target, name: target.topic(name), errors.NotFound),
         (lambda target, name: target.alter_topic(name, {"retention.ms": 1}), errors.NotFound),
         (lambda target, name: target.delete_topic(name), errors.NotFound),
+        (lambda target, name: target.add_partitions(name, 2), errors.NotFound),
     ],
 )
 def test_wrong_calls_of_a_target_raise_the_same_errors(
@@ -129,13 +130,16 @@ def test_a_setting_that_is_refused_changes_nothing(target: Target, topic: Handle
 def test_an_appended_record_is_read_as_it_was_given(topic: Handle) -> None:
     now_ms = CLOCK.now_ms()
     result = topic.append(
-        "3 apples", key="alice", headers={"by": "shop", "none": None}, timestamp_ms=now_ms
+        "3 äpfel", key="älice", headers={"by": "shop", "none": None}, timestamp_ms=now_ms
     )
     assert result == varve.AppendResult(0, 0, now_ms)
     assert topic.append(b"\x00", timestamp_ms=now_ms - 5) == varve.AppendResult(0, 1, now_ms - 5)
+    topic.append(None, headers=[("h", b"1"), ("h", b"2")], timestamp_ms=now_ms)
+    headers = (("by", b"shop"), ("none", None))
     assert list(topic.read()) == [
-        varve.Record(0, 0, now_ms, b"alice", b"3 apples", (("by", b"shop"), ("none", None))),
+        varve.Record(0, 0, now_ms, "älice".encode(), "3 äpfel".encode(), headers),
         varve.Record(0, 1, now_ms - 5, None, b"\x00"),
+        varve.Record(0, 2, now_ms, None, None, (("h", b"1"), ("h", b"2"))),
     ]
 
 
@@ -152,14 +156,18 @@ def test_log_append_time_is_what_an_append_returns(target: Target, name: str) ->
 
 def test_a_deleted_key_has_a_tombstone(topic: Handle) -> None:
     topic.append("1", key="alice")
-    assert topic.delete_key("alice").offset == 1
-    assert [(record.key, record.value) for record in topic.read()][1] == (b"alice", None)
+    assert topic.delete_key("alice", headers={"by": "test"}).offset == 1
+    (_, tombstone) = topic.read()
+    assert (tombstone.key, tombstone.value) == (b"alice", None)
+    assert tombstone.headers == (("by", b"test"),)
 
 
 def test_keys_choose_kafkas_partition_and_a_named_one_wins(wide: Handle) -> None:
     keys = ("alice", "bob", "carol")
     expected = [partition_of(key.encode(), 3) for key in keys]
     assert [wide.append("x", key=key).partition for key in keys] == expected
+    counts = {number: 4 * expected.count(number) for number in set(expected)}
+    assert wide.append_many([(key, "x") for key in keys * 3]).end_offsets == counts
     assert [wide.append("x", key="alice", partition=number).partition for number in range(3)] == [
         0,
         1,
@@ -221,11 +229,13 @@ def test_after_a_refused_record_the_next_is_taken(topic: Handle) -> None:
         (lambda topic: topic.read(start=0), errors.InvalidRequest),
         (lambda topic: topic.read(end=5), errors.InvalidRequest),
         (lambda topic: topic.read(partition=0, start=1), errors.OffsetOutOfRange),
+        (lambda topic: topic.read(partition=0, start=-1), errors.OffsetOutOfRange),
         (lambda topic: topic.read(limit=-1), errors.InvalidRequest),
         (lambda topic: topic.read(isolation="serializable"), errors.InvalidRequest),
         (lambda topic: topic.offsets(), errors.InvalidRequest),
         (lambda topic: topic.offsets(9), errors.NotFound),
         (lambda topic: topic.offset_for_time(0), errors.InvalidRequest),
+        (lambda topic: topic.offset_for_time(0, partition=9), errors.NotFound),
         (lambda topic: topic.batches(partition=9), errors.NotFound),
         (lambda topic: topic.columns(start=0), errors.InvalidRequest),
         (lambda topic: topic.columns(partition=0, start=1), errors.OffsetOutOfRange),

@@ -221,25 +221,6 @@ def test_a_change_that_changes_nothing_is_not_written(store: ManifestStore) -> N
     assert again == copied == commit(store, lambda m: m, epoch=None, now_ms=10)
 
 
-def test_offsets_are_kept_without_any_segment(store: ManifestStore) -> None:
-    commit(store, lambda m: m.raise_log_start(500), now_ms=3)
-    raised = commit(store, lambda m: m.raise_cleaned_up_to(400), now_ms=4)
-    assert (raised.log_start_offset, raised.cleaned_up_to, raised.at_ms) == (500, 400, 4)
-    assert list(store.segments(raised)) == []
-    assert raised.segment_count == 0
-
-
-@pytest.mark.parametrize("state", SegmentState)
-def test_offsets_are_kept_beside_a_segment(store: ManifestStore, state: SegmentState) -> None:
-    announce(store, 0)
-    if state is not STARTED:
-        commit(store, lambda m: m.update(make_segment(0, state)))
-    before = store.load()
-    raised = commit(store, lambda m: m.raise_log_start(5).raise_cleaned_up_to(7), now_ms=4)
-    assert (raised.log_start_offset, raised.cleaned_up_to, raised.at_ms) == (5, 7, 4)
-    assert raised.segments == before.segments
-
-
 @pytest.mark.parametrize("has_segment", [False, True])
 def test_a_lower_leader_epoch_is_fenced(store: ManifestStore, has_segment: bool) -> None:
     if has_segment:
@@ -318,32 +299,6 @@ def test_an_error_in_a_change_leaves_nothing_and_the_next_commit_goes_on(
     assert announce(store, 0).version == 1
 
 
-def test_one_segment_takes_the_place_of_others_in_one_commit(store: ManifestStore) -> None:
-    for number in range(4):
-        copy(store, number)
-    merged = replace(make_segment(1, id="merged"), end_offset=299, record_count=150, key_count=80)
-    commit(store, lambda m: m.announce(merged))
-
-    def swap(manifest: Manifest) -> Manifest:
-        wide = store.unfold(manifest, start_offset=100, end_offset=300)
-        old = [make_id(1), make_id(2)]
-        gone = wide.start_delete(old, at_ms=8, replaced_until_ms=99)
-        return gone.finish(replace(merged, state=FINISHED, at_ms=8)).raise_cleaned_up_to(300)
-
-    swapped = commit(store, swap, now_ms=8)
-    found = [store.find(swapped, offset) for offset in (0, 100, 250, 299, 300)]
-    assert [one.id if one else None for one in found] == [
-        make_id(0),
-        merged.id,
-        merged.id,
-        merged.id,
-        make_id(3),
-    ]
-    assert swapped.cleaned_up_to == 300
-    gone = {one.id: one.replaced_until_ms for one in store.pending(swapped)}
-    assert gone == {make_id(1): 99, make_id(2): 99}
-
-
 def test_segments_are_found_by_offset_and_by_time_and_listed_in_order(
     store: ManifestStore,
 ) -> None:
@@ -371,15 +326,6 @@ def test_segments_are_found_by_offset_and_by_time_and_listed_in_order(
     assert (manifest.readable_count, manifest.segment_count) == (26, 28)
 
 
-def test_old_segments_change_within_reach_of_unfold(store: ManifestStore) -> None:
-    for number in range(20):
-        copy(store, number)
-    counted = replace(make_segment(2, FINISHED), stale_bytes=77)
-    commit(store, lambda m: near(store, m, 2).update(counted))
-    assert store.find(store.load(), 250) == counted
-    assert delete(store, 3).segment_count == 19
-
-
 def test_retirement_leaves_the_newest_as_it_is(store: ManifestStore) -> None:
     for number in range(9):
         copy(store, number, now_ms=number)
@@ -388,15 +334,6 @@ def test_retirement_leaves_the_newest_as_it_is(store: ManifestStore) -> None:
     store.retire_versions(now_ms=1_000, retention_ms=0)
     assert store.load() == newest
     assert list(store.segments(store.load())) == segments
-
-
-def test_two_users_commit_in_turn(place: Place, store: ManifestStore) -> None:
-    other = place.open()
-    for number in range(8):
-        copy(other if number % 2 else store, number)
-    manifest = store.load()
-    assert [one.id for one in store.segments(manifest)] == [make_id(n) for n in range(8)]
-    assert other.load() == manifest
 
 
 def test_commits_of_many_threads_are_all_there(place: Place, store: ManifestStore) -> None:

@@ -1,14 +1,11 @@
 """Power lost at every request and at every file operation of a copy: G1, G3, G6."""
 
-from collections.abc import Callable
-
 import pytest
 
 from tests.support.crash_images import crash_images, named, record
 from tests.support.tier_bench import TierBench
-from varve.foundation.errors import PowerLoss, StoreUnavailable
+from varve.foundation.errors import StoreUnavailable
 from varve.testing import FaultKind
-from varve.testing.faulty_disk import CrashMode
 
 Faults = pytest.mark.parametrize(
     "kind",
@@ -80,26 +77,3 @@ def test_a_store_that_is_down_leaves_the_log_as_it_is() -> None:
         bench.hot.clean()
     bench.objects.come_up()
     go_on(bench)
-
-
-def run(work: Callable[[], object]) -> bool:
-    """Whether the power stayed."""
-    try:
-        work()
-    except PowerLoss:
-        return False
-    return True
-
-
-def test_a_copier_that_crashes_again_and_again_still_gets_there() -> None:
-    bench = prepare()
-    for step in range(1, 60):
-        bench.objects.crash_at(bench.objects.steps + step % 17 + 1, after=step % 2 == 0)
-        is_done = run(bench.copy)
-        bench.crash(CrashMode.RANDOM, seed=step)
-        bench.note(bench.local_files())
-        bench.check()
-        if is_done:
-            bench.fill(1)
-    bench.copy()
-    bench.check()

@@ -6,7 +6,6 @@ import pytest
 
 from tests.support.crash_images import crash_images, named, record
 from tests.support.index_bench import DIRECTORY, KINDS, IndexBench, file_name
-from varve.foundation.errors import StoreUnavailable
 from varve.testing.faulty_disk import CrashMode, FaultyFileSystem
 from varve.tiering.read.index_cache import IndexCache
 
@@ -48,10 +47,6 @@ def check_whole(tier: IndexBench, disk: FaultyFileSystem, cache: IndexCache) -> 
     assert sum(held.values()) == cache.usage().held_bytes <= LIMIT_BYTES
 
 
-def test_the_steps_worth_a_fault_are_many() -> None:
-    assert count_steps() > 60
-
-
 def test_after_a_crash_at_any_step_or_request_every_index_is_right() -> None:
     tier = IndexBench()
     points = record(
@@ -91,17 +86,3 @@ def test_a_disk_that_fails_at_any_step_fails_no_read(code: int, is_lasting: bool
         cache = open_cache(tier, tier.disk)
         use(tier, cache)
         check_whole(tier, tier.disk, cache)
-
-
-def test_a_store_that_is_down_leaves_what_is_cached_readable() -> None:
-    tier = IndexBench()
-    cache = open_cache(tier, tier.disk)
-    first, second, *_ = tier.segments
-    tier.use(cache, first)
-    tier.objects.go_down()
-    tier.use(cache, first)
-    with pytest.raises(StoreUnavailable):
-        tier.use(cache, second)
-    check_whole(tier, tier.disk, cache)
-    tier.objects.come_up()
-    tier.use(cache, second)

@@ -7,11 +7,10 @@ import pytest
 
 from tests.support.crash_images import distinct_buckets, named, record
 from tests.support.remote_builder import HOME, copy, delete, make_segment, open_manifest
-from varve.foundation.errors import PowerLoss
 from varve.object_store import MemoryObjectStore
 from varve.testing import FaultKind, FaultyObjectStore
 from varve.tiering.manifest.manifest import Manifest
-from varve.tiering.manifest.segment import RemoteSegment, SegmentState
+from varve.tiering.manifest.segment import RemoteSegment
 from varve.tiering.manifest.store import ObjectManifestStore
 
 Work = Callable[[ObjectManifestStore], object]
@@ -130,32 +129,3 @@ def test_one_failing_request_is_made_good_by_the_commit(work: Work, kind: FaultK
         faulty.fail_at(step, kind)
         work(open_manifest(faulty, 2))
         assert read(objects) == expected, faulty.trace
-
-
-@pytest.mark.parametrize("retention_ms", [0, 2])
-def test_a_crash_within_a_spill_never_names_a_missing_page(retention_ms: int) -> None:
-    """A copier that crashes again and again, with versions retired in between."""
-    objects = MemoryObjectStore()
-    number = 0
-    for step in range(1, 40):
-        faulty = FaultyObjectStore(objects)
-        faulty.crash_at(step % 13 + 1, after=step % 2 == 0)
-        number = copy_until_crash(open_manifest(faulty, 100 + step), number, now_ms=step)
-        clean = open_manifest(objects, 1_000 + step)
-        states = {one.base_offset // 100: one.state for one in clean.segments(clean.load())}
-        assert all(states[n] is SegmentState.COPY_FINISHED for n in range(number))
-        assert set(states) <= set(range(number + 1))
-        if states.get(number) is SegmentState.COPY_FINISHED:
-            number += 1
-        clean.retire_versions(now_ms=step, retention_ms=retention_ms)
-    assert number > 20
-
-
-def copy_until_crash(store: ObjectManifestStore, number: int, *, now_ms: int) -> int:
-    """Copies from this number on; the number of the one that was not acknowledged."""
-    while True:
-        try:
-            copy(store, number, now_ms=now_ms)
-        except PowerLoss:
-            return number
-        number += 1

@@ -86,9 +86,3 @@ def test_a_restore_cut_at_every_request_is_finished_by_the_next(kind: FaultKind)
         left = fs.after_crash(CrashMode.LOSE_UNSYNCED)
         restore(objects, left, None)
         check_whole(left, None)
-
-
-def test_what_is_restored_is_what_was_copied() -> None:
-    _, remote = tier()
-    made = wanted(None)
-    assert {name: made[name] for name in remote.files} == remote.files

@@ -11,7 +11,7 @@ from varve.commit_log import TopicPartition
 from varve.disk import MemoryFileSystem, PowerLoss
 from varve.embedded.topic_table import TOPICS_FILE, TopicState, decode_topics
 from varve.foundation.clock import ManualClock
-from varve.foundation.errors import DiskFull, InvalidRequest, InvalidSetting, NotFound, TopicExists
+from varve.foundation.errors import DiskFull, InvalidRequest, InvalidSetting, TopicExists
 from varve.foundation.settings import GivenValue
 from varve.testing.faulty_disk import CrashMode, FaultyFileSystem
 
@@ -32,24 +32,12 @@ def test_a_topic_grows_and_keeps_its_records_and_id(open_store: OpenStore) -> No
     assert [one.value for one in reopened.read(partition=4)] == [b"new"]
 
 
-def test_keys_may_go_elsewhere_afterwards(store: varve.Store) -> None:
-    topic = store.create_topic("orders", partitions=1)
-    store.add_partitions("orders", 8)
-    keys = [f"key-{number}".encode() for number in range(50)]
-    assert {topic.partition_for(key) for key in keys} == set(range(8))
-
-
 @pytest.mark.parametrize("count", [0, 2, 3, 10_001, True, 4.0])
 def test_partitions_are_only_added(store: varve.Store, count: int) -> None:
     topic = store.create_topic("orders", partitions=3)
     with pytest.raises(InvalidRequest, match="from 4 to 10000"):
         store.add_partitions("orders", count)
     assert topic.partition_count == 3
-
-
-def test_a_topic_that_is_not_there_cannot_grow(store: varve.Store) -> None:
-    with pytest.raises(NotFound):
-        store.add_partitions("orders", 2)
 
 
 def _open(fs: MemoryFileSystem | FaultyFileSystem, clock: ManualClock) -> varve.Store:
@@ -135,12 +123,6 @@ def test_a_default_that_is_refused_changes_nothing(
         store.alter_defaults({"segment.bytes": 5000, **settings})
     assert topic.settings == before
     assert not store.altered_defaults
-
-
-def test_given_settings_are_those_of_the_topic_alone(open_store: OpenStore) -> None:
-    store = open_store(settings={"log.segment.bytes": 9000})
-    store.create_topic("orders", settings={"flush": "ack"})
-    assert dict(store.given_settings("orders")) == {"flush": "ack"}
 
 
 @pytest.mark.parametrize("backend", ["object", "topic"])

@@ -6,7 +6,7 @@ import pytest
 
 import varve
 from varve.disk import MemoryFileSystem
-from varve.foundation.errors import InvalidRecord, InvalidSetting, NotFound
+from varve.foundation.errors import InvalidRecord, InvalidSetting
 
 OpenStore = Callable[..., varve.Store]
 
@@ -26,13 +26,6 @@ def test_altered_settings_hold_at_once_and_after_a_reopen(open_store: OpenStore)
         reopened.append(value="v")
 
 
-def test_none_takes_a_setting_back_to_the_stores_default(open_store: OpenStore) -> None:
-    store = open_store(settings={"log.segment.bytes": 7000})
-    topic = store.create_topic("orders", settings={"segment.bytes": 5000, "flush": "ack"})
-    store.alter_topic("orders", {"segment.bytes": None})
-    assert (topic.settings.segment_bytes, topic.settings.flush) == (7000, "ack")
-
-
 @pytest.mark.parametrize(
     "settings", [{"segment.byte": 1}, {"segment.bytes": 1}, {"nonsense": None}]
 )
@@ -45,11 +38,6 @@ def test_a_refused_setting_changes_nothing(
         store.alter_topic("orders", {"flush": "ack", **settings})
     assert topic.settings == before
     assert topic.partition().log.settings == before
-
-
-def test_a_topic_that_is_not_there_cannot_be_altered(store: varve.Store) -> None:
-    with pytest.raises(NotFound, match="no topic"):
-        store.alter_topic("orders", {})
 
 
 def test_a_topic_deleted_at_once_leaves_no_files(store: varve.Store, fs: MemoryFileSystem) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import varve
-from varve.foundation.errors import StoreDenied, StoreUnavailable, Unavailable
+from varve.foundation.errors import StoreDenied, StoreUnavailable
 
 TIERED = {"remote.storage.enable": True, "segment.bytes": 1_000, "retention.ms": -1}
 
@@ -103,23 +103,3 @@ def test_a_plain_file_in_the_place_of_the_tier_fails_the_tier_alone(
     with varve.open(tmp_path / "data", maintain=False) as again:
         again.run_once()
         assert again.health().tier == {}
-
-
-def test_a_tier_that_may_not_be_opened_fails_the_tier_alone(
-    tmp_path: Path, store: varve.Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store.close()
-    real = os.scandir
-
-    def refuse(path: str) -> Any:
-        if str(path).startswith(f"{tmp_path}/data.cold"):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
-        return real(path)
-
-    monkeypatch.setattr(os, "scandir", refuse)
-    with varve.open(tmp_path / "data", maintain=False) as again:
-        again.run_once()
-        assert len(list(again.topic("t").read(partition=0))) == 40
-        assert "Permission denied" in "".join(map(str, again.health().tier.values()))
-        with pytest.raises((StoreDenied, Unavailable)):
-            _ = again.tier

@@ -23,7 +23,6 @@ from varve.object_store import (
 )
 from varve.object_store import opening as mirror_opening
 from varve.object_store import opening as registry
-from varve.object_store.mirror import BREAKER_MS
 from varve.testing import FaultyObjectStore, VirtualStore
 from varve.testing.faulty_disk import FaultyFileSystem
 
@@ -82,18 +81,6 @@ def test_remote_offsets_are_read_when_the_first_store_is_down(bench: Bench) -> N
     assert not health.is_healthy
 
 
-def test_remote_offsets_are_read_from_the_second_by_a_store_that_has_only_just_opened(
-    bench: Bench,
-) -> None:
-    bench.append(50)
-    bench.kit.run_background()
-    bench.first.go_down()
-    bench.kit.crash_now()
-    bench.kit.objects = MirroredObjectStore(bench.first, bench.second)
-    bench.kit.reopen()
-    assert bench.values() == list(range(50))
-
-
 def test_copies_fail_clearly_when_the_first_store_is_down(bench: Bench) -> None:
     bench.first.go_down()
     bench.append(50)
@@ -128,25 +115,6 @@ def test_copies_go_on_when_the_second_store_is_down_and_repair_brings_it_level(
     assert bench.kit.store.health().is_healthy
     bench.first.go_down()
     assert bench.values() == list(range(50))
-
-
-def test_a_second_store_that_is_back_is_caught_up_by_the_next_round(bench: Bench) -> None:
-    bench.second.go_down()
-    bench.append(50)
-    bench.kit.run_background()
-    bench.second.come_up()
-    bench.advance(BREAKER_MS)
-    bench.kit.run_background()
-    assert bench.kit.store.health().mirror == ""
-    assert bench.keys(bench.first) == bench.keys(bench.second) != []
-
-
-def test_what_is_deleted_goes_in_both(bench: Bench) -> None:
-    bench.append(50)
-    bench.kit.run_background()
-    bench.kit.store.delete_topic("t")
-    assert bench.keys(bench.first) == bench.keys(bench.second)
-    assert not [key for key in bench.keys(bench.second) if "/segment/" in key]
 
 
 # By settings

@@ -26,7 +26,6 @@ from varve.foundation.errors import (
     Unavailable,
 )
 from varve.foundation.settings import GivenValue
-from varve.testing import FaultKind
 
 OFF = {"remote.storage.enable": False, "remote.log.delete.on.disable": True}
 
@@ -66,13 +65,6 @@ def lose_checkpoint(topic: TieredTopic) -> None:
     topic.kit.fs.remove(f"{topic.kit.path}/{LOG_START_OFFSET_FILE}")
     topic.kit.fs.sync_directory(topic.kit.path)
     topic.kit.reopen()
-
-
-def test_a_crash_keeps_the_log_start_and_what_is_only_remote(either: TieredTopic) -> None:
-    either.kit.crash_now()
-    either.kit.reopen()
-    assert (either.log.log_start_offset, either.log.local_start_offset) == (0, 2)
-    assert either.offsets() == list(range(6))
 
 
 @pytest.mark.parametrize("is_read_first", [True, False])
@@ -216,23 +208,6 @@ def test_a_store_that_is_down_lets_nobody_leave_and_nothing_is_lost(orders: Tier
     orders.fill(1)
     orders.copy()
     assert orders.remote_bases() == [0, 2, 4, 6]
-
-
-def test_leaving_that_fails_on_the_way_can_be_repeated() -> None:
-    failed = 0
-    for step in range(1, 14):
-        topic = make()
-        topic.objects.fail_at(topic.requests() + step, FaultKind.ERROR_BEFORE)
-        try:
-            topic.kit.store.alter_topic("orders", OFF)
-        except Unavailable:
-            failed += 1
-            assert topic.offsets()[-4:] == [2, 3, 4, 5]
-            topic.kit.store.alter_topic("orders", OFF)
-        assert topic.offsets() == [2, 3, 4, 5]
-        assert topic.object_keys() == []
-        topic.close()
-    assert failed
 
 
 def forget_the_settings(orders: TieredTopic) -> None:

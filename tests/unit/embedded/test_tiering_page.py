@@ -112,26 +112,6 @@ def test_copying_can_rest_and_go_on_and_nothing_is_missed(kit: VirtualStore) -> 
     assert _read(kit) == list(range(31))
 
 
-def test_a_topic_leaves_the_tier_only_with_consent_and_may_come_back(kit: VirtualStore) -> None:
-    with pytest.raises(errors.InvalidSetting, match=r"delete\.on\.disable"):
-        kit.store.alter_topic("visits", {"remote.storage.enable": False})
-    local_start = kit.store.topic("visits").offsets().local_start
-    leaving = {"remote.storage.enable": False, "remote.log.delete.on.disable": True}
-    kit.store.alter_topic("visits", leaving)
-    assert list(kit.objects.list("")) == []
-    assert _read(kit) == list(range(local_start, 20))
-    kit.store.alter_topic("visits", {"remote.storage.enable": True})
-    _go_on(kit, 6)
-    assert _bases_in_bucket(kit)[0] == local_start
-    assert kit.store.topic("visits").offsets().local_start > local_start
-    assert _read(kit) == list(range(local_start, 26))
-
-
-def test_a_deleted_topic_takes_its_objects_along(kit: VirtualStore) -> None:
-    kit.store.delete_topic("visits")
-    assert list(kit.objects.list("")) == []
-
-
 def test_a_store_opens_and_serves_its_disk_while_the_bucket_is_away(
     kit: VirtualStore, bucket: FaultyObjectStore
 ) -> None:

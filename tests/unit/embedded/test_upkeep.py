@@ -11,7 +11,7 @@ from varve.cleaning.metrics import CleanProgress
 from varve.cleaning.removals.removal import Reason
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock
-from varve.foundation.errors import Closed, InvalidRequest, InvalidSetting, NotFound
+from varve.foundation.errors import Closed, InvalidRequest, NotFound
 from varve.foundation.metrics import exposition
 
 OpenStore = Callable[..., varve.Store]
@@ -128,13 +128,6 @@ def test_without_the_cleaner_only_a_clean_on_demand_compacts(open_store: OpenSto
     assert _offsets(topic) == [2, 3]
 
 
-def test_the_settings_of_the_cleaner_are_checked(open_store: OpenStore) -> None:
-    with pytest.raises(InvalidSetting, match=r"log\.cleaner\.threads"):
-        open_store(settings={"log.cleaner.threads": -1})
-    with pytest.raises(InvalidSetting, match=r"did you mean 'log\.cleaner\.threads'"):
-        open_store(settings={"log.cleaner.thread": 1})
-
-
 @pytest.mark.parametrize("is_cleaned", [False, True])
 def test_the_latest_record_of_a_key_is_found(store: varve.Store, is_cleaned: bool) -> None:
     topic = store.create_topic("scores", partitions=3, settings=COMPACTED)
@@ -177,6 +170,8 @@ def test_a_damaged_segment_shows_in_health_and_metrics(
     topic.partition().log.roll()
     with fs.open_writable("/data/scores-0/00000000000000000000.log") as file:
         file.write_at(70, b"damage")
+    store.measure()
+    assert "varve_cleaner_uncleanable_partitions{" not in exposition(store.metrics), "not looked at"
     store.run_once()
     health = store.health()
     assert not health.is_healthy
@@ -250,18 +245,3 @@ def test_a_dry_run_is_certain_of_an_expiry_without_compaction(
     assert told.expiry is not None
     assert [one.base_offset for one in told.expiry.segments] == [0]
     assert told.undecided == ()
-
-
-def test_what_cannot_be_cleaned_is_measured_once_it_was_looked_at(
-    store: varve.Store, fs: MemoryFileSystem
-) -> None:
-    topic = _keyed(store)
-    topic.partition().log.roll()
-    with fs.open_writable("/data/scores-0/00000000000000000000.log") as file:
-        file.write_at(70, b"damage")
-    store.measure()
-    assert "varve_cleaner_uncleanable_partitions{" not in exposition(store.metrics)
-    store.clean()
-    store.measure()
-    sample = 'varve_cleaner_uncleanable_partitions{log_directory="/data"} 1.0'
-    assert sample in exposition(store.metrics)

@@ -5,7 +5,7 @@ import pytest
 from examples.topic_classes.audit_log import DAY_MS, YEAR_MS, live
 from varve import errors
 from varve.object_store import MemoryObjectStore
-from varve.testing import CrashMode, FaultyObjectStore, VirtualStore
+from varve.testing import FaultyObjectStore, VirtualStore
 
 
 def _bases_on_disk(kit: VirtualStore) -> list[int]:
@@ -78,14 +78,3 @@ def test_while_the_bucket_is_away_entries_are_taken_and_nothing_leaves_the_disk(
         assert kit.store.health().is_healthy
         assert audit.offsets().local_start > local_start
         assert sum(1 for _ in audit.read()) == 612
-
-
-def test_a_killed_process_goes_on_where_both_tiers_are() -> None:
-    with VirtualStore() as kit:
-        for _ in live(kit, years=1):
-            pass
-        before = kit.store.topic("audit").offsets()
-        kit.crash_now()
-        audit = kit.reopen(CrashMode.LOSE_UNSYNCED).topic("audit")
-        assert audit.offsets() == before
-        assert [one.offset for one in audit.read()] == list(range(600))

@@ -4,8 +4,7 @@ import pytest
 
 from examples.topic_classes.capped_tier import SETTINGS, live
 from varve import errors
-from varve.object_store import MemoryObjectStore
-from varve.testing import FaultyObjectStore, VirtualStore
+from varve.testing import VirtualStore
 
 TOTAL_BYTES = 200_000
 LOCAL_BYTES = 20_000
@@ -45,28 +44,3 @@ def test_what_the_cap_let_go_leaves_the_bucket_after_its_grace() -> None:
         assert bases[0] == start
         with pytest.raises(errors.OffsetOutOfRange):
             next(kit.store.topic("readings").read(start=start - 1))
-
-
-def test_a_bucket_that_is_away_lets_the_disk_grow_and_its_return_brings_the_caps_back() -> None:
-    bucket = FaultyObjectStore(MemoryObjectStore())
-    with VirtualStore(objects=bucket) as kit:
-        *_, at = live(kit, quarters=9)
-        readings = kit.store.topic("readings")
-        bucket.go_down()
-        for _ in range(13):
-            readings.append_many(((None, f"{one} mW") for one in range(100)), codec="none")
-            kit.advance(days=7)
-            kit.run_background()
-        grown = readings.partition().log.size
-        assert grown > LOCAL_BYTES + SEGMENT_BYTES
-        assert sum(1 for _ in readings.read(start=at.end)) == 1300
-
-        bucket.come_up()
-        kit.advance(hours=1)
-        kit.run_background()
-        assert readings.partition().log.size < LOCAL_BYTES + SEGMENT_BYTES
-        status = kit.store.tier.status(*kit.store.partitions("readings"))
-        assert status.remote_bytes is not None
-        assert status.remote_bytes <= TOTAL_BYTES + SEGMENT_BYTES
-        offsets = readings.offsets()
-        assert sum(1 for _ in readings.read()) == offsets.end - offsets.log_start

@@ -1,9 +1,6 @@
 """examples/topic_classes/compacted.py: the latest settings of each account, for years."""
 
-import pytest
-
 from examples.topic_classes.compacted import SETTINGS, State, live
-from varve import StoreError
 from varve.testing import VirtualStore
 
 WEEKS_TO_CLEAN = 7
@@ -57,24 +54,3 @@ def test_superseded_values_and_old_tombstones_are_off_the_disk() -> None:
         assert b"street" not in data
         assert b"eve" not in data
         assert all(report.is_clean for report in kit.store.audit("accounts"))
-
-
-def test_a_power_cut_while_it_is_compacted_changes_no_state() -> None:
-    for step in range(1, 120, 7):
-        state: State = {}
-        with VirtualStore() as kit:
-            accounts = kit.store.create_topic("accounts", settings=SETTINGS | {"flush": "ack"})
-            for number in range(30):
-                state[f"account-{number % 4}"] = f"{number}"
-                accounts.append(key=f"account-{number % 4}", value=f"{number}")
-            with kit.crash_at(step):
-                kit.clean_now("accounts")
-            kit.reopen()
-            assert _latest(kit) == state
-
-
-def test_a_record_without_a_key_is_refused() -> None:
-    with VirtualStore() as kit:
-        accounts = kit.store.create_topic("accounts", settings=SETTINGS)
-        with pytest.raises(StoreError, match="key"):
-            accounts.append(value="whose?")

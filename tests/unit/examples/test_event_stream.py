@@ -1,7 +1,5 @@
 """examples/topic_classes/event_stream.py: a week of events, for a year."""
 
-import itertools
-
 from examples.topic_classes.event_stream import DAY_MS, SETTINGS, live
 from varve.testing import VirtualStore
 
@@ -45,22 +43,3 @@ def test_a_visitor_with_a_wrong_clock_neither_pins_nor_destroys_a_day() -> None:
             kit.advance(days=1)
             kit.run_background()
         assert list(views.read()) == []
-
-
-def test_a_power_cut_at_any_step_of_a_day_costs_no_event_that_was_to_stay() -> None:
-    for step in itertools.count(1, 3):
-        with VirtualStore() as kit:
-            views = kit.store.create_topic("views", settings=SETTINGS | {"flush": "ack"})
-            for day in range(9):
-                views.append(value=f"day {day}")
-                kit.advance(days=1)
-                if day < 8:
-                    kit.run_background()
-            with kit.crash_at(step) as crash:
-                kit.run_background()
-            kit.reopen()
-            kit.run_background()
-            days = [record.value for record in kit.store.topic("views").read()]
-            assert days == [b"day %d" % day for day in range(2, 9)]
-            if not crash.happened:
-                break

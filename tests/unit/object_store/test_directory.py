@@ -27,6 +27,16 @@ def store(tmp_path: Path) -> DirectoryObjectStore:
     return DirectoryObjectStore(str(tmp_path))
 
 
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The paths that are synced, in order."""
+    paths: list[str] = []
+    monkeypatch.setattr(
+        os, "fsync", lambda descriptor: paths.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+    )
+    return paths
+
+
 def test_keys_are_paths_and_nothing_else_stays(tmp_path: Path) -> None:
     store = DirectoryObjectStore(str(tmp_path / "new" / "root"))
     store.put("a/b/c", b"1")
@@ -68,16 +78,17 @@ def test_objects_of_others_are_listed(tmp_path: Path, store: DirectoryObjectStor
     assert [(info.key, info.size) for info in store.list("")] == [("not ours", 3)]
 
 
-def test_leftovers_go_after_a_day(tmp_path: Path) -> None:
-    DirectoryObjectStore(str(tmp_path))
+@pytest.mark.parametrize("must_exist", [False, True])
+def test_leftovers_go_after_a_day(tmp_path: Path, must_exist: bool) -> None:
+    DirectoryObjectStore(str(tmp_path)).put("a", b"1")
     leftover = tmp_path / WRITING / "0123"
     leftover.write_bytes(b"half")
     written_ms = leftover.stat().st_mtime_ns // 1_000_000
-    store = DirectoryObjectStore(str(tmp_path), clock=ManualClock(written_ms + DAY_MS - 1000))
-    assert leftover.exists()
-    assert list(store.list("")) == []
-    DirectoryObjectStore(str(tmp_path), clock=ManualClock(written_ms + DAY_MS + 1000))
-    assert not leftover.exists()
+    for age_ms, is_there in ((DAY_MS - 1000, True), (DAY_MS + 1000, False)):
+        clock = ManualClock(written_ms + age_ms)
+        store = DirectoryObjectStore(str(tmp_path), clock=clock, must_exist=must_exist)
+        assert leftover.exists() == is_there
+        assert [info.key for info in store.list("")] == ["a"]
 
 
 def test_a_key_below_an_object_is_refused(store: DirectoryObjectStore) -> None:
@@ -90,16 +101,8 @@ def test_a_key_below_an_object_is_refused(store: DirectoryObjectStore) -> None:
 
 
 def test_a_write_is_synced_up_to_the_root(
-    store: DirectoryObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: DirectoryObjectStore, tmp_path: Path, synced: list[str]
 ) -> None:
-    synced: list[str] = []
-    sync = os.fsync
-
-    def note(descriptor: int) -> None:
-        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
-        sync(descriptor)
-
-    monkeypatch.setattr(os, "fsync", note)
     for write in (store.put, store.create):
         synced.clear()
         write(f"a/b/{write.__name__}", b"1")
@@ -110,13 +113,7 @@ def test_a_write_is_synced_up_to_the_root(
     assert synced[0] == f"{tmp_path}/a/b"
 
 
-def test_a_new_root_is_synced_up_to_what_was_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    synced: list[str] = []
-    monkeypatch.setattr(
-        os, "fsync", lambda descriptor: synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
-    )
+def test_a_new_root_is_synced_up_to_what_was_there(tmp_path: Path, synced: list[str]) -> None:
     DirectoryObjectStore(str(tmp_path / "a" / "b"))
     assert synced == [f"{tmp_path}/a/b", f"{tmp_path}/a", f"{tmp_path}"]
 
@@ -196,11 +193,12 @@ def test_what_cannot_be_cleaned_up_hides_no_error(
         store.put("a", b"1")
 
 
+@pytest.mark.parametrize("must_exist", [False, True])
 @pytest.mark.parametrize("below", ["", "/deeper"])
-def test_a_root_that_is_a_file_is_unavailable(tmp_path: Path, below: str) -> None:
+def test_a_root_that_is_a_file_is_unavailable(tmp_path: Path, below: str, must_exist: bool) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(StoreUnavailable, match="a file is where a directory has to be"):
-        DirectoryObjectStore(f"{tmp_path}/file{below}")
+        DirectoryObjectStore(f"{tmp_path}/file{below}", must_exist=must_exist)
 
 
 def test_a_file_system_without_hard_links_is_named(
@@ -282,14 +280,10 @@ def test_a_root_that_must_exist_gets_nothing_by_reading(tmp_path: Path) -> None:
 
 
 def test_a_root_that_must_exist_is_changed_by_the_first_write(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, synced: list[str]
 ) -> None:
     (tmp_path / "a").write_bytes(b"1")
     store = DirectoryObjectStore(str(tmp_path), must_exist=True)
-    synced: list[str] = []
-    monkeypatch.setattr(
-        os, "fsync", lambda descriptor: synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
-    )
     store.put("b", b"2")
     assert synced[0] == str(tmp_path), "the new directory outlasts a loss of power"
     assert list((tmp_path / WRITING).iterdir()) == []
@@ -301,18 +295,3 @@ def test_a_root_that_is_emptied_is_a_store_without_objects(tmp_path: Path) -> No
     store.delete(["a"])
     assert list(store.list("")) == []
     assert list(DirectoryObjectStore(str(tmp_path), must_exist=True).list("")) == []
-
-
-def test_leftovers_of_a_root_that_must_exist_go_after_a_day(tmp_path: Path) -> None:
-    DirectoryObjectStore(str(tmp_path)).put("a", b"1")
-    leftover = tmp_path / WRITING / "0123"
-    leftover.write_bytes(b"half")
-    later = ManualClock(leftover.stat().st_mtime_ns // 1_000_000 + DAY_MS + 1000)
-    DirectoryObjectStore(str(tmp_path), clock=later, must_exist=True)
-    assert not leftover.exists()
-
-
-def test_a_file_is_no_root_that_must_exist(tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"1")
-    with pytest.raises(StoreUnavailable):
-        DirectoryObjectStore(str(tmp_path / "file"), must_exist=True)

@@ -96,9 +96,3 @@ def test_prices_are_found_by_the_stores_scheme() -> None:
     assert default_prices("gs://bucket") is GCS_STANDARD
     assert default_prices("az://container") is AZURE_HOT
     assert default_prices("file:///data") is default_prices("memory:") is FREE
-
-
-def test_a_tebibyte_for_a_month_by_the_declared_prices() -> None:
-    assert S3_STANDARD.stored_cost_per_month(1 << 40) == pytest.approx(23.552)
-    assert S3_STANDARD.requests_cost({RequestKind.WRITE: 1_000_000}) == pytest.approx(5.0)
-    assert S3_STANDARD.requests_cost({RequestKind.READ: 1_000_000}) == pytest.approx(0.4)

@@ -52,15 +52,6 @@ WRITES: list[Callable[[MirroredObjectStore], object]] = [
 
 
 @pytest.mark.parametrize("write", WRITES)
-def test_a_write_goes_to_both(write: Callable[[MirroredObjectStore], object], bench: Bench) -> None:
-    write(bench.store)
-    assert bench.contents(bench.first) == bench.contents(bench.second) == {"a": b"12"}
-    assert bench.store.status().is_complete
-    bench.store.delete(["a"])
-    assert bench.contents(bench.first) == bench.contents(bench.second) == {}
-
-
-@pytest.mark.parametrize("write", WRITES)
 def test_a_write_stands_without_the_second_and_is_caught_up(
     write: Callable[[MirroredObjectStore], object], bench: Bench
 ) -> None:
@@ -107,16 +98,11 @@ def test_reads_fail_over(bench: Bench) -> None:
     assert bench.store.status().failover_count == 5
 
 
-def test_a_list_goes_on_in_the_second(bench: Bench) -> None:
+def test_a_list_goes_on_in_the_second_where_it_broke_off(bench: Bench) -> None:
     for key in "abc":
         bench.store.put(key, b"")
     bench.first.fail_at(bench.first.steps + 1, FaultKind.ERROR_AFTER)
     assert [info.key for info in bench.store.list("")] == ["a", "b", "c"]
-
-
-def test_a_list_that_breaks_off_at_once_starts_where_it_was_told(bench: Bench) -> None:
-    for key in "abc":
-        bench.store.put(key, b"")
     bench.first.go_down()
     assert [info.key for info in bench.store.list("", start_after="a")] == ["b", "c"]
 
@@ -146,18 +132,6 @@ def test_a_replaced_object_is_not_read_from_a_second_that_is_behind(bench: Bench
     bench.first.come_up()
     assert bench.store.repair().copied == ("a",)
     assert bench.contents(bench.second) == {"a": b"new"}
-
-
-def test_repair_finds_what_no_process_noted(bench: Bench) -> None:
-    bench.store.put("same", b"1")
-    bench.first.put("only/first", b"2")
-    bench.first.put("size", b"long")
-    bench.second.put("size", b"x")
-    bench.second.put("only/second", b"3")
-    fixed = MirroredObjectStore(bench.first, bench.second).repair()
-    assert fixed.copied == ("only/first", "size")
-    assert (fixed.extra, fixed.deleted) == (("only/second",), ())
-    assert bench.contents(bench.second)["only/second"] == b"3"
 
 
 def test_extra_objects_are_deleted_only_if_told_or_known(bench: Bench) -> None:
@@ -190,19 +164,6 @@ def test_large_objects_are_copied_in_pieces(monkeypatch: pytest.MonkeyPatch) -> 
     assert bench.contents(bench.second) == {"a": data}
     operations = [step.operation for step in bench.second.trace]
     assert "put parts" in operations
-
-
-def test_notes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mirror, "BACKLOG_KEYS_MAX", 2)
-    bench = Bench()
-    bench.second.go_down()
-    for key in "abcd":
-        bench.store.put(key, b"1")
-    status = bench.store.status()
-    assert (len(status.missing), status.unlisted_count) == (2, 2)
-    bench.second.come_up()
-    assert bench.store.repair().copied == ("a", "b", "c", "d")
-    assert bench.store.status().is_complete
 
 
 # A store that is down is spared
@@ -473,6 +434,8 @@ def test_more_than_can_be_noted_is_caught_up_by_comparing(monkeypatch: pytest.Mo
     bench.second.go_down()
     for key in "abcde":
         bench.store.put(key, b"1")
+    status = bench.store.status()
+    assert (len(status.missing), status.unlisted_count) == (2, 3)
     bench.second.come_up()
     bench.clock.advance(BREAKER_MS)
     assert [bench.store.catch_up(within_ms=1000) for _ in range(4)] == [2, 2, 1, 0]

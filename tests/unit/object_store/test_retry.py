@@ -45,13 +45,6 @@ def bench() -> Bench:
     return Bench()
 
 
-def test_a_request_that_failed_is_repeated_until_it_succeeds(bench: Bench) -> None:
-    bench.fail_next(FaultKind.ERROR_BEFORE, FaultKind.ERROR_AFTER, FaultKind.THROTTLED)
-    bench.store.put("a", b"1")
-    assert bench.store.get("a") == b"1"
-    assert len(bench.waits) == 3
-
-
 def test_waits_double_with_jitter_up_to_the_longest() -> None:
     bench = Bench(attempt_count_max=8, first_wait_ms=100, wait_ms_max=1000, deadline_ms=10**9)
     bench.faulty.go_down()
@@ -91,14 +84,6 @@ def test_other_errors_are_not_repeated(bench: Bench) -> None:
     assert (bench.faulty.steps, bench.waits) == (1, [])
 
 
-@pytest.mark.parametrize("fault", [FaultKind.ERROR_AFTER, FaultKind.REPEATED])
-def test_a_create_whose_answer_was_lost_is_ours(fault: FaultKind, bench: Bench) -> None:
-    bench.fail_next(fault)
-    info = bench.store.create("a", b"mine")
-    assert (info.key, info.size) == ("a", 4)
-    assert bench.store.get("a") == b"mine"
-
-
 @pytest.mark.parametrize("theirs", [b"theirs", b"min", b"mine and more", b""])
 def test_a_lost_race_is_told_apart_from_a_lost_answer(theirs: bytes, bench: Bench) -> None:
     bench.memory.create("a", theirs)
@@ -106,19 +91,6 @@ def test_a_lost_race_is_told_apart_from_a_lost_answer(theirs: bytes, bench: Benc
     with pytest.raises(ObjectExists):
         bench.store.create("a", b"mine")
     assert bench.store.get("a") == theirs
-
-
-def test_comparing_is_repeated_too(bench: Bench) -> None:
-    bench.fail_next(FaultKind.ERROR_AFTER, FaultKind.SLOW, FaultKind.ERROR_BEFORE)
-    assert bench.store.create("a", b"mine").size == 4
-
-
-def test_a_list_goes_on_behind_the_last_key(bench: Bench) -> None:
-    keys = [f"k{number:02}" for number in range(10)]
-    for key in keys:
-        bench.memory.put(key, b"")
-    bench.fail_next(*[FaultKind.ERROR_AFTER] * 5, FaultKind.ERROR_BEFORE)
-    assert [info.key for info in bench.store.list("")] == keys
 
 
 def test_a_list_without_progress_ends() -> None:
@@ -137,14 +109,6 @@ def test_parts_are_repeated_only_if_they_can_be_read_again(bench: Bench) -> None
         bench.store.put_parts("b", iter([b"12", b"34"]), size=4)
     with pytest.raises(ObjectNotFound):
         bench.memory.get("b")
-
-
-def test_a_partial_delete_is_finished(bench: Bench) -> None:
-    for key in "abcd":
-        bench.memory.put(key, b"")
-    bench.fail_next(FaultKind.PARTIAL)
-    bench.store.delete(["a", "b", "c", "d"])
-    assert list(bench.memory.list("")) == []
 
 
 def test_closing_ends_the_waiting() -> None:

@@ -279,27 +279,6 @@ def test_a_move_between_directories_is_one_change(fs: FaultyFileSystem) -> None:
     assert left.read("/e/a") == b"x"
 
 
-def test_equal_seeds_leave_equal_disks(fs: FaultyFileSystem) -> None:
-    for name in ("a", "b"):
-        with fs.open_writable(f"/d/{name}") as file:
-            file.write_at(0, b"z" * 5000)
-    for seed in range(20):
-        first = fs.after_crash(CrashMode.RANDOM, seed)
-        second = fs.after_crash(CrashMode.RANDOM, seed)
-        assert first.names("/d") == second.names("/d")
-        for name in first.names("/d"):
-            assert first.read(f"/d/{name}") == second.read(f"/d/{name}")
-
-
-def test_what_was_synced_survives_every_crash(fs: FaultyFileSystem) -> None:
-    _put_durably(fs, "/d/a", b"s" * 700)
-    with fs.open_writable("/d/a") as file:
-        file.write_at(700, b"u" * 700)
-    for mode in CrashMode:
-        for seed in range(20):
-            assert fs.after_crash(mode, seed).read("/d/a")[:700] == b"s" * 700
-
-
 # Failing calls
 
 

@@ -16,7 +16,7 @@ from tests.support.tiered_topic import MINUTE, PARTITION, TieredTopic
 from varve.cleaning.removals.removal import Reason
 from varve.cleaning.retention.rules import RetentionLimits, RetentionScope, due_now
 from varve.commit_log import Log, LogSettings
-from varve.foundation.errors import Fenced, OffsetOutOfRange, StoreUnavailable, Unavailable
+from varve.foundation.errors import Fenced, StoreUnavailable, Unavailable
 from varve.object_store import Buffer, MemoryObjectStore, ObjectInfo
 from varve.testing import FaultKind
 from varve.tiering import tier
@@ -53,15 +53,6 @@ def test_the_log_start_rises_over_both_tiers_and_objects_go_with_the_manifests_t
     assert orders.expire().expiry.removed_count == 1
     assert len(orders.object_keys(orders.tiered.path.segment_folder)) < len(kept)
     assert [one.base_offset for one in orders.remote()] == [2, 4, 6]
-
-
-def test_what_expired_is_not_read_though_its_objects_are_still_there(orders: TieredTopic) -> None:
-    reader = orders.topic.read()
-    assert next(reader).offset == 0
-    orders.alter(retention_ms=MINUTE * 3 + 1)
-    orders.expire()
-    with pytest.raises(OffsetOutOfRange):
-        orders.log.read(start_offset=0)
 
 
 def test_size_is_that_of_both_tiers_each_record_once(orders: TieredTopic) -> None:
@@ -208,37 +199,6 @@ def test_an_idle_partition_asks_the_store_for_nothing(orders: TieredTopic) -> No
     assert orders.requests() - before <= 3
 
 
-def test_a_pass_that_fails_anywhere_is_repeated_and_nothing_else_is_lost() -> None:
-    failed = 0
-    for step in range(1, 14):
-        topic = _expiring()
-        topic.objects.go_down(from_step=topic.requests() + step)
-        try:
-            topic.expire()
-        except Unavailable:
-            failed += 1
-        topic.objects.come_up()
-        start = topic.log.log_start_offset
-        assert topic.manifest().log_start_offset <= start <= 2
-        assert topic.offsets() == list(range(start, 8))
-        topic.expire()
-        topic.kit.advance(seconds=1)
-        topic.expire()
-        assert [one.base_offset for one in topic.remote()] == [2, 4, 6]
-        assert topic.offsets() == list(range(2, 8))
-        topic.close()
-    assert failed >= 5
-
-
-def _expiring() -> TieredTopic:
-    topic = TieredTopic(store_settings={"varve.tier.manifest.retention.ms": 1_000})
-    topic.fill(2, 2, 2, 2)
-    topic.copy()
-    topic.move(4)
-    topic.alter(retention_ms=MINUTE * 7 // 2)
-    return topic
-
-
 def test_the_log_start_is_raised_before_anything_becomes_unreadable(orders: TieredTopic) -> None:
     orders.alter(retention_ms=MINUTE * 3 + 1)
     orders.expire()
@@ -372,51 +332,6 @@ def expired(
     return [(one.segment.base_offset // 100, one.reason) for one in found]
 
 
-def test_without_limits_nothing_goes() -> None:
-    assert expired() == []
-
-
-def test_by_age_those_go_that_are_older_than_the_limit_and_the_walk_ends_at_the_first_younger() -> (
-    None
-):
-    assert expired(now_ms=1_000, retention_ms=975) == [
-        (0, Reason.EXPIRED_TIME),
-        (1, Reason.EXPIRED_TIME),
-        (2, Reason.EXPIRED_TIME),
-    ]
-    assert expired(now_ms=1_000, retention_ms=980) == [
-        (0, Reason.EXPIRED_TIME),
-        (1, Reason.EXPIRED_TIME),
-    ]
-    young_first = [replace(SEGMENTS[0], max_timestamp=999, append_ms=(999, 999)), *SEGMENTS[1:]]
-    assert expired(young_first, now_ms=1_000, retention_ms=500) == []
-
-
-@pytest.mark.parametrize(
-    ("limit", "count"), [(5_500, 0), (4_501, 0), (4_500, 1), (3_500, 2), (500, 5), (0, 5)]
-)
-def test_by_size_they_go_as_long_as_the_limit_is_left_in_both_tiers(limit: int, count: int) -> None:
-    assert expired(retention_bytes=limit) == [(n, Reason.EXPIRED_SIZE) for n in range(count)]
-
-
-def test_what_goes_by_age_counts_for_the_size_too() -> None:
-    found = expired(now_ms=1_000, retention_ms=985, retention_bytes=3_500)
-    assert found == [(0, Reason.EXPIRED_SIZE), (1, Reason.EXPIRED_SIZE)]
-
-
-def test_behind_the_log_start_they_go_whatever_the_policy() -> None:
-    gone = [(0, Reason.BELOW_LOG_START), (1, Reason.BELOW_LOG_START)]
-    assert expired(log_start_offset=200, cleanup_policy=("compact",)) == gone
-    assert expired(log_start_offset=299) == gone
-    assert expired(log_start_offset=200, retention_bytes=3_500) == gone
-
-
-def test_a_compacted_topic_loses_nothing_by_age_or_size() -> None:
-    policy = ("compact",)
-    assert expired(cleanup_policy=policy, retention_ms=1, retention_bytes=0) == []
-    assert len(expired(cleanup_policy=("compact", "delete"), retention_ms=1)) == 5
-
-
 def test_segments_of_another_history_are_passed_over() -> None:
     foreign = replace(SEGMENTS[1], epochs=((7, 100),))
     found = expired([SEGMENTS[0], foreign, *SEGMENTS[2:]], retention_bytes=3_500)
@@ -427,8 +342,3 @@ def test_segments_of_another_history_are_passed_over() -> None:
 
 def test_what_the_log_does_not_reach_is_passed_over() -> None:
     assert expired(end_offset=450, retention_ms=1)[-1] == (3, Reason.EXPIRED_TIME)
-
-
-def test_a_timestamp_far_in_the_future_does_not_keep_a_segment_for_ever() -> None:
-    late = replace(SEGMENTS[0], max_timestamp=1 << 50)
-    assert expired([late], now_ms=1 << 40, retention_ms=1_000) == [(0, Reason.EXPIRED_TIME)]

@@ -168,26 +168,3 @@ def test_what_compaction_has_gone_over_is_not_compared(orders: TieredTopic) -> N
     orders.kit.advance(days=1)
     orders.expire()
     assert orders.bases() == [6]
-
-
-def test_compacted_local_segments_leave_though_their_bytes_differ() -> None:
-    topic = TieredTopic(
-        {
-            "cleanup.policy": "compact",
-            "local.retention.ms": MINUTE,
-            "min.cleanable.dirty.ratio": 0.0,
-        }
-    )
-    for _ in range(3):
-        for number in range(3):
-            topic.topic.append(key=f"key-{number}", value=b"v", timestamp_ms=topic.kit.now_ms)
-        topic.log.roll()
-    topic.copy()
-    topic.kit.clean_now("orders")
-    local = [(one.base_offset, one.size) for one in topic.log.view.closed]
-    assert local != [(one.base_offset, one.size) for one in topic.remote()]
-    topic.kit.advance(days=1)
-    topic.expire()
-    assert topic.bases() == [9]
-    assert len(topic.offsets()) == 9
-    topic.close()

@@ -85,25 +85,6 @@ def test_names_are_given_once_in_all_rooms() -> None:
     assert all(one.name.startswith("varve_tier_") for one in declared_metrics(declared))
 
 
-def test_what_is_done_is_counted_by_topic(metrics: TierMetrics) -> None:
-    metrics.observe(COPY, ORDERS, 1_000)
-    metrics.observe(COPY, OTHER_ORDERS, 500)
-    metrics.observe(FETCH, ORDERS, 70)
-    metrics.observe(FETCH, PAYMENTS, 30)
-    metrics.observe(DELETE, PAYMENTS, 900)
-    text = exposition(metrics)
-    for line in (
-        'varve_tier_copy_bytes_total{topic="orders"} 1500.0',
-        'varve_tier_copy_requests_total{topic="orders"} 2.0',
-        'varve_tier_fetch_bytes_total{topic="orders"} 70.0',
-        'varve_tier_fetch_requests_total{topic="payments"} 1.0',
-        'varve_tier_delete_requests_total{topic="payments"} 1.0',
-        'varve_tier_delete_bytes_total{topic="payments"} 900.0',
-    ):
-        assert f"{line}\n" in text
-    assert "errors_total{" not in text
-
-
 def test_what_failed_was_requested_too(metrics: TierMetrics) -> None:
     metrics.observe(COPY, ORDERS, 1_000)
     metrics.observe_error(COPY, ORDERS)
@@ -117,24 +98,6 @@ def test_what_failed_was_requested_too(metrics: TierMetrics) -> None:
     assert table.value(declared.FETCH_ERRORS, "orders") == 1
     assert table.value(declared.DELETE_REQUESTS, "orders") == 1
     assert table.value(declared.DELETE_ERRORS, "orders") == 1
-
-
-def test_partitions_show_what_was_last_told_of_them(metrics: TierMetrics) -> None:
-    metrics.set_lag(ORDERS, bytes=3_000, segments=3)
-    metrics.set_lag(ORDERS, bytes=0, segments=0)
-    metrics.set_lag(OTHER_ORDERS, bytes=100, segments=1)
-    metrics.set_delete_lag(ORDERS, bytes=200, segments=2)
-    metrics.set_remote(ORDERS, bytes=9_000, segments=9)
-    text = exposition(metrics)
-    for line in (
-        'varve_tier_copy_lag_bytes{partition="0",topic="orders"} 0.0',
-        'varve_tier_copy_lag_segments{partition="1",topic="orders"} 1.0',
-        'varve_tier_delete_lag_bytes{partition="0",topic="orders"} 200.0',
-        'varve_tier_delete_lag_segments{partition="0",topic="orders"} 2.0',
-        'varve_tier_segments{partition="0",topic="orders"} 9.0',
-        'varve_tier_size_bytes{partition="0",topic="orders"} 9000.0',
-    ):
-        assert f"{line}\n" in text
 
 
 def test_a_forgotten_partition_shows_nothing_and_others_stay(metrics: TierMetrics) -> None:

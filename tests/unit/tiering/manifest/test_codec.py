@@ -19,7 +19,6 @@ from varve.tiering.manifest.manifest import (
     Manifest,
     Page,
     RetiredObject,
-    refer_to_pages,
     refer_to_segments,
 )
 from varve.tiering.manifest.segment import SegmentState
@@ -69,15 +68,6 @@ def opened(manifest: Manifest = MANIFEST) -> dict[str, object]:
 
 def test_a_manifest_comes_back_as_it_went() -> None:
     assert decode_manifest(encode_manifest(MANIFEST), where="here") == MANIFEST
-
-
-def test_pages_come_back_as_they_went() -> None:
-    leaf = Page("leaf", 0, segments=SEGMENTS)
-    ref = refer_to_segments("leaf", SEGMENTS)
-    assert decode_page(encode_page(leaf, HOME), ref, HOME, where="here") == leaf
-    upper = Page("upper", 1, pages=(PAGE,))
-    ref = refer_to_pages("upper", [PAGE])
-    assert decode_page(encode_page(upper, HOME), ref, HOME, where="here") == upper
 
 
 def test_a_page_that_is_not_what_its_manifest_says_is_corrupt() -> None:

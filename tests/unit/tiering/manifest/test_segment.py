@@ -70,13 +70,6 @@ def test_a_segment_that_contradicts_itself_is_refused(
         check_segment(replace(make_segment(1), **changes))  # type: ignore[arg-type]  # on purpose
 
 
-def test_a_segments_parts_are_found_by_name_and_add_up() -> None:
-    segment = make_segment(1)
-    assert segment.find_part("index") == ObjectPart("index", 80, 9)
-    assert segment.find_part("txnindex") is None
-    assert segment.stored_bytes == 1_080
-
-
 # Which segments belong to a log's history: the rules of Kafka, one by one
 
 

@@ -113,18 +113,3 @@ def test_another_number_of_partitions_is_refused() -> None:
     maker = Maker({METADATA_TOPIC: Known(50)})
     with pytest.raises(InvalidSetting, match=r"has 50 partitions.* is 12: set it to 50"):
         ensure_metadata_topic(maker, MetadataSettings(remote_log_metadata_topic_num_partitions=12))
-
-
-def test_the_settings_have_the_names_and_defaults_of_kafka() -> None:
-    given = {
-        "remote.log.metadata.topic.num.partitions": 5,
-        "remote.log.metadata.topic.retention.ms": 1_000,
-        "remote.log.metadata.custom.metadata.max.bytes": 0,
-    }
-    assert parse_settings(MetadataSettings, given, "store") == MetadataSettings(
-        remote_log_metadata_topic_num_partitions=5,
-        remote_log_metadata_topic_retention_ms=1_000,
-        remote_log_metadata_custom_metadata_max_bytes=0,
-    )
-    with pytest.raises(InvalidSetting):
-        parse_settings(MetadataSettings, {"remote.log.metadata.topic.retention.ms": 0}, "store")

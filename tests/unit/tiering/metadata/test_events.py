@@ -1,6 +1,5 @@
 """Events of __remote_log_metadata as bytes, and what varve adds to them."""
 
-import random
 from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
@@ -9,7 +8,6 @@ import pytest
 
 from tests.support.metadata_bench import make_id
 from tests.support.remote_builder import HOME as REMOTE_HOME
-from tests.support.tier_history import TierHistory
 from varve.commit_log.directory_files import decode_topic_id
 from varve.foundation.errors import Corrupt, InvalidRequest, UnsupportedFormat
 from varve.tiering.manifest.manifest import Manifest
@@ -130,28 +128,6 @@ def read_back(custom: bytes, segment: RemoteSegment, event_ms: int) -> RemoteSeg
     )
     base = replace(announced(first, segment.state), at_ms=segment.at_ms)
     return CustomMetadata(custom, event_ms=event_ms, where="event").decode_segment(base)
-
-
-def test_custom_metadata_gives_the_segment_and_the_commit_back() -> None:
-    history = TierHistory(random.Random(3))
-    segments: tuple[RemoteSegment, ...] = ()
-    while len(segments) < 60:
-        manifest = Manifest(path=REMOTE_HOME, segments=segments)
-        for change in history.draw(segments):
-            manifest = change(manifest)
-        segments = manifest.segments
-    for number, segment in enumerate(segments):
-        note = CommitNote(
-            number=number,
-            leader_epoch=number - 1,
-            at_ms=segment.at_ms + number,
-            log_start_offset=number << 40,
-            cleaned_up_to=number,
-        )
-        custom = encode_custom(note, segment, event_ms=segment.at_ms)
-        assert is_own(custom)
-        assert CustomMetadata(custom, event_ms=segment.at_ms, where="event").note == note
-        assert read_back(custom, segment, segment.at_ms) == segment
 
 
 def large_segment() -> RemoteSegment:

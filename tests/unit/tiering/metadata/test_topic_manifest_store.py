@@ -158,21 +158,6 @@ def _reads(segment: RemoteSegment, offset: int) -> bool:
     return segment.is_readable and segment.base_offset <= offset <= segment.end_offset
 
 
-def test_a_version_is_a_number_of_events(bench: MetadataBench) -> None:
-    store = bench.store(HOME)
-
-    def announce_three(manifest: Manifest) -> Manifest:
-        for number in range(3):
-            manifest = manifest.announce(make_segment(number))
-        return manifest
-
-    assert commit(store, announce_three).version == 3
-    second = copy(store, 3)
-    store.retire_versions(now_ms=10**15, retention_ms=0)
-    assert store.load() == second
-    assert second.version == 5
-
-
 def test_a_commit_in_between_by_another_user_of_the_log_is_not_lost(bench: MetadataBench) -> None:
     """A second MetadataTopic knows nothing of the first one's lock, only what the log says."""
     other = MetadataTopic(bench, partition_count=1)  # type: ignore[arg-type]  # needs `get` alone

@@ -33,7 +33,6 @@ from varve.foundation.errors import (
     Unavailable,
 )
 from varve.object_store import MemoryObjectStore, ObjectStore
-from varve.testing import FaultKind
 from varve.tiering.manifest.segment import ObjectPart, RemoteSegment
 from varve.tiering.read import index_cache
 from varve.tiering.read.index_cache import IndexCache
@@ -52,45 +51,12 @@ def file_names(segment: RemoteSegment, *kinds: str) -> set[str]:
 # What is handed out
 
 
-def test_indexes_are_those_that_were_copied(tier: IndexBench) -> None:
-    cache = tier.open()
-    for segment in tier.segments:
-        tier.use(cache, segment)
-        assert cache.offset_index(HOME, segment).base_offset == segment.base_offset
-
-
-def test_aborted_transactions_are_found(tier: IndexBench) -> None:
-    segment = tier.segments[ABORTED]
-    index = tier.open().txn_index(HOME, segment)
-    aborted, is_complete = index.collect(segment.base_offset, segment.end_offset + 1)
-    assert [entry.producer_id for entry in aborted] == [7, 8]
-    assert not is_complete
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_only_the_index_that_is_wanted_is_fetched_and_kept(tier: IndexBench, kind: str) -> None:
-    segment = tier.segments[ABORTED]
-    cache = tier.open()
-    tier.use(cache, segment, kind)
-    assert [step.key for step in tier.objects.trace] == [HOME.part_key(segment, kind)]
-    assert tier.disk.names(DIRECTORY) == [file_name(segment, kind)]
-    assert cache.usage().held_bytes == tier.size(segment, kind)
-
-
 def test_an_unlisted_transaction_index_is_empty_and_not_asked_for(tier: IndexBench) -> None:
     segment = tier.segments[0]
     assert segment.find_part("txnindex") is None
     assert tier.open().txn_index(HOME, segment).entries() == ()
     assert tier.objects.steps == 0
     assert not tier.disk.exists(DIRECTORY)
-
-
-def test_an_index_is_fetched_once(tier: IndexBench) -> None:
-    cache = tier.open()
-    first = cache.offset_index(HOME, tier.segments[0])
-    assert cache.offset_index(HOME, tier.segments[0]) is first
-    assert tier.objects.steps == 1
-    assert (cache.usage().hits, cache.usage().misses) == (1, 1)
 
 
 def test_an_empty_index_is_not_asked_for(tier: IndexBench) -> None:
@@ -118,26 +84,6 @@ def test_an_offset_index_at_hand_is_known_as_such(tier: IndexBench) -> None:
 
 
 # Files
-
-
-def test_files_have_kafkas_names_and_the_directory_is_made_when_first_used(
-    tier: IndexBench,
-) -> None:
-    cache = tier.open()
-    assert not tier.disk.exists(DIRECTORY)
-    tier.use(cache, tier.segments[ABORTED])
-    assert set(tier.disk.names(DIRECTORY)) == file_names(tier.segments[ABORTED])
-    assert cache.usage().held_bytes == tier.size(tier.segments[ABORTED])
-
-
-def test_what_memory_has_no_room_for_is_read_from_its_files(tier: IndexBench) -> None:
-    cache = tier.open(memory_bytes=0)
-    for segment in tier.segments:
-        tier.use(cache, segment, "index", "timeindex")
-    tier.objects.go_down()
-    for segment in tier.segments:
-        tier.use(cache, segment, "index", "timeindex")
-    assert cache.usage().hits == 2 * len(tier.segments)
 
 
 def test_memory_holds_the_most_recent(tier: IndexBench) -> None:
@@ -220,23 +166,6 @@ def test_the_least_recently_wanted_files_make_room(tier: IndexBench) -> None:
     assert set(tier.disk.names(DIRECTORY)) == {file_name(first, "index"), file_name(third, "index")}
     assert cache.usage().evicted == 1
     assert cache.usage().held_bytes <= limit == cache.usage().limit_bytes
-
-
-def test_the_kinds_of_one_segment_make_room_for_one_another(tier: IndexBench) -> None:
-    segment = tier.segments[ABORTED]
-    cache = tier.open(limit_bytes=tier.size(segment) - 1)
-    tier.use(cache, segment, "timeindex", "index", "txnindex")
-    assert set(tier.disk.names(DIRECTORY)) == file_names(segment, "index", "txnindex")
-    assert cache.usage().evicted == 1
-
-
-def test_an_index_larger_than_the_limit_is_served_and_not_kept(tier: IndexBench) -> None:
-    segment = tier.segments[ABORTED]
-    assert tier.size(segment, "index") < tier.size(segment, "txnindex")
-    cache = tier.open(limit_bytes=tier.size(segment, "txnindex") - 1, memory_bytes=0)
-    tier.use(cache, segment, "index", "txnindex", "txnindex")
-    assert tier.disk.names(DIRECTORY) == [file_name(segment, "index")]
-    assert cache.usage().misses == 3
 
 
 def test_a_lower_limit_is_kept_from_the_next_start_on(tier: IndexBench) -> None:
@@ -402,15 +331,6 @@ def test_a_disk_that_recovers_is_used_again(tier: IndexBench) -> None:
     tier.disk.full_at(None)
     cache.offset_index(HOME, tier.segments[1])
     assert tier.disk.names(DIRECTORY) == [file_name(tier.segments[1], "index")]
-
-
-def test_a_failed_fetch_is_told_and_tried_again_by_the_next(tier: IndexBench) -> None:
-    tier.objects.fail_at(1, FaultKind.ERROR_BEFORE)
-    cache = tier.open()
-    with pytest.raises(StoreUnavailable):
-        cache.offset_index(HOME, tier.segments[0])
-    assert not tier.disk.exists(DIRECTORY)
-    tier.use(cache, tier.segments[0])
 
 
 # Care

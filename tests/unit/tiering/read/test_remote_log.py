@@ -33,58 +33,12 @@ def read(bench: RemoteBench, offset: int, **limits: Any) -> RemoteRead:
     return run
 
 
-def test_a_reader_that_goes_on_sees_every_record_once_from_any_offset(bench: RemoteBench) -> None:
-    bench.add(make_batches(0, 20))
-    bench.add(make_batches(40, 15, value_bytes=90))
-    bench.add(make_batches(70, 10))
-    for start in range(bench.end_offset):
-        assert bench.read_on(start, max_bytes=300) == list(range(start, 90))
-
-
-def test_the_first_batch_is_the_one_that_holds_the_offset(bench: RemoteBench) -> None:
-    bench.add(make_batches(0, 10, records=5))
-    run = read(bench, 23, max_bytes=1)
-    assert offsets_in(run.data) == [20, 21, 22, 23, 24]
-    assert run.next_offset == 25
-
-
-def test_where_compaction_left_nothing_the_segments_behind_follow(bench: RemoteBench) -> None:
-    bench.add([RemoteBatch(0, 9, deltas=(0, 3)), RemoteBatch(30, 39, deltas=(9,))], end_offset=49)
-    bench.add([RemoteBatch(75, 79)], base_offset=50, end_offset=99)
-    bench.add([RemoteBatch(120, 121)], base_offset=100)
-    assert bench.read_on(0) == [0, 3, 39, *range(75, 80), 120, 121]
-    assert bench.read_on(10) == [39, *range(75, 80), 120, 121]
-    assert bench.read_on(40) == [*range(75, 80), 120, 121]
-    assert bench.read_on(80) == [120, 121]
-    assert bench.read(40, limit_offset=50) is None
-
-
-def test_none_at_or_above_the_limit(bench: RemoteBench) -> None:
-    bench.add(make_batches(0, 10))
-    run = read(bench, 0, limit_offset=7)
-    assert (offsets_in(run.data), run.next_offset) == ([0, 1, 2, 3, 4, 5], 6)
-    run = read(bench, 6, limit_offset=7)
-    assert (len(run.data), run.next_offset) == (0, 6)
-    assert bench.read(7, limit_offset=7) is None
-
-
 def test_a_batch_larger_than_asked_for_comes_alone_or_not_at_all(bench: RemoteBench) -> None:
     bench.add(make_batches(0, 4, records=1, value_bytes=3_000))
     run = read(bench, 1, max_bytes=100, min_one=True)
     assert offsets_in(run.data) == [1]
     run = read(bench, 1, max_bytes=100, min_one=False)
     assert (len(run.data), run.next_offset) == (0, 1)
-
-
-def test_what_is_read_is_what_was_copied(bench: RemoteBench) -> None:
-    batches = make_batches(0, 30, value_bytes=77)
-    bench.add(batches)
-    data = b""
-    run = bench.read(0, max_bytes=900)
-    while run is not None:
-        data += run.data
-        run = bench.read(run.next_offset, max_bytes=900)
-    assert data == b"".join(batch.encode() for batch in batches)
 
 
 def test_negative_max_bytes_is_refused(bench: RemoteBench) -> None:
@@ -222,20 +176,6 @@ def test_read_ahead_goes_on_into_the_next_segment() -> None:
     bench.close()
 
 
-def test_readers_too_many_for_the_cache_get_smaller_windows_and_all_bytes() -> None:
-    bench = RemoteBench(far_ms=30, cache_bytes=1_600, read_ahead_max_bytes=10_000)
-    bench.add(make_batches(0, 400))
-    offsets = list(range(0, 800, 100))
-    for _ in range(20):
-        for number, offset in enumerate(offsets):
-            run = bench.read(offset, max_bytes=150)
-            assert run is not None
-            offsets[number] = run.next_offset
-    usage = bench.extents.usage()
-    assert usage.held_bytes <= usage.limit_bytes + 2 * bench.sizes.ahead_max
-    bench.close()
-
-
 def test_no_read_ahead_where_it_is_switched_off() -> None:
     bench = RemoteBench(far_ms=30, read_ahead_max_bytes=0)
     bench.add(make_batches(0, 20))
@@ -359,28 +299,6 @@ def test_a_segment_in_the_place_of_the_one_being_read_tells_no_transaction_twice
     bench.reader.refresh()
     run = read(bench, first.next_offset, with_aborted=True)
     assert run.aborted == (aborted,)
-
-
-# By time
-
-
-def test_a_record_is_found_by_time(bench: RemoteBench) -> None:
-    bench.add(make_batches(0, 100, time=0))
-    bench.add(make_batches(200, 100, time=50))
-
-    def find(time: int, start: int = 0, end: int = 400) -> int | None:
-        found = bench.reader.find_offset_by_time(NOW_MS + time, start_offset=start, end_offset=end)
-        return None if found is None else found.offset
-
-    assert find(-5) == 0
-    assert find(0) == 0
-    assert find(60) == 120
-    assert find(60, start=190) == 190
-    assert find(60, start=200) == 220
-    assert find(120) == 340
-    assert find(120, end=340) is None
-    assert find(120, end=341) == 340
-    assert find(150) is None
 
 
 # What goes wrong
