@@ -16,7 +16,7 @@ import os
 import random as random_module
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
@@ -37,6 +37,8 @@ from varve.rocks.database import Databases, RocksDatabases
 from varve.topics import open_cluster
 
 STATE_SUFFIX: Final = ".dedup"
+_SIGNAL_CHECK_SECONDS: Final = 0.5
+"""A wait without end would miss a signal that arrives just before it, or in another thread."""
 
 
 def _ignore_progress(state: TaskState) -> None:
@@ -205,8 +207,10 @@ class Deduplicator:
                 self._stopping.set()
 
         with ThreadPoolExecutor(len(tasks), thread_name_prefix="varve-dedup") as pool:
+            running = [pool.submit(run_guarded, task) for task in tasks]
             try:
-                list(pool.map(run_guarded, tasks))
+                while wait(running, timeout=_SIGNAL_CHECK_SECONDS).not_done:
+                    continue
             except BaseException:
                 self._stopping.set()
                 raise

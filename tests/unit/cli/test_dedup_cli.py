@@ -1,7 +1,6 @@
 """The commands of `varve dedup`, on a directory and through a broker."""
 
 import json
-import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -190,7 +189,8 @@ def _signal_after(kit: KafkaKit, topic: str, number: int) -> threading.Thread:
                 kit.store.topic(topic).partition(0).log.last_stable_offset > 1
             )
             if has_record and signal.getsignal(number) is not before:
-                os.kill(os.getpid(), number)
+                # The kernel may choose any thread; this one does not wake the main thread.
+                signal.pthread_kill(threading.get_ident(), number)
                 return
             threading.Event().wait(0.02)
 
