@@ -48,10 +48,11 @@ test: ready-test ## every test but those against Apache Kafka, MinIO and nginx
 durations: ready-test ## run all tests and record how long each file takes, which orders the next run
 	$(BIN)/python -m pytest -n $(WORKERS) -m "not java and not go and not nginx" --record-durations
 
-check: ready-dev ## format, lint, types, import contracts, generated pages, spelling
+check: ready-dev ## format, lint, types (of the docs too), import contracts, generated pages, spelling
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tools/test_documented_types.py
 	$(BIN)/lint-imports
 	$(BIN)/python -m tools.generate_docs --check
 	$(BIN)/codespell
