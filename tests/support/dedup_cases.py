@@ -1,14 +1,12 @@
-"""Deduplications for tests: rules, an input by lot, the plainest model, and what readers see.
-
-The model is written from the rules' words alone and shares no code with what it judges.
-"""
+"""Deduplications for tests: rules, an input by lot, what a model makes of it, what readers see."""
 
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from varve.dedup.rules import DedupRules, LatePolicy, NullPolicy, parse_id_source
+from tests.support.window_dedup import Arrival, DedupModel
+from varve.dedup.rules import DedupRules, LatePolicy, NullPolicy, Verdict, parse_id_source
 from varve.embedded import Store, Topic
 from varve.records import Record, build_batch
 
@@ -61,47 +59,29 @@ def draw_records(source: random.Random, count: int, *, first: int = 0) -> list[R
 
 
 @dataclass
-class Model:
-    """One partition, record by record; remembers everything for ever."""
+class Routed:
+    """The values that a partition's output and side topic end with."""
 
-    rules: DedupRules
     output: list[bytes | None] = field(default_factory=list)
     side: list[bytes | None] = field(default_factory=list)
-    stream_time: int = -1
-    kept: dict[bytes, list[int]] = field(default_factory=dict)
 
-    def take(self, records: Sequence[Record]) -> None:
-        for one in records:
-            self._take(one)
 
-    def _take(self, one: Record) -> None:
-        rules, time = self.rules, one.timestamp
-        before = self.stream_time
-        is_future = time > NOW_MS + rules.max_future_ms
-        if time >= 0 and not is_future:
-            self.stream_time = max(before, time)
-        if one.key is None:
-            if rules.null is NullPolicy.FORWARD:
-                self.output.append(one.value)
-        elif time < 0 or is_future or time < before - rules.lateness_ms:
-            if rules.late is LatePolicy.FORWARD:
-                self.output.append(one.value)
-            elif rules.late is LatePolicy.SIDE:
-                self.side.append(one.value)
+def model_of(rules: DedupRules, records: Sequence[Record]) -> Routed:
+    """Judges one partition by the plainest model; `rules.late` goes for all three policies."""
+    judge, routed = DedupModel(rules), Routed()
+    for offset, record in enumerate(records):
+        verdict, _ = judge.judge(Arrival(offset, record.key, record.timestamp), NOW_MS)
+        if verdict is Verdict.NO_ID:
+            is_forwarded = rules.null is NullPolicy.FORWARD
+        elif verdict in (Verdict.LATE, Verdict.FUTURE, Verdict.MISSING):
+            is_forwarded = rules.late is LatePolicy.FORWARD
+            if rules.late is LatePolicy.SIDE:
+                routed.side.append(record.value)
         else:
-            times = self.kept.setdefault(one.key, [])
-            low, high = time - rules.before_ms, time + rules.after_ms
-            is_copy = any(low <= other <= high for other in times)
-            if not is_copy or rules.is_refreshing:
-                times.append(time)
-            if not is_copy:
-                self.output.append(one.value)
-
-
-def model_of(rules: DedupRules, records: Sequence[Record]) -> Model:
-    made = Model(rules)
-    made.take(records)
-    return made
+            is_forwarded = verdict is Verdict.KEPT
+        if is_forwarded:
+            routed.output.append(record.value)
+    return routed
 
 
 def append(topic: Topic, partition: int, records: Sequence[Record], *, step: int = 7) -> None:

@@ -10,11 +10,19 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import varve
-from tests.support.dedup_cases import NOW_MS, OUTPUT, SIDE, SOURCE
+from tests.support.dedup_cases import (
+    NOW_MS,
+    OUTPUT,
+    SIDE,
+    SOURCE,
+    committed,
+    model_of,
+    open_transactions,
+)
 from varve.dedup import Deduplicator
 from varve.dedup.progress import Progress, find_progress
 from varve.dedup.rules import Counts, DedupRules, LatePolicy, parse_id_source
-from varve.dedup.task import TaskSettings
+from varve.dedup.task import TaskSettings, TaskState
 from varve.dedup.topics import DedupTopics
 from varve.embedded import Store, Topic
 from varve.foundation.clock import ManualClock
@@ -48,6 +56,7 @@ class ContractBench:
         **settings: str,
     ) -> None:
         self.rules = rules or make_rules()
+        self.reports: list[TaskState] = []
         self.clock = ManualClock(NOW_MS)
         self.fs = fs or FaultyFileSystem(self.clock)
         self.store = self.open_store()
@@ -104,6 +113,7 @@ class ContractBench:
             clock=self.clock,
             random=random.Random(2),
             thread_count=1,
+            on_progress=self.reports.append,
             **named,
         )
 
@@ -112,6 +122,25 @@ class ContractBench:
         with self.open(rules, **more) as dedup:
             dedup.run_once()
             return sum((one.counts for one in dedup.states()), Counts())
+
+    @classmethod
+    def run_on(cls, fs: FaultyFileSystem, rules: DedupRules, **settings: int) -> "ContractBench":
+        """A run over what a disk holds; the store is abandoned where that fails."""
+        bench = cls(rules, fs=fs)
+        try:
+            bench.run(**settings)
+        except BaseException:
+            bench.store.abandon()
+            raise
+        return bench
+
+    def check(self, records: Sequence[Record]) -> None:
+        """Output and side topic of the first partition have exactly what the model says."""
+        model = model_of(self.rules, records)
+        assert committed(self.store, OUTPUT) == model.output
+        if LatePolicy.SIDE is self.rules.late:
+            assert committed(self.store, SIDE) == model.side
+        assert open_transactions(self.store) == 0
 
     def records(
         self, topic: str = OUTPUT, partition: int = 0, *, isolation: str = "read_committed"

@@ -68,7 +68,10 @@ def to_changelog(entries: Arrivals) -> RecordColumns:
 
 @dataclass
 class DedupModel:
-    """What the rules say, record by record; it remembers every copy for ever."""
+    """What the rules say, record by record; it remembers every copy for ever.
+
+    It is written from the rules' words alone and shares no code with what it judges.
+    """
 
     rules: DedupRules
     stream_time: int = -1

@@ -9,74 +9,51 @@ from itertools import islice
 
 import pytest
 
-import varve
 from tests.support.crash_images import crash_images, named, record
 from tests.support.dedup_cases import (
-    NOW_MS,
     OUTPUT,
     SIDE,
     SOURCE,
-    Model,
     append,
     committed,
     draw_records,
     model_of,
-    open_transactions,
     rules_of,
 )
+from tests.support.dedup_contract import ContractBench
 from tests.support.rounds import IS_LONG
-from varve.dedup.processor import Deduplicator
-from varve.dedup.task import TaskSettings
 from varve.disk import PowerLoss
 from varve.embedded import Store
-from varve.foundation.clock import ManualClock
 from varve.foundation.errors import StoreError
-from varve.rocks.memory_database import MemoryDatabases
 from varve.testing.faulty_disk import CrashMode, FaultyFileSystem
 
 STRIDE = 1 if IS_LONG else 17
 RULES = rules_of()
 COUNT = 48
-SETTINGS = TaskSettings(chunk_bytes=1_400, checkpoint_entries=12)
 
 
 class Scene:
     """An input on disk, of which nothing is taken yet; every trial begins with a copy of it."""
 
     def __init__(self) -> None:
-        self.clock = ManualClock(NOW_MS)
         self.records = draw_records(random.Random(21), COUNT)
-        self.model: Model = model_of(RULES, self.records)
-        self._fs = FaultyFileSystem(self.clock)
-        with self.open(self._fs) as store:
-            topic = store.create_topic(SOURCE)
-            append(topic, 0, self.records, step=4)
-            topic.flush()
+        self.model = model_of(RULES, self.records)
+        bench = ContractBench(RULES)
+        append(bench.input, 0, self.records, step=4)
+        bench.input.flush()
+        bench.store.close()
+        self._fs = bench.fs
 
     def begin(self) -> FaultyFileSystem:
         return self._fs.after_crash(CrashMode.KEEP_ALL)
 
     def open(self, fs: FaultyFileSystem) -> Store:
-        return varve.open("/d", fs=fs, clock=self.clock, random=random.Random(1), maintain=False)
+        return ContractBench(RULES, fs=fs).store
 
     def run(self, fs: FaultyFileSystem) -> None:
         """A start, all that is there, and an end."""
-        store = self.open(fs)
+        store = ContractBench.run_on(fs, RULES, chunk_bytes=1_400, checkpoint_entries=12).store
         try:
-            with Deduplicator.open(
-                store,
-                SOURCE,
-                OUTPUT,
-                RULES,
-                side=SIDE,
-                settings=SETTINGS,
-                databases=MemoryDatabases(fs),
-                file_system=fs,
-                clock=self.clock,
-                random=random.Random(2),
-                thread_count=1,
-            ) as dedup:
-                dedup.run_once()
             store.close()
         finally:
             store.abandon()
@@ -91,10 +68,9 @@ class Scene:
 
     def check_whole(self, fs: FaultyFileSystem) -> None:
         self.run(fs)
-        with self.open(fs) as store:
-            assert committed(store, OUTPUT) == self.model.output
-            assert committed(store, SIDE) == self.model.side
-            assert open_transactions(store) == 0
+        bench = ContractBench(RULES, fs=fs)
+        bench.check(self.records)
+        bench.store.close()
 
 
 @pytest.fixture(scope="module")
@@ -148,10 +124,9 @@ def test_no_position_outlives_the_records_before_it(scene: Scene) -> None:
             # What comes next gets the offsets that were lost.
             append(store.topic(SOURCE), 0, last)
         scene.run(fs)
-        model = model_of(RULES, [*scene.records, *more[: kept - COUNT], *last])
-        with scene.open(fs) as store:
-            assert committed(store, OUTPUT) == model.output
-            assert committed(store, SIDE) == model.side
+        bench = ContractBench(RULES, fs=fs)
+        bench.check([*scene.records, *more[: kept - COUNT], *last])
+        bench.store.close()
 
     more = draw_records(random.Random(22), 24, first=COUNT)
     last = draw_records(random.Random(23), 40, first=COUNT + 24)

@@ -121,26 +121,6 @@ def test_any_stream_equals_the_model(story: Story) -> None:
     assert bench.stream_time == model.stream_time
 
 
-@given(stories(count_max=60))
-def test_kept_records_are_windows_apart_and_dropped_ones_have_a_witness(story: Story) -> None:
-    rules = story.rules
-    kept: dict[int, Arrival] = {}
-    for one, judged in zip(story.stream, story.bench().chunk(story.stream), strict=True):
-        reached = [
-            other.offset
-            for other in kept.values()
-            if other.id == one.id
-            and one.time - rules.before_ms <= other.time <= one.time + rules.after_ms
-        ]
-        if judged.verdict is Verdict.KEPT:
-            assert not reached
-            kept[one.offset] = one
-        if judged.verdict is Verdict.DUPLICATE:
-            assert kept[judged.witness].id == one.id
-            assert judged.witness < one.offset
-            assert rules.is_refreshing or judged.witness in reached
-
-
 @given(stories())
 def test_a_crash_between_any_two_chunks_changes_no_answer(story: Story) -> None:
     bench = story.bench()

@@ -19,7 +19,6 @@ from varve.foundation.errors import (
     DiskFull,
     InvalidProducerEpoch,
     InvalidRequest,
-    NotFound,
 )
 from varve.records import Producer, Record, build_batch
 from varve.testing.faulty_disk import CrashMode, FaultyFileSystem
@@ -91,25 +90,6 @@ def test_topics_that_lack_are_made_with_fit_settings(store: Store) -> None:
     assert changelog.segment_ms == 600_000
     assert store.topic("out-dedup-progress").settings.cleanup_policy == ("compact",)
     assert {store.topic(item).partition_count for item in TOPICS.written} == {2}
-
-
-def test_an_output_of_another_shape_is_refused_with_the_remedy(store: Store) -> None:
-    store.create_topic("out", partitions=3)
-    with pytest.raises(
-        InvalidRequest, match=r"out has 3 partitions and the input in has 2.*created"
-    ):
-        make_backend(store)
-
-
-def test_a_lacking_input_is_told(store: Store) -> None:
-    with pytest.raises(NotFound, match="nowhere"):
-        make_backend(store, DedupTopics(input="nowhere", output="out", name="out"))
-
-
-@pytest.mark.parametrize("other", [{"output": "in"}, {"side": "in"}, {"side": "out"}])
-def test_topics_of_one_deduplication_are_different(other: dict[str, str]) -> None:
-    with pytest.raises(InvalidRequest, match="name another"):
-        replace(TOPICS, **other)
 
 
 @pytest.mark.parametrize("name", ["", "..", "a/b", "a b"])

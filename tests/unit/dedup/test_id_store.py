@@ -84,14 +84,6 @@ def test_a_start_goes_on_from_the_checkpoint() -> None:
     assert bench.chunk([Arrival(1, b"x", START + 1)]) == [Judged(DUPLICATE, 0)]
 
 
-def test_without_a_checkpoint_everything_comes_from_the_changelog() -> None:
-    bench = DedupBench(make_long_rules())
-    bench.chunk([Arrival(0, b"x", START)])
-    bench.crash()
-    assert bench.store.changelog_offset is None
-    assert bench.chunk([Arrival(1, b"x", START + 1)]) == [Judged(DUPLICATE, 0)]
-
-
 @pytest.mark.parametrize("change", ["rules", "secret", "segment is gone", "meta is gone"])
 def test_a_directory_that_does_not_fit_is_made_anew(change: str) -> None:
     bench = DedupBench(make_long_rules())

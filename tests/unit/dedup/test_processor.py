@@ -3,6 +3,7 @@
 import random
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -34,7 +35,6 @@ from varve.kafka_client.transaction import fetch_offsets
 from varve.records import Record
 from varve.rocks.memory_database import MemoryDatabases
 from varve.testing import KafkaKit
-from varve.wire.messages.topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
 
 RULES = rules_of()
 PARTITIONS = 3
@@ -65,24 +65,6 @@ class Bench:
             on_progress=self.told.append,
             **options,  # type: ignore[arg-type]  # a dict of tests
         )
-
-    def create(self, topic: str) -> None:
-        if isinstance(self.place, Store):
-            self.place.create_topic(topic, partitions=PARTITIONS)
-            return
-        client = KafkaClient(self.place, threading.Event().wait)
-        client.create_topic(topic, partitions=PARTITIONS, exist_ok=True)
-        client.close()
-
-    def delete(self, topic: str) -> None:
-        if isinstance(self.place, Store):
-            self.place.delete_topic(topic, at_once=True)
-            return
-        client = KafkaClient(self.place, threading.Event().wait)
-        request = DeleteTopicsRequest([DeleteTopicState(topic)], [topic], 5_000)
-        (result,) = client.send_to_controller(request, DeleteTopicsResponse).responses
-        assert result.error_code == 0
-        client.close()
 
     def fill(self, count: int, seed: int = 0) -> dict[int, list[Record]]:
         created = {}
@@ -146,49 +128,19 @@ def test_all_partitions_come_out_without_duplicates(bench: Bench) -> None:
     bench.check({item: records[item] + more[item] for item in records})
 
 
-@pytest.mark.parametrize("lost", ["changelog", "progress"])
-def test_an_own_topic_that_was_deleted_is_not_made_anew(bench: Bench, lost: str) -> None:
-    bench.fill(20)
-    with bench.open() as dedup:
-        dedup.run_once()
-    bench.delete(f"{OUTPUT}-dedup-{lost}")
-    with pytest.raises(InvalidRequest, match=rf"but topic {OUTPUT}-dedup-{lost} was deleted"):
-        bench.open()
-    assert f"{OUTPUT}-dedup-{lost}" not in {item.name for item in bench.store.topics()}
-
-
-def test_a_first_start_that_was_cut_off_is_begun_again(bench: Bench) -> None:
+def test_a_first_start_that_was_cut_off_is_begun_again(embedded: Bench) -> None:
     """The changelog is made first; before its first entry nothing is lost without the progress."""
-    records = bench.fill(20)
-    bench.create(f"{OUTPUT}-dedup-changelog")
-    with bench.open() as dedup:
+    records = embedded.fill(20)
+    embedded.store.create_topic(f"{OUTPUT}-dedup-changelog", partitions=PARTITIONS)
+    with embedded.open() as dedup:
         dedup.run_once()
-    bench.check(records)
+    embedded.check(records)
 
 
 def test_an_input_is_followed_until_the_stop(bench: Bench) -> None:
-    stop, is_done = threading.Event(), threading.Event()
-    failures: list[BaseException] = []
-    with bench.open() as dedup:
-
-        def follow() -> None:
-            try:
-                dedup.run(stop)
-            except BaseException as error:
-                failures.append(error)
-            is_done.set()
-
-        thread = threading.Thread(target=follow)
-        thread.start()
+    with following(bench) as failures:
         records = bench.fill(30)
-        expected = 30 * PARTITIONS
-        for _ in range(400):
-            if sum(item.counts.total for item in dedup.states()) == expected or failures:
-                break
-            is_done.wait(0.05)
-        stop.set()
-        thread.join(20)
-    assert failures == []
+        wait_for(bench, 30 * PARTITIONS, failures)
     bench.check(records)
 
 
@@ -282,36 +234,44 @@ def test_a_server_may_lose_its_power(served: Bench, kit: KafkaKit) -> None:
 
 
 def test_a_server_may_be_started_anew_under_a_run(served: Bench, kit: KafkaKit) -> None:
+    with following(served) as failures:
+        records = served.fill(30)
+        for round in (1, 2):
+            wait_for(served, 30 * round * PARTITIONS, failures)
+            kit.restart()
+            served.store = kit.store
+            for partition, more in served.fill(30, seed=round).items():
+                records[partition] = records[partition] + more
+        wait_for(served, 90 * PARTITIONS, failures)
+    served.check(records)
+
+
+@contextmanager
+def following(bench: Bench) -> Iterator[list[BaseException]]:
+    """A deduplication that runs in a thread meanwhile, and what it fails of: in the end nothing."""
     stop = threading.Event()
     failures: list[BaseException] = []
 
     def follow() -> None:
         try:
-            with served.open() as dedup:
+            with bench.open() as dedup:
                 dedup.run(stop)
         except BaseException as error:
             failures.append(error)
 
     thread = threading.Thread(target=follow)
     thread.start()
-    records = served.fill(30)
-    for round in (1, 2):
-        wait_for(served, 30 * round * PARTITIONS, failures)
-        kit.restart()
-        served.store = kit.store
-        for partition, more in served.fill(30, seed=round).items():
-            records[partition] = records[partition] + more
-    wait_for(served, 90 * PARTITIONS, failures)
-    stop.set()
-    thread.join(20)
+    try:
+        yield failures
+    finally:
+        stop.set()
+        thread.join(20)
     assert failures == []
-    served.check(records)
 
 
 def taken(bench: Bench) -> int:
     """How many records were told of as committed."""
-    last = {item.partition: item.counts.total for item in bench.told}
-    return sum(last.values())
+    return sum({item.partition: item.counts.total for item in bench.told}.values())
 
 
 def wait_for(bench: Bench, count: int, failures: Sequence[BaseException]) -> None:
@@ -322,9 +282,9 @@ def wait_for(bench: Bench, count: int, failures: Sequence[BaseException]) -> Non
     raise AssertionError(f"{taken(bench)} records were taken, not {count}")
 
 
-def test_more_lateness_lets_the_changelog_keep_longer(bench: Bench) -> None:
+def test_more_lateness_lets_the_changelog_of_a_server_keep_longer(served: Bench) -> None:
     topic, more_ms = f"{OUTPUT}-dedup-changelog", 86_400_000
-    with bench.open():
-        before_ms = bench.store.topic(topic).settings.retention_ms
-    with bench.open(rules=replace(RULES, lateness_ms=RULES.lateness_ms + more_ms)):
-        assert bench.store.topic(topic).settings.retention_ms == before_ms + more_ms
+    with served.open():
+        before_ms = served.store.topic(topic).settings.retention_ms
+    with served.open(rules=replace(RULES, lateness_ms=RULES.lateness_ms + more_ms)):
+        assert served.store.topic(topic).settings.retention_ms == before_ms + more_ms
