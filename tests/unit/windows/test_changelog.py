@@ -83,12 +83,6 @@ def test_an_offset_outside_is_refused(changelog: Changelog, offset: int) -> None
         changelog.read(offset)
 
 
-def test_times_far_from_the_present_are_taken(changelog: Changelog) -> None:
-    """An entry's time is of the event; the topic must not compare it with the clock."""
-    changelog.append([write(0), write(2**62)])
-    assert changelog.end_offset == 2
-
-
 def test_a_topic_of_a_changelog_is_bounded_by_deletion() -> None:
     settings = changelog_settings(window_settings())
     assert settings["cleanup.policy"] == "compact,delete"
@@ -194,22 +188,6 @@ def test_stream_time_is_raised_by_a_whole_batch_before_anything_is_written(
     assert store.restore_batch([(item.key, item.value) for item in (write(5), write(99_000))]) == 1
     assert bench.starts() == [90_000]
     assert store.expired_count == 0
-
-
-@pytest.mark.parametrize("batch_count", [1, 2, 3, 1_000])
-def test_the_state_does_not_depend_on_the_batches(bench: WindowBench, batch_count: int) -> None:
-    writes = [write(time) for time in (5_000, 31_000, 7_000, 36_000, 12_000, 10_500, 9_999)]
-    writes += [write(12_000, None), write(31_000, b"again")]
-    store = bench.local()
-    changelog = changelog_of(writes, batch_count_max=batch_count)
-    store.restore(changelog, start_offset=0, batch_count=batch_count)
-    store.restore(changelog, start_offset=3, batch_count=batch_count)
-    assert bench.starts() == [10_000, 30_000]
-    with store.fetch_all(0, 99_000) as entries:
-        assert [(entry.time_ms, entry.value) for entry in entries] == [
-            (31_000, b"again"),
-            (36_000, b"v"),
-        ]
 
 
 def test_progress_is_told_per_batch(bench: WindowBench) -> None:

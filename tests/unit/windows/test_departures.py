@@ -58,16 +58,6 @@ def test_d1_without_a_changelog_a_changed_interval_is_refused(bench: WindowBench
 # D-2: stream time survives a restart
 
 
-def test_d2_stream_time_is_in_the_checkpoint(bench: WindowBench) -> None:
-    with bench.local() as store:
-        put_all(store, [7_000, 31_000, 33_500])
-        store.remove(b"k", 36_500)
-    with bench.local() as store:
-        assert store.stream_time_ms == 36_500
-        assert times(store.all()) == [31_000, 33_500]
-        assert bench.starts() == [30_000]
-
-
 def test_d2_without_a_checkpoint_the_newest_segment_tells(bench: WindowBench) -> None:
     with bench.local() as store:
         put_all(store, [4_000, 31_000])
@@ -78,17 +68,6 @@ def test_d2_without_a_checkpoint_the_newest_segment_tells(bench: WindowBench) ->
 
 
 # D-3: an idle store shrinks
-
-
-def test_d3_maintain_drops_what_the_tasks_stream_time_expires(bench: WindowBench) -> None:
-    store = bench.local()
-    put_all(store, [7_000, 31_000])
-    assert store.maintain(20_000) == 0
-    assert store.stream_time_ms == 31_000
-    assert store.maintain(36_000) == 1
-    assert store.stream_time_ms == 36_000
-    assert bench.starts() == [30_000]
-    assert not store.put(b"k", b"v", 9_999)
 
 
 # D-4: renamed, then deleted
@@ -147,14 +126,6 @@ def test_d4_a_failed_rename_leaves_the_segment_to_the_next_opening(
 # D-5: warnings are few
 
 
-def test_d5_expired_puts_warn_once(bench: WindowBench, caplog: pytest.LogCaptureFixture) -> None:
-    store = bench.local()
-    with caplog.at_level(logging.WARNING):
-        put_all(store, [100_000, *range(50)])
-    assert len(caplog.records) == 1
-    assert store.expired_count == 50
-
-
 # D-6: only what was written is logged
 
 
@@ -163,16 +134,6 @@ def test_d6_skipped_writes_are_not_logged(bench: WindowBench) -> None:
         put_all(store, [100_000, 1, 2])
         store.remove(b"k", 3)
     assert len(logged_writes(bench.changelog)) == 1
-
-
-def test_d6_a_restore_gives_the_same(bench: WindowBench) -> None:
-    with bench.store() as store:
-        put_all(store, [100_000, 1, 2, 90_000])
-        before = visible(store)
-    bench.file_system.remove_tree(bench.directory)
-    with bench.store() as store:
-        assert visible(store) == before
-        assert store.expired_count == 0
 
 
 # D-7: foreign names are passed over, damage is not

@@ -35,23 +35,6 @@ def test_bytes_that_are_no_key_are_corrupt(data: bytes) -> None:
             decode(data)
 
 
-def test_byte_order_of_one_key_is_order_of_time_then_sequence() -> None:
-    keys = [
-        encode_window_key(b"k", time_ms, sequence)
-        for time_ms in (0, 1, 255, 256, 2**40, TIME_MAX_MS)
-        for sequence in (0, 1, 255, 256, SEQUENCE_MAX)
-    ]
-    assert keys == sorted(keys)
-
-
-def test_keys_of_different_lengths_interleave() -> None:
-    """The bytes of the longer key stand where the shorter has its time."""
-    shorter_early = encode_window_key(b"a", 0)
-    longer = encode_window_key(b"a\x00\x00", 5)
-    shorter_late = encode_window_key(b"a", 2**56)
-    assert shorter_early < longer < shorter_late
-
-
 def test_bounds_of_one_key_are_tight() -> None:
     expected = KeyRange(b"k", b"k", 10, 20)
     assert expected.lower() == encode_window_key(b"k", 10, 0)
@@ -110,17 +93,6 @@ def test_the_upper_bound_covers_the_empty_key() -> None:
         assert upper == encode_window_key(b"", _TOP_TIME, SEQUENCE_MAX)
         upper = KeyRange(first, b"\x01\x02", 0, 20).upper()
         assert upper == encode_window_key(b"\x01\x02", 20, SEQUENCE_MAX)
-
-
-def test_the_filter_compares_the_parts() -> None:
-    expected = KeyRange(b"b", b"d", 10, 20)
-    assert expected.contains(b"b", 10)
-    assert expected.contains(b"d", 20)
-    assert not expected.contains(b"c", 9)
-    assert not expected.contains(b"c", 21)
-    assert not expected.contains(b"a", 15)
-    assert not expected.contains(b"d\x00", 15)
-    assert KeyRange(None, None, 0, 5).contains(b"", 0)
 
 
 @pytest.mark.parametrize("time_ms", [-1, TIME_MAX_MS + 1])

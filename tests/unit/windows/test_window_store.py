@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.support.window_bench import WindowBench, memory_bench, put_all, times, visible
-from varve.foundation.errors import InvalidRequest, InvalidSetting, Locked
+from varve.foundation.errors import InvalidRequest, InvalidSetting
 from varve.windows.entries import TIME_MAX_MS
 from varve.windows.settings import WindowSettings
 from varve.windows.window_store import WindowStore
@@ -20,33 +20,6 @@ def bench() -> WindowBench:
 @pytest.fixture
 def store(bench: WindowBench) -> WindowStore:
     return bench.local()
-
-
-def test_an_entry_is_seen_until_its_age_is_the_retention(store: WindowStore) -> None:
-    store.put(b"k", b"v", 1_000)
-    put_all(store, [1_000 + 24_999], key=b"other")
-    assert store.get(b"k", 1_000) == b"v"
-    assert times(store.fetch(b"k", 0, 99_000)) == [1_000]
-    put_all(store, [1_000 + 25_000], key=b"other")
-    assert store.get(b"k", 1_000) is None
-    assert times(store.fetch(b"k", 0, 99_000)) == []
-
-
-def test_an_entry_dead_on_arrival_is_kept_and_never_seen(
-    bench: WindowBench, store: WindowStore
-) -> None:
-    put_all(store, [36_000])
-    assert store.put(b"k", b"v", 10_500)
-    assert bench.starts() == [10_000, 30_000]
-    assert store.get(b"k", 10_500) is None
-    assert times(store.all()) == [36_000]
-    assert (store.dead_on_arrival_count, store.expired_count) == (1, 0)
-
-
-def test_expired_puts_are_counted_and_not_raised(store: WindowStore) -> None:
-    put_all(store, [100_000, 1, 2, 3])
-    assert store.expired_count == 3
-    assert times(store.all()) == [100_000]
 
 
 def test_expired_puts_warn_once_a_second_with_their_number(
@@ -142,13 +115,6 @@ def test_keys_the_wrong_way_round_give_nothing_and_a_warning(
     assert "reversed" in caplog.records[0].message
 
 
-def test_open_sides_of_a_range(store: WindowStore) -> None:
-    for key in (b"a", b"b", b"c"):
-        store.put(key, b"v", 5)
-    assert [entry.key for entry in store.fetch_range(None, b"b", 0, 9)] == [b"a", b"b"]
-    assert [entry.key for entry in store.fetch_range(b"b", None, 0, 9)] == [b"b", b"c"]
-
-
 def test_a_range_of_keys_finds_shorter_and_longer_ones_at_any_time(store: WindowStore) -> None:
     """Keys interleave, and above 2**56 the time's first byte is not zero."""
     base_ms = 2**57
@@ -187,12 +153,6 @@ def test_opening_twice_is_refused_and_harmless(store: WindowStore) -> None:
         store.open()
     assert store.put(b"k", b"v", 5)
     assert times(store.all()) == [5]
-
-
-def test_one_owner_at_a_time(bench: WindowBench, store: WindowStore) -> None:
-    with pytest.raises(Locked):
-        bench.local()
-    assert store.put(b"k", b"v", 5)
 
 
 def test_a_duplicate_is_found_by_get_only_when_it_is_the_latest(bench: WindowBench) -> None:
