@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import functools
+import inspect
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, cast
@@ -66,19 +68,32 @@ async def open_shape_http(
 
 
 def run_with_server(
-    scene: Callable[[ShapeHttp], Awaitable[None]],
-    access: Access = OPEN,
-    *,
-    can_delete: bool = True,
-    **settings: int,
+    scene: Callable[[ShapeHttp], Awaitable[None]], access: Access = OPEN, **settings: int
 ) -> None:
-    """Runs a scene with a http of its own."""
+    """Runs a scene with a server of its own."""
+    with_server(access, **settings)(scene)()
 
-    async def run() -> None:
-        async with open_shape_http(access, can_delete=can_delete, **settings) as http:
-            await scene(http)
 
-    asyncio.run(run())
+def with_server(
+    access: Access = OPEN, *, can_delete: bool = True, **settings: int
+) -> Callable[[Callable[..., Awaitable[None]]], Callable[..., None]]:
+    """Runs a test in a loop with a server of its own, which is the first argument of the test."""
+
+    def decorate(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+        async def serve(fixtures: dict[str, Any]) -> None:
+            async with open_shape_http(access, can_delete=can_delete, **settings) as http:
+                await test(http, **fixtures)
+
+        @functools.wraps(test)
+        def run(**fixtures: Any) -> None:
+            asyncio.run(serve(fixtures))
+
+        signature = inspect.signature(test)
+        others = list(signature.parameters.values())[1:]
+        run.__signature__ = signature.replace(parameters=others)  # type: ignore[attr-defined]
+        return run
+
+    return decorate
 
 
 async def until(is_met: Callable[[], bool]) -> None:

@@ -5,80 +5,71 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.shape_http import ShapeHttp, run_with_server
+from tests.support.shape_http import ShapeHttp, with_server
 from varve.foundation.errors import InvalidSetting
 from varve.http.shapes.access import Access, read_shapes
 from varve.shapes.definition import define
 
 
-def test_a_token_is_asked_for_on_every_method_but_options() -> None:
-    async def scene(http: ShapeHttp) -> None:
-        url = "/v1/shape?table=items&offset=-1"
-        for method in ("GET", "HEAD", "POST", "DELETE"):
-            answer = await http.client.request(method, url)
-            assert answer.status_code == 401, method
-        assert (await http.client.options(url)).status_code == 204
-        wrong = await http.client.get(url, headers={"authorization": "Bearer nope"})
-        assert wrong.status_code == 401
-        assert "message" in wrong.json()
-        right = {"authorization": "Bearer t0k"}
-        assert (await http.client.get(url, headers=right)).status_code == 200
-        for name in ("secret", "api_secret"):
-            assert (await http.client.get(f"{url}&{name}=t0k")).status_code == 200
-        assert (await http.client.get(f"{url}&secret=adm")).status_code == 200
-        assert (await http.client.get("/v1/shapes", headers=right)).status_code == 401
-        admin = {"authorization": "bearer adm"}
-        assert (await http.client.get("/v1/shapes", headers=admin)).status_code == 200
-        assert (await http.client.delete(url, headers=right)).status_code == 401
-        assert (await http.client.delete(url, headers=admin)).status_code == 202
-        assert (await http.client.get("/v1/health")).status_code == 200
-
-    run_with_server(scene, Access(token="t0k", admin_token="adm"))
+@with_server(Access(token="t0k", admin_token="adm"))
+async def test_a_token_is_asked_for_on_every_method_but_options(http: ShapeHttp) -> None:
+    url = "/v1/shape?table=items&offset=-1"
+    for method in ("GET", "HEAD", "POST", "DELETE"):
+        answer = await http.client.request(method, url)
+        assert answer.status_code == 401, method
+    assert (await http.client.options(url)).status_code == 204
+    wrong = await http.client.get(url, headers={"authorization": "Bearer nope"})
+    assert wrong.status_code == 401
+    assert "message" in wrong.json()
+    right = {"authorization": "Bearer t0k"}
+    assert (await http.client.get(url, headers=right)).status_code == 200
+    for name in ("secret", "api_secret"):
+        assert (await http.client.get(f"{url}&{name}=t0k")).status_code == 200
+    assert (await http.client.get(f"{url}&secret=adm")).status_code == 200
+    assert (await http.client.get("/v1/shapes", headers=right)).status_code == 401
+    admin = {"authorization": "bearer adm"}
+    assert (await http.client.get("/v1/shapes", headers=admin)).status_code == 200
+    assert (await http.client.delete(url, headers=right)).status_code == 401
+    assert (await http.client.delete(url, headers=admin)).status_code == 202
+    assert (await http.client.get("/v1/health")).status_code == 200
 
 
-def test_what_a_token_opened_is_not_for_who_comes_without_it() -> None:
+@with_server(access=Access(token="t0k"))
+async def test_what_a_token_opened_is_not_for_who_comes_without_it(http: ShapeHttp) -> None:
     """A shared cache keeps apart what the header of the token differs for."""
-
-    async def scene(http: ShapeHttp) -> None:
-        asked = "/v1/shape?table=t&offset=-1"
-        token = {"authorization": "Bearer t0k"}
-        answer = await http.client.get(asked, headers=token)
-        assert answer.status_code == 200
-        assert answer.headers["vary"] == "authorization"
-        answer = await http.client.get(asked, headers={**token, "origin": "http://a"})
-        assert answer.headers["vary"] == "origin, authorization"
-        answer = await http.client.get(f"{asked}&secret=t0k")
-        assert answer.status_code == 200
-        assert "vary" not in answer.headers
-
-    run_with_server(scene, access=Access(token="t0k"))
+    asked = "/v1/shape?table=t&offset=-1"
+    token = {"authorization": "Bearer t0k"}
+    answer = await http.client.get(asked, headers=token)
+    assert answer.status_code == 200
+    assert answer.headers["vary"] == "authorization"
+    answer = await http.client.get(asked, headers={**token, "origin": "http://a"})
+    assert answer.headers["vary"] == "origin, authorization"
+    answer = await http.client.get(f"{asked}&secret=t0k")
+    assert answer.status_code == 200
+    assert "vary" not in answer.headers
 
 
-def test_with_an_allow_list_nothing_else_is_served() -> None:
-    async def scene(http: ShapeHttp) -> None:
-        named = await http.client.get("/v1/shape?shape=mine&offset=-1")
-        by_texts = await http.get(offset="-1", replica="full")
-        assert named.headers["electric-handle"] == by_texts.headers["electric-handle"]
-        assert (await http.get(offset="-1")).status_code == 403
-        assert (await http.get(offset="-1", shape="mine")).status_code == 400
-        unknown = await http.client.get("/v1/shape?shape=other&offset=-1")
-        assert unknown.json()["errors"].keys() == {"shape"}
-        assert http.engine.made == 1
-
-    run_with_server(scene, Access(shapes={"mine": define("items", replica="full")}))
+@with_server(Access(shapes={"mine": define("items", replica="full")}))
+async def test_with_an_allow_list_nothing_else_is_served(http: ShapeHttp) -> None:
+    named = await http.client.get("/v1/shape?shape=mine&offset=-1")
+    by_texts = await http.get(offset="-1", replica="full")
+    assert named.headers["electric-handle"] == by_texts.headers["electric-handle"]
+    assert (await http.get(offset="-1")).status_code == 403
+    assert (await http.get(offset="-1", shape="mine")).status_code == 400
+    unknown = await http.client.get("/v1/shape?shape=other&offset=-1")
+    assert unknown.json()["errors"].keys() == {"shape"}
+    assert http.engine.made == 1
 
 
-def test_with_an_allow_list_a_subset_tells_nothing_of_other_columns() -> None:
-    async def scene(http: ShapeHttp) -> None:
-        url = "/v1/shape?shape=mine&subset__where="
-        assert (await http.client.get(f"{url}a = 1")).status_code == 200
-        refused = await http.client.get(f"{url}salary > 1000")
-        assert refused.status_code == 400
-        assert "salary" in refused.text
-        narrower = await http.client.get(f"{url}a = 1&queryable_columns=id,salary")
-        assert narrower.status_code == 400
-
-    run_with_server(scene, Access(shapes={"mine": define("items", columns="id,a")}))
+@with_server(Access(shapes={"mine": define("items", columns="id,a")}))
+async def test_with_an_allow_list_a_subset_tells_nothing_of_other_columns(http: ShapeHttp) -> None:
+    url = "/v1/shape?shape=mine&subset__where="
+    assert (await http.client.get(f"{url}a = 1")).status_code == 200
+    refused = await http.client.get(f"{url}salary > 1000")
+    assert refused.status_code == 400
+    assert "salary" in refused.text
+    narrower = await http.client.get(f"{url}a = 1&queryable_columns=id,salary")
+    assert narrower.status_code == 400
 
 
 @pytest.mark.parametrize("name", ["shapes.json", "shapes.toml"])

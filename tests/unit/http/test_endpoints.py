@@ -11,7 +11,7 @@ from typing import NoReturn
 import openapi_spec_validator
 import pytest
 
-from tests.support.shape_http import ShapeHttp, run_with_server, until
+from tests.support.shape_http import ShapeHttp, run_with_server, until, with_server
 from varve.foundation import errors
 from varve.foundation.errors import Corrupt, StoreError, Unavailable
 from varve.http.exchange import STATUSES, status_of, to_http_error
@@ -43,30 +43,26 @@ def test_what_is_inside_is_told_to_nobody() -> None:
     assert b"secret" not in bytes(to_http_error(Corrupt("secret")).response().body)  # type: ignore[arg-type]
 
 
-def test_unexpected_errors_are_500_without_their_inside() -> None:
-    async def scene(http: ShapeHttp) -> None:
-        def fail(definition: object) -> None:
-            raise ValueError("inside")
+@with_server()
+async def test_unexpected_errors_are_500_without_their_inside(http: ShapeHttp) -> None:
+    def fail(definition: object) -> None:
+        raise ValueError("inside")
 
-        http.engine.find_by_definition = fail  # type: ignore[method-assign]
-        answer = await http.get(offset="-1")
-        assert answer.status_code == 500
-        assert answer.json() == {"error": "Internal error"}
-        assert answer.headers["cache-control"] == "no-store"
-
-    run_with_server(scene)
+    http.engine.find_by_definition = fail  # type: ignore[method-assign]
+    answer = await http.get(offset="-1")
+    assert answer.status_code == 500
+    assert answer.json() == {"error": "Internal error"}
+    assert answer.headers["cache-control"] == "no-store"
 
 
-def test_half_a_character_is_told_as_it_was_sent() -> None:
-    async def scene(http: ShapeHttp) -> None:
-        await http.begin()
-        asked = "/v1/shape?table=items"
-        told = await http.client.post(asked, content=b'{"where": "\\ud800 =="}')
-        assert told.status_code == 400
-        assert "\ud800" in told.json()["errors"]["subset"]["where"][0]
-        assert told.headers["access-control-allow-origin"] == "*"
-
-    run_with_server(scene)
+@with_server()
+async def test_half_a_character_is_told_as_it_was_sent(http: ShapeHttp) -> None:
+    await http.begin()
+    asked = "/v1/shape?table=items"
+    told = await http.client.post(asked, content=b'{"where": "\\ud800 =="}')
+    assert told.status_code == 400
+    assert "\ud800" in told.json()["errors"]["subset"]["where"][0]
+    assert told.headers["access-control-allow-origin"] == "*"
 
 
 def _block(called: threading.Event, end: threading.Event) -> Callable[..., NoReturn]:
@@ -78,110 +74,98 @@ def _block(called: threading.Event, end: threading.Event) -> Callable[..., NoRet
     return block
 
 
-def test_who_waits_for_a_snapshot_being_written_holds_up_nobody_else() -> None:
-    async def scene(http: ShapeHttp) -> None:
-        called, end = threading.Event(), threading.Event()
-        shape, _ = await http.begin()
-        shape.is_snapshot_complete = False
-        shape.read = _block(called, end)  # type: ignore[method-assign]
-        reading = asyncio.ensure_future(http.get(offset="0_0", handle=shape.handle))
-        await until(called.is_set)
-        for path in ("/v1/health", "/metrics", "/v1/shapes"):
-            assert (await http.client.get(path)).status_code == 200
-        assert (await http.get(offset="-1", where="id > 1")).status_code == 200
-        asked = "/v1/shape?table=items"
-        assert (await http.client.post(asked, json={"limit": 1, "order_by": "id"})).is_success
-        end.set()
-        assert (await reading).status_code == 503
-
-    run_with_server(scene, admin_threads=1, snapshot_threads=1, subset_threads=1)
+@with_server(admin_threads=1, snapshot_threads=1, subset_threads=1)
+async def test_who_waits_for_a_snapshot_being_written_holds_up_nobody_else(http: ShapeHttp) -> None:
+    called, end = threading.Event(), threading.Event()
+    shape, _ = await http.begin()
+    shape.is_snapshot_complete = False
+    shape.read = _block(called, end)  # type: ignore[method-assign]
+    reading = asyncio.ensure_future(http.get(offset="0_0", handle=shape.handle))
+    await until(called.is_set)
+    for path in ("/v1/health", "/metrics", "/v1/shapes"):
+        assert (await http.client.get(path)).status_code == 200
+    assert (await http.get(offset="-1", where="id > 1")).status_code == 200
+    asked = "/v1/shape?table=items"
+    assert (await http.client.post(asked, json={"limit": 1, "order_by": "id"})).is_success
+    end.set()
+    assert (await reading).status_code == 503
 
 
-def test_a_call_that_takes_long_holds_up_no_reader_of_a_shape_that_is_there() -> None:
-    async def scene(http: ShapeHttp) -> None:
-        called, end = threading.Event(), threading.Event()
-        shape, _ = await http.begin(where="id > 1")
-        http.engine.compact = _block(called, end)  # type: ignore[method-assign]
-        asked = f"/v1/shapes/{shape.handle}/compact"
-        compacting = asyncio.ensure_future(http.client.post(asked))
-        await until(called.is_set)
-        for path in ("/v1/health", "/metrics"):
-            assert (await http.client.get(path)).status_code == 200
-        known = await http.get(offset="-1", where="id>1")
-        assert known.headers["electric-handle"] == shape.handle
-        end.set()
-        assert (await compacting).status_code == 503
-
-    run_with_server(scene, admin_threads=1)
-
-
-def test_too_many_requests_of_a_kind_are_503_and_make_nothing() -> None:
-    async def scene(http: ShapeHttp) -> None:
-        http.engine.begins_at_once = False
-        first = asyncio.ensure_future(http.get(offset="-1"))
-        await until(lambda: http.api.limiter.counts["initial"] == 1)
-        refused = await http.get(offset="-1", replica="full")
-        assert refused.status_code == 503
-        assert refused.json()["code"] == "concurrent_request_limit_exceeded"
-        assert 5 <= int(refused.headers["retry-after"]) <= 10
-        assert http.engine.made == 1
-        shape = http.engine.by_handle["0001-handle"]
-        shape.is_snapshot_started = True
-        http.engine.tell([shape.handle])
-        assert (await first).status_code == 200
-        known = await http.get(offset="0_0", handle=shape.handle)
-        assert known.status_code == 200
-
-    run_with_server(scene, initial_requests_max=1)
+@with_server(admin_threads=1)
+async def test_a_call_that_takes_long_holds_up_no_reader_of_a_shape_that_is_there(
+    http: ShapeHttp,
+) -> None:
+    called, end = threading.Event(), threading.Event()
+    shape, _ = await http.begin(where="id > 1")
+    http.engine.compact = _block(called, end)  # type: ignore[method-assign]
+    asked = f"/v1/shapes/{shape.handle}/compact"
+    compacting = asyncio.ensure_future(http.client.post(asked))
+    await until(called.is_set)
+    for path in ("/v1/health", "/metrics"):
+        assert (await http.client.get(path)).status_code == 200
+    known = await http.get(offset="-1", where="id>1")
+    assert known.headers["electric-handle"] == shape.handle
+    end.set()
+    assert (await compacting).status_code == 503
 
 
-def test_a_topic_that_cannot_be_read_is_told_to_who_waits() -> None:
-    async def scene(http: ShapeHttp) -> None:
-        shape, _ = await http.begin()
-        http.engine.trouble = "the broker is away"
-        health = await http.client.get("/v1/health")
-        assert (health.status_code, health.json()) == (202, {"status": "waiting"})
-        held = await http.get(offset="0_inf", handle=shape.handle, live="true")
-        assert held.status_code == 503
-        assert held.headers["retry-after"] == "10"
-        assert held.json() == {"message": "topic items is not read: the broker is away"}
-        assert (await http.get(offset="-1")).status_code == 200
-
-    run_with_server(scene, long_poll_ms=50)
-
-
-def test_browsers_may_ask_from_elsewhere() -> None:
-    async def scene(http: ShapeHttp) -> None:
-        asked = {
-            "origin": "http://a.example",
-            "access-control-request-headers": "X-A, If-None-Match",
-        }
-        answer = await http.client.options("/v1/shape", headers=asked)
-        assert answer.status_code == 204
-        assert answer.headers["access-control-allow-origin"] == "http://a.example"
-        assert answer.headers["access-control-allow-headers"] == "if-none-match"
-        assert answer.headers["access-control-max-age"] == "86400"
-        assert "DELETE" in answer.headers["access-control-allow-methods"]
-
-    run_with_server(scene)
+@with_server(initial_requests_max=1)
+async def test_too_many_requests_of_a_kind_are_503_and_make_nothing(http: ShapeHttp) -> None:
+    http.engine.begins_at_once = False
+    first = asyncio.ensure_future(http.get(offset="-1"))
+    await until(lambda: http.api.limiter.counts["initial"] == 1)
+    refused = await http.get(offset="-1", replica="full")
+    assert refused.status_code == 503
+    assert refused.json()["code"] == "concurrent_request_limit_exceeded"
+    assert 5 <= int(refused.headers["retry-after"]) <= 10
+    assert http.engine.made == 1
+    shape = http.engine.by_handle["0001-handle"]
+    shape.is_snapshot_started = True
+    http.engine.tell([shape.handle])
+    assert (await first).status_code == 200
+    known = await http.get(offset="0_0", handle=shape.handle)
+    assert known.status_code == 200
 
 
-def test_other_paths_and_methods_are_told() -> None:
-    async def scene(http: ShapeHttp) -> None:
-        assert (await http.client.get("/")).content == b""
-        assert (await http.client.get("/nothing")).status_code == 404
-        assert (await http.client.put("/v1/shape")).status_code == 405
-        assert (await http.client.get("/openapi.json")).json() == make_document()
-        figures = (await http.client.get("/metrics")).text
-        assert (
-            'varve_shapes_http_requests_total{endpoint="root",method="GET",status="200"}' in figures
-        )
-        bad = await http.client.get("/v1/shape?table=%ff&offset=-1")
-        assert bad.status_code == 400
-        missing = await http.client.get("/v1/shape?table=missing&offset=-1")
-        assert missing.json()["errors"] == {"table": ["there is no topic 'missing'"]}
+@with_server(long_poll_ms=50)
+async def test_a_topic_that_cannot_be_read_is_told_to_who_waits(http: ShapeHttp) -> None:
+    shape, _ = await http.begin()
+    http.engine.trouble = "the broker is away"
+    health = await http.client.get("/v1/health")
+    assert (health.status_code, health.json()) == (202, {"status": "waiting"})
+    held = await http.get(offset="0_inf", handle=shape.handle, live="true")
+    assert held.status_code == 503
+    assert held.headers["retry-after"] == "10"
+    assert held.json() == {"message": "topic items is not read: the broker is away"}
+    assert (await http.get(offset="-1")).status_code == 200
 
-    run_with_server(scene)
+
+@with_server()
+async def test_browsers_may_ask_from_elsewhere(http: ShapeHttp) -> None:
+    asked = {
+        "origin": "http://a.example",
+        "access-control-request-headers": "X-A, If-None-Match",
+    }
+    answer = await http.client.options("/v1/shape", headers=asked)
+    assert answer.status_code == 204
+    assert answer.headers["access-control-allow-origin"] == "http://a.example"
+    assert answer.headers["access-control-allow-headers"] == "if-none-match"
+    assert answer.headers["access-control-max-age"] == "86400"
+    assert "DELETE" in answer.headers["access-control-allow-methods"]
+
+
+@with_server()
+async def test_other_paths_and_methods_are_told(http: ShapeHttp) -> None:
+    assert (await http.client.get("/")).content == b""
+    assert (await http.client.get("/nothing")).status_code == 404
+    assert (await http.client.put("/v1/shape")).status_code == 405
+    assert (await http.client.get("/openapi.json")).json() == make_document()
+    figures = (await http.client.get("/metrics")).text
+    assert 'varve_shapes_http_requests_total{endpoint="root",method="GET",status="200"}' in figures
+    bad = await http.client.get("/v1/shape?table=%ff&offset=-1")
+    assert bad.status_code == 400
+    missing = await http.client.get("/v1/shape?table=missing&offset=-1")
+    assert missing.json()["errors"] == {"table": ["there is no topic 'missing'"]}
 
 
 @pytest.mark.parametrize(
@@ -206,17 +190,15 @@ def test_an_address_that_cannot_be_bound_is_told(
     run_with_server(scene)
 
 
-def test_a_server_that_ends_by_itself_is_not_waited_for() -> None:
-    async def scene(http: ShapeHttp) -> None:
-        server = HttpServer(http.api, host="127.0.0.1", port=0)
-        await server.start()
-        waiting = asyncio.ensure_future(server.serve_until(asyncio.Event()))
-        assert server._server is not None
-        server._server.end()
-        with pytest.raises(Unavailable, match="ended by itself"):
-            await asyncio.wait_for(waiting, 5)
-
-    run_with_server(scene)
+@with_server()
+async def test_a_server_that_ends_by_itself_is_not_waited_for(http: ShapeHttp) -> None:
+    server = HttpServer(http.api, host="127.0.0.1", port=0)
+    await server.start()
+    waiting = asyncio.ensure_future(server.serve_until(asyncio.Event()))
+    assert server._server is not None
+    server._server.end()
+    with pytest.raises(Unavailable, match="ended by itself"):
+        await asyncio.wait_for(waiting, 5)
 
 
 def test_h22_a_cursor_is_greater_than_that_of_the_request() -> None:

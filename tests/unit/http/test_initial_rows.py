@@ -3,15 +3,15 @@
 import json
 import subprocess
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 import pytest
 
+from tests.support.feed_bench import build_feed
+from tests.support.shape_engine import wait_until
 from tests.support.snapshot_topic import URL, SnapshotTopic
 from tests.support.source_topic import SourceTopic
 from varve.disk import RealFileSystem
@@ -22,10 +22,8 @@ from varve.http.shapes.launch import make_feed_factory
 from varve.object_store import open_object_store
 from varve.shapes.definition import define
 from varve.shapes.engine import ShapeEngine
-from varve.shapes.feed.decoders import PlainDecoder
 from varve.shapes.feed.initial_load import KeyIndexScan
 from varve.shapes.feed.resuming import find_tombstone_retention
-from varve.shapes.feed.topic_feed import TopicFeed
 from varve.shapes.offset import BEFORE_ALL, LAST
 from varve.shapes.opening import TopicOptions
 from varve.topics import StoreCluster, TopicReader
@@ -42,13 +40,6 @@ def _source(kit: SnapshotTopic) -> TopicReader:
     return StoreCluster(kit.topic.kit.store).reader("orders")
 
 
-def _await(is_true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not is_true():
-        assert time.monotonic() < deadline, "it did not come"
-        threading.Event().wait(0.005)
-
-
 def test_a_table_begins_with_the_rows_of_a_snapshot(kit: SnapshotTopic, tmp_path: Path) -> None:
     kit.topic.put(("a", '{"n":1}'), ("b", '{"n":2}'), ("a", '{"n":3}'))
     kit.topic.put(("c", '{"n":4}'), ("d", '{"n":5}'), ("d", None), partition=1)
@@ -57,15 +48,7 @@ def test_a_table_begins_with_the_rows_of_a_snapshot(kit: SnapshotTopic, tmp_path
     source = _source(kit)
     state = SnapshotRows(kit.open(), source)
     assert state.resume_offsets == {0: 3, 1: 3}
-    feed = TopicFeed(
-        source,
-        PlainDecoder(),
-        lambda reader: state,
-        directory=str(tmp_path / "tables"),
-        fs=RealFileSystem(),
-        clock=ManualClock(),
-        signature="plain key",
-    )
+    feed = build_feed(source, tmp_path / "tables", rows=lambda reader: state)
     feed.open()
     with feed.view() as view:
         assert {row["key"]: row["n"] for _, row in view.rows()} == {
@@ -146,12 +129,12 @@ def test_a_snapshot_that_is_not_there_is_waited_for_and_told_of(
     files, random = RealFileSystem(), Random(7)
     with ShapeEngine.open(root, maker.make, fs=files, clock=clock, random=random) as engine:
         shape = engine.find_or_create(define("orders"))
-        _await(lambda: engine.health() == "waiting")
+        wait_until(lambda: engine.health() == "waiting")
         told = engine.topic_health("orders")
         assert told is not None
         assert f"{place} does not hold a snapshot" in told.error
         kit.take(store=open_object_store(f"file:{place}"))
-        _await(lambda: shape.is_snapshot_complete or shape.is_dropped)
+        wait_until(lambda: shape.is_snapshot_complete or shape.is_dropped)
         assert not shape.is_dropped
         assert b'"n":1' in b"".join(shape.read(BEFORE_ALL, LAST))
 

@@ -8,7 +8,7 @@ import httpx
 import pytest
 from jsonschema import ValidationError, validate  # type: ignore[import-untyped]
 
-from tests.support.shape_http import ShapeHttp, run_with_server
+from tests.support.shape_http import ShapeHttp, with_server
 from varve.http.exchange import HttpError
 from varve.http.shapes.openapi import make_document
 from varve.http.shapes.parameters import parse_request
@@ -66,20 +66,18 @@ def test_params_of_any_number_are_valid() -> None:
         parse_request({"table": "items", "offset": "-1", "params[x]": "a"})
 
 
-def test_events_over_http_1_0_get_a_status_of_the_document() -> None:
-    async def scene(http: ShapeHttp) -> None:
-        shape, _ = await http.begin()
-        http.engine.add(shape, b'{"key":"a"}')
-        request = (
-            f"GET /v1/shape?table=items&offset={shape.latest}&handle={shape.handle}"
-            "&live=true&live_sse=true HTTP/1.0\r\n\r\n"
-        )
-        answer = await _send_raw(http, request.encode())
-        assert answer.startswith(b"HTTP/1.1 505 ")
-        responses = make_document()["paths"]["/v1/shape"]["get"]["responses"]
-        assert "505" in responses
-
-    run_with_server(scene)
+@with_server()
+async def test_events_over_http_1_0_get_a_status_of_the_document(http: ShapeHttp) -> None:
+    shape, _ = await http.begin()
+    http.engine.add(shape, b'{"key":"a"}')
+    request = (
+        f"GET /v1/shape?table=items&offset={shape.latest}&handle={shape.handle}"
+        "&live=true&live_sse=true HTTP/1.0\r\n\r\n"
+    )
+    answer = await _send_raw(http, request.encode())
+    assert answer.startswith(b"HTTP/1.1 505 ")
+    responses = make_document()["paths"]["/v1/shape"]["get"]["responses"]
+    assert "505" in responses
 
 
 async def _send_raw(http: ShapeHttp, request: bytes) -> bytes:

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from tests.support.fake_shapes import FakeShape
-from tests.support.shape_http import ShapeHttp, run_with_server, until
+from tests.support.shape_http import ShapeHttp, run_with_server, until, with_server
 from varve.http.exchange import HttpExchange
 from varve.http.shapes import access
 from varve.shapes.definition import Definition
@@ -46,22 +46,22 @@ def test_a_request_that_waited_leaves_nothing_for_the_collector() -> None:
         gc.enable()
 
 
-def test_a_shape_that_is_not_made_in_time_is_503_and_one_begun_is_there_later() -> None:
-    async def scene(http: ShapeHttp) -> None:
-        make, go, asked = http.engine.find_or_create, threading.Event(), []
+@with_server(admin_threads=1, snapshot_wait_ms=50)
+async def test_a_shape_that_is_not_made_in_time_is_503_and_one_begun_is_there_later(
+    http: ShapeHttp,
+) -> None:
+    make, go, asked = http.engine.find_or_create, threading.Event(), []
 
-        def make_late(definition: Definition) -> FakeShape:
-            asked.append(definition)
-            go.wait(10)
-            return make(definition)
+    def make_late(definition: Definition) -> FakeShape:
+        asked.append(definition)
+        go.wait(10)
+        return make(definition)
 
-        http.engine.find_or_create = make_late  # type: ignore[method-assign]
-        for where in ("id > 1", "id > 2"):
-            refused = await http.get(offset="-1", where=where)
-            assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
-        go.set()
-        await until(lambda: http.engine.made == 1)
-        assert (await http.get(offset="-1", where="id > 1")).status_code == 200
-        assert (len(asked), http.engine.made) == (1, 1)
-
-    run_with_server(scene, admin_threads=1, snapshot_wait_ms=50)
+    http.engine.find_or_create = make_late  # type: ignore[method-assign]
+    for where in ("id > 1", "id > 2"):
+        refused = await http.get(offset="-1", where=where)
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
+    go.set()
+    await until(lambda: http.engine.made == 1)
+    assert (await http.get(offset="-1", where="id > 1")).status_code == 200
+    assert (len(asked), http.engine.made) == (1, 1)
