@@ -11,7 +11,7 @@ from typing import Any, Final
 import varve
 from varve.disk import FileSystem, RealFileSystem
 from varve.embedded import Store
-from varve.foundation.clock import ManualClock
+from varve.foundation.clock import Clock, ManualClock
 from varve.shapes.feed.changes import Change, Transaction
 from varve.shapes.feed.decoders import Decoder, PlainDecoder
 from varve.shapes.feed.initial_load import FullScan, InitialRows
@@ -22,6 +22,30 @@ from varve.topics import StoreCluster, TopicReader
 
 TOPIC: Final = "orders"
 _POLLS_MAX: Final = 10_000
+
+
+def build_feed(
+    source: TopicReader,
+    directory: Path | str,
+    *,
+    decoder: Decoder | None = None,
+    rows: Callable[[TopicReader], InitialRows] = FullScan,
+    fs: FileSystem | None = None,
+    clock: Clock | None = None,
+    signature: str = "plain key",
+    grouping: SourceTransactions | None = None,
+) -> TopicFeed:
+    """A feed of plain records on the real disk, unless told otherwise."""
+    return TopicFeed(
+        source,
+        decoder or PlainDecoder(),
+        rows,
+        directory=str(directory),
+        fs=fs or RealFileSystem(),
+        clock=clock or ManualClock(),
+        signature=signature,
+        grouping=grouping,
+    )
 
 
 class FeedBench:
@@ -49,12 +73,11 @@ class FeedBench:
         self.feed = self.make_feed()
 
     def make_feed(self) -> TopicFeed:
-        source = StoreCluster(self.store).reader(TOPIC)
-        return TopicFeed(
-            source,
-            self.decoder,
-            lambda reader: self.make_rows(reader),
-            directory=str(self.path / "tables"),
+        return build_feed(
+            StoreCluster(self.store).reader(TOPIC),
+            self.path / "tables",
+            decoder=self.decoder,
+            rows=lambda reader: self.make_rows(reader),
             fs=self.fs,
             clock=self.clock,
             signature=self.signature,
@@ -102,6 +125,9 @@ class FeedBench:
     def close(self) -> None:
         self.feed.close()
         self.store.close()
+
+
+BenchMaker = Callable[..., FeedBench]
 
 
 def row_key_of(key: str) -> str:

@@ -7,10 +7,8 @@ import random
 import sys
 from typing import Final
 
+from tests.support.feed_bench import build_feed
 from tests.support.memory_topic import MemoryTopic
-from varve.disk import RealFileSystem
-from varve.foundation.clock import ManualClock
-from varve.shapes.feed.decoders import PlainDecoder
 from varve.shapes.feed.initial_load import FullScan
 from varve.shapes.feed.topic_feed import TopicFeed
 
@@ -31,15 +29,8 @@ def make_source(seed: int) -> MemoryTopic:
 
 def make_feed(source: MemoryTopic, directory: str) -> TopicFeed:
     empty = MemoryTopic(partitions=PARTITIONS)
-    return TopicFeed(
-        source,
-        PlainDecoder(),
-        lambda reader: FullScan(empty),  # begins with nothing, so that all is fed
-        directory=directory,
-        fs=RealFileSystem(),
-        clock=ManualClock(),
-        signature="plain key",
-    )
+    # It begins with nothing, so that all is fed.
+    return build_feed(source, directory, rows=lambda reader: FullScan(empty))
 
 
 def main(directory: str, seed: int) -> None:

@@ -4,19 +4,22 @@ Invariant  without workers nothing happens but what a test asks for, in that ord
 """
 
 import json
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any, Final
 
 import varve
+from tests.support.feed_bench import build_feed
 from varve.disk import FileSystem, RealFileSystem
 from varve.embedded import Store
 from varve.foundation.clock import Clock, ManualClock
 from varve.foundation.errors import NotFound
 from varve.shapes.definition import define
 from varve.shapes.engine import ShapeEngine
-from varve.shapes.feed.decoders import PlainDecoder
-from varve.shapes.feed.initial_load import FullScan
+from varve.shapes.feed.decoders import Decoder
 from varve.shapes.feed.topic_feed import TopicFeed
 from varve.shapes.offset import BEFORE_ALL
 from varve.shapes.settings import CompactionSettings, EngineSettings
@@ -25,6 +28,7 @@ from varve.topics import StoreCluster
 
 Row = dict[str, Any]
 _ROUNDS_MAX: Final = 1000
+_PATIENCE_SECONDS: Final = 20.0
 
 
 class Stage:
@@ -39,6 +43,7 @@ class Stage:
         clock: Clock | None = None,
         maintain: bool = False,
         files: FileSystem | None = None,
+        decoder: Decoder | None = None,
     ) -> None:
         """`files` holds the shapes; registry and tables are on the real disk in any case."""
         self.path = path
@@ -46,6 +51,7 @@ class Stage:
         self._settings = settings
         self._compaction = compaction
         self._maintain = maintain
+        self._decoder = decoder
         self._files = files or RealFileSystem()
         (path / "shapes").mkdir(exist_ok=True)
         self.store: Store = varve.open(path / "store", maintain=False)
@@ -65,15 +71,11 @@ class Stage:
 
     def make_feed(self, topic: str) -> TopicFeed:
         self.store.topic(topic)
-        source = StoreCluster(self.store).reader(topic)
-        return TopicFeed(
-            source,
-            PlainDecoder(),
-            FullScan,
-            directory=str(self.path / "shapes" / "tables"),
-            fs=RealFileSystem(),
+        return build_feed(
+            StoreCluster(self.store).reader(topic),
+            self.path / "shapes" / "tables",
+            decoder=self._decoder,
             clock=self.clock,
-            signature="plain key",
         )
 
     def put(self, topic: str, key: str, row: Row | None) -> None:
@@ -105,6 +107,9 @@ class Stage:
     def close(self) -> None:
         self.engine.close()
         self.store.close()
+
+
+StageMaker = Callable[..., Stage]
 
 
 class Follower:
@@ -182,3 +187,11 @@ class Follower:
             str(row["key"]): {name: value for name, value in row.items() if value is not None}
             for row in self.rows.values()
         }
+
+
+def wait_until(is_met: Callable[[], bool]) -> None:
+    """Returns when something that workers do has come; raises where it does not within 20 s."""
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while not is_met():
+        assert time.monotonic() < deadline, "it did not come"
+        threading.Event().wait(0.005)

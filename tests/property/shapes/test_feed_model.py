@@ -15,15 +15,13 @@ from unittest.mock import patch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.support.feed_bench import build_feed
 from tests.support.memory_directory import memory_directory
 from tests.support.memory_topic import MemoryTopic
 from tests.support.rounds import machine_settings
-from varve.disk import RealFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Unavailable
 from varve.shapes.feed.changes import Change
-from varve.shapes.feed.decoders import PlainDecoder
-from varve.shapes.feed.initial_load import FullScan
 from varve.shapes.feed.row import Row
 from varve.shapes.feed.table_store import ResetKind, TableStore
 from varve.shapes.feed.topic_feed import TopicFeed
@@ -127,15 +125,7 @@ class _Run:
         self._open()
 
     def _make(self) -> TopicFeed:
-        return TopicFeed(
-            self.source,
-            PlainDecoder(),
-            FullScan,
-            directory=f"{self._path}/tables",
-            fs=RealFileSystem(),
-            clock=self._clock,
-            signature="plain key",
-        )
+        return build_feed(self.source, f"{self._path}/tables", clock=self._clock)
 
     def _open(self) -> None:
         if self.feed.open() is not None:

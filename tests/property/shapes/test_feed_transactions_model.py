@@ -18,6 +18,7 @@ from unittest.mock import patch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.support.feed_bench import build_feed
 from tests.support.memory_directory import memory_directory
 from tests.support.memory_topic import MemoryTopic
 from tests.support.rounds import machine_settings
@@ -126,14 +127,13 @@ class _Run:
 
     def _make(self) -> TopicFeed:
         decoder = DebeziumDecoder()
-        return TopicFeed(
+        return build_feed(
             self.source,
-            decoder,
-            lambda reader: TransactionAlignedScan(reader, decoder),
-            directory=f"{self._path}/tables",
+            f"{self._path}/tables",
+            decoder=decoder,
+            rows=lambda reader: TransactionAlignedScan(reader, decoder),
             fs=self._fs,
             clock=self._clock,
-            signature="debezium",
             grouping=SourceTransactions(self.ends, _TOPIC, self.counts, self._clock, records_max=5),
         )
 

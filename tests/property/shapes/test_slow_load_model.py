@@ -9,13 +9,11 @@ from typing import Final
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.feed_bench import build_feed
 from tests.support.memory_directory import memory_directory
 from tests.support.rounds import machine_settings
 from tests.support.slow_topic import SlowTopic
-from varve.disk import RealFileSystem
 from varve.foundation.clock import ManualClock
-from varve.shapes.feed.decoders import PlainDecoder
-from varve.shapes.feed.initial_load import FullScan
 from varve.shapes.feed.topic_feed import TopicFeed
 
 _KEPT_MS: Final = 1000
@@ -52,15 +50,7 @@ def test_rows_are_those_of_the_topic(
     write(first)
     source.happen = happen
     with memory_directory() as path:
-        feed = TopicFeed(
-            source,
-            PlainDecoder(),
-            FullScan,
-            directory=f"{path}/tables",
-            fs=RealFileSystem(),
-            clock=clock,
-            signature="plain key",
-        )
+        feed = build_feed(source, f"{path}/tables", clock=clock)
         _read_to_the_end(feed, len(steps))
         with feed.view() as view:
             rows = {json.loads(row["key"]).encode(): int(row["n"]) for _, row in view.rows()}

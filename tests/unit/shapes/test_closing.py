@@ -1,14 +1,14 @@
 """The end of an engine: what is under way is over before the directory is let go."""
 
 import threading
-import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.support.shape_engine import Follower, Stage
+from tests.support.shape_engine import Follower, Stage, wait_until
 from tests.support.shape_engine_http import open_stage
 from varve.disk import RealFileSystem
 from varve.foundation.errors import Closed, Unavailable
@@ -181,22 +181,15 @@ def test_an_engine_with_workers_that_is_opened_again_goes_on(path: Path) -> None
     stage.store.create_topic("t")
     shape = stage.engine.find_or_create(define("t"))
     handle = shape.handle
-    _wait_until(lambda: shape.is_snapshot_complete)
+    wait_until(lambda: shape.is_snapshot_complete)
     for number in range(3):
         stage.restart()
         stage.put("t", str(number), {"n": number})
         (shape,) = stage.engine.shapes()
         assert shape.handle == handle
-        _wait_for_tx(shape, number + 1)
+        wait_until(partial(_has_tx, shape, number + 1))
     stage.close()
 
 
-def _wait_for_tx(shape: Shape, tx: int) -> None:
-    _wait_until(lambda: not shape.latest.is_virtual and shape.latest.tx >= tx)
-
-
-def _wait_until(is_met: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not is_met():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)  # noqa: TID251
+def _has_tx(shape: Shape, tx: int) -> bool:
+    return not shape.latest.is_virtual and shape.latest.tx >= tx

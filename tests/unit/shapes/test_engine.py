@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.shape_engine import Follower, Stage
+from tests.support.shape_engine import Follower, Stage, StageMaker
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Closed, InvalidRequest, Locked, NotFound, Unavailable
 from varve.foundation.metrics import exposition
@@ -120,9 +120,8 @@ def test_listeners_are_told_of_snapshots_changes_and_ends(stage: Stage) -> None:
     assert len(reported) == 2
 
 
-def test_with_too_many_shapes_the_least_recently_read_goes(path: Path) -> None:
-    stage = Stage(path, settings=EngineSettings(shapes_max=2))
-    stage.store.create_topic("t")
+def test_with_too_many_shapes_the_least_recently_read_goes(make_stage: StageMaker) -> None:
+    stage = make_stage(settings=EngineSettings(shapes_max=2))
     first, second = stage.create("t", where="n = 1"), stage.create("t", where="n = 2")
     with pytest.raises(Unavailable, match=r"shapes\.max"):
         stage.create("t", where="n = 3")
@@ -131,12 +130,10 @@ def test_with_too_many_shapes_the_least_recently_read_goes(path: Path) -> None:
     stage.create("t", where="n = 3")
     assert second.drop_reason is DropReason.EVICTED
     assert not first.is_dropped
-    stage.close()
 
 
-def test_a_limit_that_was_lowered_is_come_to(path: Path) -> None:
-    stage = Stage(path)
-    stage.store.create_topic("t")
+def test_a_limit_that_was_lowered_is_come_to(make_stage: StageMaker) -> None:
+    stage = make_stage()
     for number in range(6):
         stage.create("t", where=f"n = {number}")
     stage.engine.close()
@@ -144,24 +141,22 @@ def test_a_limit_that_was_lowered_is_come_to(path: Path) -> None:
     stage.engine = stage._open()
     stage.create("t", where="n = 9")
     assert len(stage.engine.shapes()) == 3
-    stage.close()
 
 
-def test_shapes_that_nobody_came_to_read_make_room_after_a_while(path: Path) -> None:
+def test_shapes_that_nobody_came_to_read_make_room_after_a_while(make_stage: StageMaker) -> None:
     clock = ManualClock()
-    stage = Stage(path, settings=EngineSettings(shapes_max=2), clock=clock)
-    stage.store.create_topic("t")
+    stage = make_stage(settings=EngineSettings(shapes_max=2), clock=clock)
     first, second = stage.create("t", where="n = 1"), stage.create("t", where="n = 2")
     clock.advance(UNREAD_MS)
     stage.create("t", where="n = 3")
     assert first.drop_reason is DropReason.EVICTED
     assert not second.is_dropped
-    stage.close()
 
 
-def test_a_shape_whose_first_rows_were_waited_for_stays_until_they_are_read(path: Path) -> None:
-    stage = Stage(path, settings=EngineSettings(shapes_max=1))
-    stage.store.create_topic("t")
+def test_a_shape_whose_first_rows_were_waited_for_stays_until_they_are_read(
+    make_stage: StageMaker,
+) -> None:
+    stage = make_stage(settings=EngineSettings(shapes_max=1))
     first = stage.create("t", where="n = 1")
     with first.subscribe():
         pass
@@ -170,12 +165,10 @@ def test_a_shape_whose_first_rows_were_waited_for_stays_until_they_are_read(path
     list(first.read(BEFORE_ALL, LAST))
     stage.create("t", where="n = 2")
     assert first.drop_reason is DropReason.EVICTED
-    stage.close()
 
 
-def test_a_shape_makes_no_room_while_it_is_read(path: Path) -> None:
-    stage = Stage(path, settings=EngineSettings(shapes_max=1))
-    stage.store.create_topic("t")
+def test_a_shape_makes_no_room_while_it_is_read(make_stage: StageMaker) -> None:
+    stage = make_stage(settings=EngineSettings(shapes_max=1))
     first = stage.create("t", where="n = 1")
     with first.pin():
         list(first.read(BEFORE_ALL, LAST))
@@ -183,13 +176,11 @@ def test_a_shape_makes_no_room_while_it_is_read(path: Path) -> None:
             stage.create("t", where="n = 2")
     stage.create("t", where="n = 2")
     assert first.drop_reason is DropReason.EVICTED
-    stage.close()
 
 
-def test_shapes_that_are_followed_make_no_room(path: Path) -> None:
+def test_shapes_that_are_followed_make_no_room(make_stage: StageMaker) -> None:
     clock = ManualClock()
-    stage = Stage(path, settings=EngineSettings(shapes_max=2), clock=clock)
-    stage.store.create_topic("t")
+    stage = make_stage(settings=EngineSettings(shapes_max=2), clock=clock)
     first, second = stage.create("t", where="n = 1"), stage.create("t", where="n = 2")
     list(second.read(BEFORE_ALL, LAST))
     clock.advance(UNREAD_MS)
@@ -202,7 +193,6 @@ def test_shapes_that_are_followed_make_no_room(path: Path) -> None:
         stage.create("t", where="n = 3")
     assert second.drop_reason is DropReason.EVICTED
     assert not first.is_dropped
-    stage.close()
 
 
 def test_how_changes_are_told_is_forgotten_with_the_last_shape_told_so(stage: Stage) -> None:
@@ -253,22 +243,22 @@ def test_a_subset_has_the_rows_of_now_and_a_place_to_go_on_from(stage: Stage) ->
 @pytest.mark.parametrize(
     "settings", [EngineSettings(subset_rows_max=2), EngineSettings(subset_bytes_max=200)]
 )
-def test_a_subset_that_is_too_large_is_refused(path: Path, settings: EngineSettings) -> None:
-    stage = Stage(path, settings=settings)
-    stage.store.create_topic("items")
+def test_a_subset_that_is_too_large_is_refused(
+    make_stage: StageMaker, settings: EngineSettings
+) -> None:
+    stage = make_stage("items", settings=settings)
     for number in range(3):
         stage.put("items", f"k{number}", {"n": number})
     shape = stage.create("items")
     with pytest.raises(InvalidRequest, match="more than"):
         stage.engine.subset(shape, Subset.parse(order_by="n"))
     assert len(stage.engine.subset(shape, Subset.parse(order_by="n", limit=1)).rows) == 1
-    stage.close()
 
 
-def test_a_subset_after_a_crash_is_not_behind_what_was_told_before(path: Path) -> None:
+def test_a_subset_after_a_crash_is_not_behind_what_was_told_before(make_stage: StageMaker) -> None:
     clock = ManualClock()
     settings = EngineSettings(max_poll_records=2, checkpoint_ms=3_600_000)
-    stage = Stage(path, settings=settings, clock=clock)
+    stage = make_stage(None, settings=settings, clock=clock)
     stage.store.create_topic("items", partitions=1)
     stage.put("items", "gone", {"n": 0})
     shape = stage.create("items", log="changes_only")
@@ -289,7 +279,6 @@ def test_a_subset_after_a_crash_is_not_behind_what_was_told_before(path: Path) -
     assert [json.loads(row)["value"] for row in result.rows] == [{"key": "k", "n": 4}]
     assert result.position == reported
     assert result.mark != mark
-    stage.close()
 
 
 def test_a_subset_that_nobody_waits_for_is_read_no_further(stage: Stage) -> None:
@@ -333,9 +322,8 @@ def test_a_shape_that_is_dropped_while_it_is_compacted_is_not_found(
         stage.engine.compact(shape)
 
 
-def test_ten_thousand_rows_come_in_several_chunks_of_a_snapshot(path: Path) -> None:
-    stage = Stage(path, settings=EngineSettings(chunk_bytes=100_000))
-    stage.store.create_topic("t")
+def test_ten_thousand_rows_come_in_several_chunks_of_a_snapshot(make_stage: StageMaker) -> None:
+    stage = make_stage(settings=EngineSettings(chunk_bytes=100_000))
     stage.store.topic("t").append_many(
         [(f"k{number}".encode(), b'{"n":%d}' % number) for number in range(10_000)]
     )
@@ -344,16 +332,13 @@ def test_ten_thousand_rows_come_in_several_chunks_of_a_snapshot(path: Path) -> N
     last_chunk = stage.engine.shapes()[0].open().snapshot.last_chunk
     assert last_chunk is not None
     assert last_chunk > 5
-    stage.close()
 
 
-def test_a_compaction_is_reported_and_changes_nothing_for_clients(path: Path) -> None:
-    stage = Stage(
-        path,
+def test_a_compaction_is_reported_and_changes_nothing_for_clients(make_stage: StageMaker) -> None:
+    stage = make_stage(
         settings=EngineSettings(chunk_bytes=2000),
         compaction=CompactionSettings(keep_chunks=0),
     )
-    stage.store.create_topic("t")
     early, late = Follower(stage, "t"), Follower(stage, "t")
     early.catch_up()
     for number in range(200):
@@ -369,7 +354,6 @@ def test_a_compaction_is_reported_and_changes_nothing_for_clients(path: Path) ->
     assert sum(map(len, shape.read(SNAPSHOT_END, LAST))) < before / 5
     assert early.catch_up() == late.catch_up() == {"a": {"key": "a", "n": 199}}
     assert early.refetches == 0
-    stage.close()
 
 
 def test_health_and_metrics_tell_of_topics(stage: Stage) -> None:
@@ -420,9 +404,8 @@ def test_a_closed_engine_makes_no_shapes(path: Path) -> None:
         stage.engine.find_or_create(define("t"))
 
 
-def test_a_log_of_deletes_alone_is_given_up_for_a_new_snapshot(path: Path) -> None:
-    stage = Stage(path, compaction=CompactionSettings(resnapshot_entries=20))
-    stage.store.create_topic("t")
+def test_a_log_of_deletes_alone_is_given_up_for_a_new_snapshot(make_stage: StageMaker) -> None:
+    stage = make_stage(compaction=CompactionSettings(resnapshot_entries=20))
     client = Follower(stage, "t")
     client.catch_up()
     for number in range(40):
@@ -437,4 +420,3 @@ def test_a_log_of_deletes_alone_is_given_up_for_a_new_snapshot(path: Path) -> No
     assert client.catch_up() == {"last": {"key": "last", "n": 1}}
     (again,) = stage.engine.shapes()
     assert len(_messages(again)) == 2
-    stage.close()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.shape_engine import Follower, Stage
+from tests.support.shape_engine import Follower, Stage, StageMaker
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Closed, DiskFull, NotFound, StoreError, Unavailable
 from varve.shapes.checkpoint import REOPEN_MS
@@ -187,10 +187,9 @@ def test_a_shape_whose_log_is_damaged_is_dropped_by_its_reader(stage: Stage) -> 
     "settings", [EngineSettings(unflushed_rows_max=2), EngineSettings(unflushed_bytes_max=20)]
 )
 def test_a_topic_is_read_no_further_while_too_much_waits_for_a_checkpoint(
-    path: Path, settings: EngineSettings
+    make_stage: StageMaker, settings: EngineSettings
 ) -> None:
-    stage = Stage(path, settings=settings)
-    stage.store.create_topic("t")
+    stage = make_stage(settings=settings)
     stage.create("t")
     stage.engine.checkpoint_now()
     for key in ("a", "b", "c"):
@@ -200,11 +199,12 @@ def test_a_topic_is_read_no_further_while_too_much_waits_for_a_checkpoint(
     assert stage.engine.run_turn("t") == 0
     stage.engine.checkpoint()
     assert stage.engine.run_turn("t") == 1
-    stage.close()
 
 
-def test_rows_are_right_when_records_went_between_crash_and_restart(path: Path) -> None:
-    stage = Stage(path)
+def test_rows_are_right_when_records_went_between_crash_and_restart(make_stage: StageMaker) -> None:
+    stage = make_stage(
+        None,
+    )
     stage.store.create_topic("t", settings={"cleanup.policy": "compact"})
     live = Follower(stage, "t", where="n < 5")
     stage.put("t", "a", {"n": 1})
@@ -224,7 +224,6 @@ def test_rows_are_right_when_records_went_between_crash_and_restart(path: Path) 
     assert Follower(stage, "t", where="n < 5").catch_up() == expected
     feed = stage.engine.topics.get("t").feed
     assert feed.counts.uncertain > 0
-    stage.close()
 
 
 def _fail_first_append(monkeypatch: pytest.MonkeyPatch, fail: Callable[[Shape], None]) -> None:
@@ -323,10 +322,9 @@ def test_a_feed_that_is_lost_before_its_checkpoint_is_no_failure(
 
 
 def test_a_topic_that_stands_still_for_its_table_says_so(
-    path: Path, monkeypatch: pytest.MonkeyPatch
+    make_stage: StageMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stage = Stage(path, settings=EngineSettings(unflushed_rows_max=2))
-    stage.store.create_topic("t")
+    stage = make_stage(settings=EngineSettings(unflushed_rows_max=2))
     client = Follower(stage, "t")
     client.catch_up()
     stage.engine.checkpoint_now()
@@ -343,15 +341,13 @@ def test_a_topic_that_stands_still_for_its_table_says_so(
     stage.engine.checkpoint()
     assert stage.engine.run_turn("t") == 0
     assert len(client.catch_up()) == 3
-    stage.close()
 
 
 def test_a_table_that_goes_on_failing_is_opened_again(
-    path: Path, monkeypatch: pytest.MonkeyPatch
+    make_stage: StageMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = ManualClock()
-    stage = Stage(path, clock=clock)
-    stage.store.create_topic("t")
+    stage = make_stage(clock=clock)
     client = Follower(stage, "t")
     client.catch_up()
     stage.put("t", "a", {"n": 1})
@@ -366,7 +362,6 @@ def test_a_table_that_goes_on_failing_is_opened_again(
     assert client.catch_up() == {"a": {"key": "a", "n": 1}}
     stage.engine.checkpoint_now()
     assert client.refetches == 0
-    stage.close()
 
 
 @pytest.mark.parametrize("name", ["open", "read", "chunk_end"])

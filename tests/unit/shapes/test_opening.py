@@ -1,25 +1,15 @@
 """The public face of shapes: an engine over an open store, and over a server."""
 
 import json
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import varve
+from tests.support.shape_engine import wait_until
 from varve import shapes
 from varve.foundation.errors import InvalidRequest, NotFound
-
-PATIENCE_SECONDS = 20.0
-
-
-def _wait_until(is_met: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not is_met():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)  # noqa: TID251
 
 
 def _rows(shape: shapes.Shape) -> list[Any]:
@@ -39,7 +29,7 @@ def test_an_engine_over_a_store_keeps_its_shapes(path: Path) -> None:
         definition = shapes.define("orders", where="status = 'open'")
         with shapes.open(path / "shapes", cluster=store, topics=options) as engine:
             shape = engine.find_or_create(definition)
-            _wait_until(lambda: shape.is_snapshot_complete)
+            wait_until(lambda: shape.is_snapshot_complete)
             assert _rows(shape) == [{"id": "1", "status": "open"}]
             with pytest.raises(NotFound):
                 engine.find_or_create(shapes.define("missing"))
@@ -47,7 +37,7 @@ def test_an_engine_over_a_store_keeps_its_shapes(path: Path) -> None:
         with shapes.open(path / "shapes", cluster=store, topics=options) as engine:
             again = engine.find_or_create(definition)
             assert again.handle == shape.handle
-            _wait_until(lambda: len(_rows(again)) == 2)
+            wait_until(lambda: len(_rows(again)) == 2)
             assert [row["id"] for row in _rows(again)] == ["1", "2"]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.shape_engine import Follower, Stage
+from tests.support.shape_engine import Follower, Stage, StageMaker
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import NotFound, Unavailable
 from varve.shapes.definition import define
@@ -114,9 +114,9 @@ def test_a_shape_that_is_kept_by_registry_and_disk_holds_up_the_table(
 
 
 def test_a_shape_that_holds_up_its_table_holds_up_no_other_and_is_told_of(
-    path: Path, files: FaultyFileSystem, monkeypatch: pytest.MonkeyPatch
+    make_stage: StageMaker, files: FaultyFileSystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stage = Stage(path, files=files, settings=EngineSettings(unflushed_rows_max=1))
+    stage = make_stage(None, files=files, settings=EngineSettings(unflushed_rows_max=1))
     for topic in ("items", "others"):
         stage.store.create_topic(topic)
         stage.create(topic)
@@ -137,7 +137,6 @@ def test_a_shape_that_holds_up_its_table_holds_up_no_other_and_is_told_of(
         with pytest.raises(Unavailable, match=r"topic items is not read further.*disk I/O"):
             stage.engine.run_turn("items")
     _mend(files, directory)
-    stage.close()
 
 
 def test_the_trash_is_made_while_there_is_room_for_it(stage: Stage) -> None:

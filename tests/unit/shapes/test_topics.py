@@ -1,11 +1,10 @@
 """A topic is read from the first shape asked for to a while after the last, by one feed."""
 
 import threading
-from pathlib import Path
 
 import pytest
 
-from tests.support.shape_engine import Follower, Stage
+from tests.support.shape_engine import Follower, Stage, StageMaker
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Unavailable
 from varve.shapes.definition import define
@@ -48,11 +47,10 @@ def test_a_shape_made_while_its_topic_goes_is_dropped_by_upkeep(
 
 
 def test_a_topic_that_is_found_and_cannot_be_opened_is_not_looked_for_again_and_again(
-    path: Path,
+    make_stage: StageMaker,
 ) -> None:
     clock = ManualClock()
-    stage = Stage(path, clock=clock)
-    stage.store.create_topic("t")
+    stage = make_stage(clock=clock)
     engine = stage.engine
     engine.find_or_create(define("t"))
     engine.topics.handle_deleted(engine.topics.get("t"))
@@ -60,7 +58,6 @@ def test_a_topic_that_is_found_and_cannot_be_opened_is_not_looked_for_again_and_
         engine.find_or_create(define("t"))
     clock.advance(LOOKUP_INTERVAL_MS)
     assert not engine.find_or_create(define("t")).is_dropped
-    stage.close()
 
 
 def test_who_waits_for_a_broker_holds_up_nobody_who_asks_for_another_topic(

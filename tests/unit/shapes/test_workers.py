@@ -1,15 +1,13 @@
 """With its workers an engine goes on by itself: snapshots, changes, checkpoints, ends."""
 
 import threading
-import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.shape_engine import Follower, Stage
+from tests.support.shape_engine import Follower, Stage, StageMaker, wait_until
 from varve.foundation.clock import SystemClock
 from varve.foundation.errors import NotFound, OffsetOutOfRange, Unavailable
 from varve.shapes import workers
@@ -23,20 +21,15 @@ from varve.shapes.topics import UNUSED_ROUNDS
 from varve.topics.store_cluster import StoreReader
 
 PATIENCE_SECONDS = 20.0
+WORKERS: dict[str, Any] = {"clock": SystemClock(), "maintain": True}
 SETTINGS = EngineSettings(
     fetch_wait_ms=5, checkpoint_ms=20, maintenance_interval_ms=50, unflushed_rows_max=50
 )
 
 
-def _open(path: Path, settings: EngineSettings = SETTINGS) -> Stage:
-    return Stage(path, settings=settings, clock=SystemClock(), maintain=True)
-
-
-def _await(is_true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not is_true():
-        assert time.monotonic() < deadline, "it did not come"
-        threading.Event().wait(0.005)
+@pytest.fixture
+def stage(make_stage: StageMaker) -> Stage:
+    return make_stage(settings=SETTINGS, **WORKERS)
 
 
 def _follow(client: Follower, expected: int) -> None:
@@ -45,12 +38,10 @@ def _follow(client: Follower, expected: int) -> None:
             pass
         return sum(int(row["n"]) for row in client.rows.values()) == expected
 
-    _await(has_all)
+    wait_until(has_all)
 
 
-def test_clients_follow_producers_over_a_restart(path: Path) -> None:
-    stage = _open(path)
-    stage.store.create_topic("t")
+def test_clients_follow_producers_over_a_restart(stage: Stage) -> None:
     clients = [Follower(stage, "t"), Follower(stage, "t", where="n >= 0", replica="full")]
     for number in range(300):
         stage.put("t", f"k{number % 40}", {"n": number})
@@ -61,14 +52,11 @@ def test_clients_follow_producers_over_a_restart(path: Path) -> None:
     expected = sum(range(260, 300))
     for client in clients:
         _follow(client, expected)
-    _await(lambda: stage.engine.is_caught_up("t"))
+    wait_until(lambda: stage.engine.is_caught_up("t"))
     assert stage.engine.health() == "active"
-    stage.close()
 
 
-def test_waiting_shapes_are_served_together_and_their_listeners_told(path: Path) -> None:
-    stage = _open(path)
-    stage.store.create_topic("t")
+def test_waiting_shapes_are_served_together_and_their_listeners_told(stage: Stage) -> None:
     stage.put("t", "a", {"n": 1})
     reported: set[str] = set()
     lock = threading.Lock()
@@ -81,14 +69,11 @@ def test_waiting_shapes_are_served_together_and_their_listeners_told(path: Path)
     shapes = [
         stage.engine.find_or_create(define("t", where=f"n = {number}")) for number in range(40)
     ]
-    _await(lambda: all(shape.is_snapshot_complete for shape in shapes))
-    _await(lambda: {shape.handle for shape in shapes} <= reported)
-    stage.close()
+    wait_until(lambda: all(shape.is_snapshot_complete for shape in shapes))
+    wait_until(lambda: {shape.handle for shape in shapes} <= reported)
 
 
-def test_one_definition_asked_for_by_many_threads_is_one_shape(path: Path) -> None:
-    stage = _open(path)
-    stage.store.create_topic("t")
+def test_one_definition_asked_for_by_many_threads_is_one_shape(stage: Stage) -> None:
     handles: list[str] = []
 
     def ask() -> None:
@@ -100,64 +85,54 @@ def test_one_definition_asked_for_by_many_threads_is_one_shape(path: Path) -> No
     for thread in threads:
         thread.join()
     assert len(set(handles)) == 1
-    stage.close()
 
 
 def test_shapes_of_a_topic_that_was_deleted_are_dropped(
-    path: Path, monkeypatch: pytest.MonkeyPatch
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(workers, "DELETED_MS", 200)
-    stage = _open(path)
-    stage.store.create_topic("t")
     shape = stage.engine.find_or_create(define("t"))
-    _await(lambda: shape.is_snapshot_complete)
+    wait_until(lambda: shape.is_snapshot_complete)
     stage.store.delete_topic("t")
-    _await(lambda: shape.drop_reason is DropReason.SOURCE_LOST)
-    _await(lambda: stage.engine.topics.all() == [])
+    wait_until(lambda: shape.drop_reason is DropReason.SOURCE_LOST)
+    wait_until(lambda: stage.engine.topics.all() == [])
     stage.store.create_topic("t")
     again = stage.engine.find_or_create(define("t"))
-    _await(lambda: again.is_snapshot_complete or again.is_dropped)
+    wait_until(lambda: again.is_snapshot_complete or again.is_dropped)
     assert not again.is_dropped, (again.drop_reason, again.failure)
     assert again.handle != shape.handle
-    stage.close()
 
 
 def test_shapes_outlive_a_broker_that_does_not_know_their_topic_for_a_moment(
-    path: Path, monkeypatch: pytest.MonkeyPatch
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stage = _open(path)
-    stage.store.create_topic("t")
     stage.put("t", "a", {"n": 1})
     client = Follower(stage, "t")
     _follow(client, 1)
     reader = stage.engine.topics.get("t").feed._reader
     with monkeypatch.context() as lagging:
         lagging.setattr(reader, "fetch", _not_found)
-        _await(lambda: stage.engine.health() == "waiting")
+        wait_until(lambda: stage.engine.health() == "waiting")
         reported = stage.engine.topic_health("t")
         assert reported is not None
         assert reported.error == "there is no topic t; its shapes are dropped if that persists"
         lagging.setattr(reader, "offsets", _not_found)
-        _await(lambda: not stage.engine.topics.get("t").is_ready)
+        wait_until(lambda: not stage.engine.topics.get("t").is_ready)
     stage.put("t", "b", {"n": 2})
     _follow(client, 3)
     assert client.refetches == 0
-    stage.close()
 
 
 def test_a_topic_is_not_gone_by_what_was_seen_before_it_was_read_again(
-    path: Path, monkeypatch: pytest.MonkeyPatch
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stage = _open(path)
-    stage.store.create_topic("t")
     stage.engine.workers._lookups_ms["t"] = [0] * workers.DELETED_LOOKUPS
     with monkeypatch.context() as lagging:
         lagging.setattr(StoreReader, "offsets", _not_found)
         shape = stage.engine.find_or_create(define("t"))
-        _await(lambda: shape.is_dropped or stage.engine.health() == "waiting")
-    _await(lambda: shape.is_dropped or shape.is_snapshot_complete)
+        wait_until(lambda: shape.is_dropped or stage.engine.health() == "waiting")
+    wait_until(lambda: shape.is_dropped or shape.is_snapshot_complete)
     assert not shape.is_dropped
-    stage.close()
 
 
 def _not_found(*arguments: object, **options: object) -> None:
@@ -165,10 +140,8 @@ def _not_found(*arguments: object, **options: object) -> None:
 
 
 def test_a_topic_whose_feed_was_in_trouble_is_well_again(
-    path: Path, monkeypatch: pytest.MonkeyPatch
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stage = _open(path)
-    stage.store.create_topic("t")
     _follow(Follower(stage, "t"), 0)
     reader = stage.engine.topics.get("t").feed._reader
     failing = threading.Event()
@@ -180,23 +153,24 @@ def test_a_topic_whose_feed_was_in_trouble_is_well_again(
     with monkeypatch.context() as trouble:
         trouble.setattr(reader, "fetch", fail)
         assert failing.wait(PATIENCE_SECONDS)
-        _await(lambda: stage.engine.health() == "waiting")
+        wait_until(lambda: stage.engine.health() == "waiting")
         reported = stage.engine.topic_health("t")
         assert reported is not None
         assert reported.error == "the broker is away"
-    _await(lambda: stage.engine.health() == "active")
-    stage.close()
+    wait_until(lambda: stage.engine.health() == "active")
 
 
 def test_a_feed_that_does_not_stop_in_time_is_stopped_later(
-    path: Path, monkeypatch: pytest.MonkeyPatch
+    make_stage: StageMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(workers, "STOP_TOPIC_MS", 20)
-    stage = _open(path, replace(SETTINGS, maintenance_interval_ms=3_600_000))
+    stage = make_stage(
+        None, settings=replace(SETTINGS, maintenance_interval_ms=3_600_000), **WORKERS
+    )
     for name in ("slow", "unused", "used"):
         stage.store.create_topic(name)
         shape = stage.engine.find_or_create(define(name))
-        _await(lambda shape=shape: shape.is_snapshot_complete)  # type: ignore[misc]
+        wait_until(lambda shape=shape: shape.is_snapshot_complete)  # type: ignore[misc]
         if name != "used":
             stage.engine.drop(shape, DropReason.DELETED)
     reader = stage.engine.topics.get("slow").feed._reader
@@ -218,12 +192,11 @@ def test_a_feed_that_does_not_stop_in_time_is_stopped_later(
         stage.engine.find_or_create(define("slow"))
     leave.set()
     again = stage.engine.find_or_create(define("slow"))
-    _await(lambda: again.is_snapshot_complete)
-    stage.close()
+    wait_until(lambda: again.is_snapshot_complete)
 
 
 def test_an_engine_stops_in_the_middle_of_a_filling(
-    path: Path, monkeypatch: pytest.MonkeyPatch
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, release = threading.Event(), threading.Event()
 
@@ -234,8 +207,6 @@ def test_an_engine_stops_in_the_middle_of_a_filling(
             yield []
 
     monkeypatch.setattr(FullScan, "read", read_slowly)
-    stage = _open(path)
-    stage.store.create_topic("t")
     shape = stage.engine.find_or_create(define("t"))
     assert begun.wait(PATIENCE_SECONDS)
     assert stage.engine.health() == "starting"
@@ -244,9 +215,8 @@ def test_an_engine_stops_in_the_middle_of_a_filling(
 
 
 def test_a_topic_that_is_being_opened_holds_up_no_other(
-    path: Path, monkeypatch: pytest.MonkeyPatch
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stage = _open(path)
     for name in ("slow", "quick"):
         stage.store.create_topic(name)
         stage.put(name, "k0", {"n": 1})
@@ -271,15 +241,12 @@ def test_a_topic_that_is_being_opened_holds_up_no_other(
     _follow(client, sum(range(count)))
     assert not release.is_set()
     release.set()
-    _await(lambda: slow.is_snapshot_complete)
-    stage.close()
+    wait_until(lambda: slow.is_snapshot_complete)
 
 
 def test_who_asks_while_a_lost_topic_is_opened_again_is_served(
-    path: Path, monkeypatch: pytest.MonkeyPatch
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stage = _open(path)
-    stage.store.create_topic("t")
     stage.put("t", "a", {"n": 1})
     _follow(Follower(stage, "t"), 1)
     topic = stage.engine.topics.get("t")
@@ -299,15 +266,14 @@ def test_who_asks_while_a_lost_topic_is_opened_again_is_served(
 
     monkeypatch.setattr(topic, "open", open_slowly)
     monkeypatch.setattr(reader, "fetch", lose)
-    _await(lambda: bool(asked) and asked[0].is_snapshot_complete)
+    wait_until(lambda: bool(asked) and asked[0].is_snapshot_complete)
     assert len(asked) == 1
-    stage.close()
 
 
 def test_a_topic_is_in_use_while_its_first_shape_gets_its_files(
-    path: Path, monkeypatch: pytest.MonkeyPatch
+    make_stage: StageMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stage = _open(path, replace(SETTINGS, fetch_wait_ms=200))
+    stage = make_stage(None, settings=replace(SETTINGS, fetch_wait_ms=200), **WORKERS)
     stage.store.create_topic("t")
     stage.put("t", "a", {"n": 1})
     create = ShapeStorage.create
@@ -320,7 +286,7 @@ def test_a_topic_is_in_use_while_its_first_shape_gets_its_files(
         monkeypatch.undo()
         maintenance = threading.Thread(target=run_maintenance)
         maintenance.start()
-        _await(lambda: not maintenance.is_alive() or stage.engine.topics.all() == [])
+        wait_until(lambda: not maintenance.is_alive() or stage.engine.topics.all() == [])
         return create(*arguments)
 
     monkeypatch.setattr(ShapeStorage, "create", create_slowly)
@@ -335,4 +301,3 @@ def test_a_topic_is_in_use_while_its_first_shape_gets_its_files(
     _follow(second, 7)
     _follow(first, 7)
     assert (first.refetches, second.refetches) == (0, 0)
-    stage.close()

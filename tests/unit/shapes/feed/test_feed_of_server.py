@@ -8,20 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from varve.disk import RealFileSystem
-from varve.foundation.clock import ManualClock
+from tests.support.feed_bench import build_feed
 from varve.foundation.errors import NotFound
 from varve.kafka_client.address import ClusterAddress
 from varve.kafka_client.client import KafkaClient
 from varve.records import Producer, build_batch, stamp_producer
 from varve.records.batch import Record
 from varve.shapes.feed.changes import Transaction
-from varve.shapes.feed.decoders import PlainDecoder
-from varve.shapes.feed.initial_load import FullScan
 from varve.shapes.feed.resuming import find_tombstone_retention
 from varve.shapes.feed.topic_feed import TopicFeed
 from varve.testing import KafkaKit
-from varve.topics import KafkaCluster, TopicReader
+from varve.topics import KafkaCluster
 from varve.wire.messages.topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
 from varve.wire.schema import NO_ID
 
@@ -59,18 +56,6 @@ def _delete(kit: KafkaKit) -> None:
     client.close()
 
 
-def _feed(reader: TopicReader, path: Path) -> TopicFeed:
-    return TopicFeed(
-        reader,
-        PlainDecoder(),
-        FullScan,
-        directory=str(path),
-        fs=RealFileSystem(),
-        clock=ManualClock(),
-        signature="plain key",
-    )
-
-
 def _put(kit: KafkaKit, key: str, n: int, partition: int = 0) -> None:
     value = json.dumps({"n": n}).encode()
     kit.store.topic("orders").append(key=key.encode(), value=value, partition=partition)
@@ -89,7 +74,7 @@ def test_partitions_behind_a_server_are_read_in_one_order(
     _create(kit, count=3, cleanup_policy="compact,delete")
     _put(kit, "a", 0, partition=1)
     reader = cluster.reader("orders")
-    feed = _feed(reader, tmp_path)
+    feed = build_feed(reader, tmp_path)
     feed.open()
     feed.checkpoint(feed.mark())
     for number in range(9):
@@ -119,7 +104,7 @@ def test_open_and_aborted_transactions_are_left_out(
 ) -> None:
     _create(kit)
     reader = cluster.reader("orders")
-    feed = _feed(reader, tmp_path)
+    feed = build_feed(reader, tmp_path)
     feed.open()
     log = kit.store.topic("orders").partition(0).log
     options = []
@@ -161,7 +146,7 @@ def test_a_topic_made_anew_behind_a_server_is_not_read_on(
     _create(kit)
     _put(kit, "a", 1)
     reader = cluster.reader("orders")
-    feed = _feed(reader, tmp_path)
+    feed = build_feed(reader, tmp_path)
     feed.open()
     feed.checkpoint(feed.mark())
     assert _poll(feed) == []
@@ -185,7 +170,7 @@ def test_a_server_that_comes_to_tell_ids_of_topics_has_the_same_ones(
 ) -> None:
     _create(kit)
     reader = cluster.reader("orders")
-    feed = _feed(reader, tmp_path)
+    feed = build_feed(reader, tmp_path)
     with monkeypatch.context() as older:
         ask = KafkaClient.topic
         older.setattr(KafkaClient, "topic", lambda *reported: replace(ask(*reported), id=NO_ID))

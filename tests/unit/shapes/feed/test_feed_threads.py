@@ -4,12 +4,9 @@ import queue
 import threading
 from pathlib import Path
 
+from tests.support.feed_bench import build_feed
 from tests.support.memory_topic import MemoryTopic
-from varve.disk import RealFileSystem
-from varve.foundation.clock import ManualClock
-from varve.shapes.feed.decoders import PlainDecoder
 from varve.shapes.feed.initial_load import FullScan
-from varve.shapes.feed.topic_feed import TopicFeed
 
 _RECORDS = 1500
 _KEYS = 40
@@ -34,15 +31,7 @@ def test_views_are_of_one_position_while_others_poll_and_write(tmp_path: Path) -
         value = None if number % 3 == 2 else b'{"n":%d}' % number
         source.append(0, b"%d" % (number * 7 % _KEYS), value)
     empty = MemoryTopic()
-    feed = TopicFeed(
-        source,
-        PlainDecoder(),
-        lambda reader: FullScan(empty),
-        directory=str(tmp_path),
-        fs=RealFileSystem(),
-        clock=ManualClock(),
-        signature="plain key",
-    )
+    feed = build_feed(source, tmp_path, rows=lambda reader: FullScan(empty))
     feed.open()
     marks: queue.Queue[int | None] = queue.Queue(maxsize=2)
     failures: list[BaseException] = []

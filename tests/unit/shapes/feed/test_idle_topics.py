@@ -3,15 +3,13 @@
 Carries S4.
 """
 
-from pathlib import Path
-
-from tests.support.shape_engine import Follower, Stage
+from tests.support.shape_engine import Follower, StageMaker
 from varve.foundation.clock import ManualClock
 
 
-def test_a_crash_after_a_long_silence_sends_nobody_back(tmp_path: Path) -> None:
+def test_a_crash_after_a_long_silence_sends_nobody_back(make_stage: StageMaker) -> None:
     clock = ManualClock()
-    stage = Stage(tmp_path, clock=clock)
+    stage = make_stage(None, clock=clock)
     settings: dict[str, str | int] = {"cleanup.policy": "compact", "delete.retention.ms": 100_000}
     stage.store.create_topic("t", settings=settings)
     stage.put("t", "a", {"n": 0})
@@ -28,13 +26,11 @@ def test_a_crash_after_a_long_silence_sends_nobody_back(tmp_path: Path) -> None:
     stage.crash()
     assert client.catch_up().keys() == {"a", "b"}
     assert client.refetches == 0
-    stage.close()
 
 
-def test_a_clock_set_back_holds_no_checkpoint_up(tmp_path: Path) -> None:
+def test_a_clock_set_back_holds_no_checkpoint_up(make_stage: StageMaker) -> None:
     clock = ManualClock()
-    stage = Stage(tmp_path, clock=clock)
-    stage.store.create_topic("t")
+    stage = make_stage(clock=clock)
     client = Follower(stage, "t")
     client.catch_up()
     stage.engine.checkpoint()
@@ -45,4 +41,3 @@ def test_a_clock_set_back_holds_no_checkpoint_up(tmp_path: Path) -> None:
     assert feed.unflushed_rows == 1
     stage.engine.checkpoint()
     assert feed.unflushed_rows == 0
-    stage.close()

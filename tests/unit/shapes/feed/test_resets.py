@@ -10,11 +10,9 @@ from typing import Any, cast
 
 import pytest
 
-from tests.support.feed_bench import FeedBench, row_key_of, short
+from tests.support.feed_bench import BenchMaker, FeedBench, build_feed, row_key_of, short
 from tests.support.memory_topic import MemoryTopic
-from tests.support.shape_engine import Follower, Stage
-from varve.disk import RealFileSystem
-from varve.foundation.clock import ManualClock
+from tests.support.shape_engine import Follower, StageMaker
 from varve.foundation.errors import Corrupt, Unavailable
 from varve.shapes.feed.decoders import (
     UNAVAILABLE,
@@ -24,12 +22,10 @@ from varve.shapes.feed.decoders import (
     Record,
     RecordKind,
 )
-from varve.shapes.feed.initial_load import FullScan
 from varve.shapes.feed.source_transactions import SourceTransactions
 from varve.shapes.feed.table_store import Reset, ResetKind, TableState, TableStore
 from varve.shapes.feed.topic_feed import TopicFeed
 from varve.shapes.shape import DropReason
-from varve.topics import StoreCluster
 
 
 class _OpenGate:
@@ -63,8 +59,8 @@ def _gate(bench: FeedBench) -> SourceTransactions:
     return cast(SourceTransactions, _OpenGate())
 
 
-def test_a_reset_takes_the_rest_of_its_transaction_with_it(tmp_path: Path) -> None:
-    bench = FeedBench(tmp_path, decoder=DebeziumDecoder(), make_grouping=_gate)
+def test_a_reset_takes_the_rest_of_its_transaction_with_it(make_bench: BenchMaker) -> None:
+    bench = make_bench(decoder=DebeziumDecoder(), make_grouping=_gate)
     bench.open()
     for key, operation, n, transaction in [
         ("a", "c", 1, "t1"),
@@ -84,25 +80,12 @@ def test_a_reset_takes_the_rest_of_its_transaction_with_it(tmp_path: Path) -> No
     assert [item.offset.tx for item in bench.changes()] == [6]
     assert bench.feed.counts.records == 6
     assert bench.rows().keys() == {row_key_of("c"), row_key_of("d")}
-    bench.close()
 
 
-class _Stage(Stage):
-    def make_feed(self, topic: str) -> TopicFeed:
-        source = StoreCluster(self.store).reader(topic)
-        return TopicFeed(
-            source,
-            DebeziumDecoder(),
-            FullScan,
-            directory=str(self.path / "shapes" / "tables"),
-            fs=RealFileSystem(),
-            clock=self.clock,
-            signature="debezium",
-        )
-
-
-def test_a_reset_that_is_read_again_leaves_the_shapes_that_began_behind_it(tmp_path: Path) -> None:
-    stage = _Stage(tmp_path)
+def test_a_reset_that_is_read_again_leaves_the_shapes_that_began_behind_it(
+    make_stage: StageMaker,
+) -> None:
+    stage = make_stage(None, decoder=DebeziumDecoder())
     topic = stage.store.create_topic("t")
     topic.append(key=b"a", value=_envelope("c", 1, None))
     early = stage.create("t")
@@ -116,13 +99,12 @@ def test_a_reset_that_is_read_again_leaves_the_shapes_that_began_behind_it(tmp_p
     topic.append(key=b"c", value=_envelope("c", 3, None))
     assert late.catch_up().keys() == {"b", "c"}
     assert late.refetches == 0
-    stage.close()
 
 
 def test_a_table_that_cannot_be_read_for_a_while_takes_no_doubt_away(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_bench: BenchMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bench = FeedBench(tmp_path, settings={"cleanup.policy": "compact"})
+    bench = make_bench(settings={"cleanup.policy": "compact"})
     bench.open()
     for number in range(3):
         bench.put("a", {"n": number})
@@ -138,7 +120,6 @@ def test_a_table_that_cannot_be_read_for_a_while_takes_no_doubt_away(
         with pytest.raises(Unavailable):
             bench.poll()
     assert [item.is_uncertain for item in bench.changes()] == [True]
-    bench.close()
 
 
 def test_a_table_tells_the_kind_of_its_reset_and_without_one_the_source_was_lost() -> None:
@@ -167,8 +148,8 @@ class _Marked:
         ]
 
 
-def test_a_truncation_resets_and_empties_the_table(tmp_path: Path) -> None:
-    bench = FeedBench(tmp_path, decoder=_Marked())
+def test_a_truncation_resets_and_empties_the_table(make_bench: BenchMaker) -> None:
+    bench = make_bench(decoder=_Marked())
     bench.put("a", {"n": 1})
     bench.open()
     bench.put("b", {"n": 1})
@@ -182,11 +163,12 @@ def test_a_truncation_resets_and_empties_the_table(tmp_path: Path) -> None:
     bench.feed.checkpoint(bench.feed.mark())
     bench.crash()
     assert bench.rows().keys() == {row_key_of("a")}
-    bench.close()
 
 
-def test_a_partition_that_comes_between_two_resets_makes_no_table_anew(tmp_path: Path) -> None:
-    bench = FeedBench(tmp_path, decoder=_Marked())
+def test_a_partition_that_comes_between_two_resets_makes_no_table_anew(
+    make_bench: BenchMaker,
+) -> None:
+    bench = make_bench(decoder=_Marked())
     bench.open()
     for key in ("a", "truncate", "b", "truncate", "c"):
         bench.put(key, {"n": 1})
@@ -200,11 +182,10 @@ def test_a_partition_that_comes_between_two_resets_makes_no_table_anew(tmp_path:
     assert [short(item)[0] for item in options] == ["c", "d"]
     assert bench.crash() is None
     assert bench.changes() == options
-    bench.close()
 
 
-def test_another_schema_resets_and_keeps_the_rows(tmp_path: Path) -> None:
-    bench = FeedBench(tmp_path, decoder=_Marked())
+def test_another_schema_resets_and_keeps_the_rows(make_bench: BenchMaker) -> None:
+    bench = make_bench(decoder=_Marked())
     bench.put("a", {"n": 1})
     bench.open()
     bench.put("schema", {"n": 1})
@@ -212,7 +193,6 @@ def test_another_schema_resets_and_keeps_the_rows(tmp_path: Path) -> None:
     assert [item.reset and item.reset.kind for item in bench.poll()] == [ResetKind.SCHEMA_CHANGED]
     assert bench.rows().keys() == {row_key_of("a")}
     assert [short(item) for item in bench.changes()] == [("a", b"2", b"1")]
-    bench.close()
 
 
 Rows = dict[int, dict[str, Any]]
@@ -239,15 +219,7 @@ class _Table:
         self.source.append(0, _key(id), json.dumps(envelope).encode())
 
     def feed(self, path: Path) -> TopicFeed:
-        return TopicFeed(
-            self.source,
-            DebeziumDecoder(),
-            FullScan,
-            directory=str(path),
-            fs=RealFileSystem(),
-            clock=ManualClock(),
-            signature="debezium",
-        )
+        return build_feed(self.source, path, decoder=DebeziumDecoder())
 
 
 def _key(id: int) -> bytes:

@@ -6,13 +6,10 @@ from typing import Final
 
 import pytest
 
-from tests.support.feed_bench import row_key_of, short
+from tests.support.feed_bench import build_feed, row_key_of, short
 from tests.support.slow_topic import SlowTopic
-from varve.disk import RealFileSystem
 from varve.foundation.clock import ManualClock
-from varve.shapes.feed.decoders import PlainDecoder
 from varve.shapes.feed.initial_load import FullScan, InitialRows
-from varve.shapes.feed.topic_feed import TopicFeed
 
 _KEPT_MS: Final = 1000
 
@@ -30,14 +27,8 @@ class _Bench:
             self.put(key, 1)
         self.source.append(0, b"a", None)
         self.put("g", 1)
-        self.feed = TopicFeed(
-            self.source,
-            PlainDecoder(),
-            lambda reader: self.open_rows(),
-            directory=str(path / "tables"),
-            fs=RealFileSystem(),
-            clock=self.clock,
-            signature="plain key",
+        self.feed = build_feed(
+            self.source, path / "tables", rows=lambda reader: self.open_rows(), clock=self.clock
         )
 
     def put(self, key: str, n: int) -> None:

@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 
 import pytest
 
+from tests.support.feed_bench import build_feed
 from tests.support.memory_topic import MemoryTopic
-from varve.disk import RealFileSystem
 from varve.foundation.clock import ManualClock
 from varve.shapes.feed.changes import FeedCounts, Transaction
 from varve.shapes.feed.decoders import DebeziumDecoder, Decoded, RecordKind, SourceTransaction
@@ -53,14 +53,12 @@ class _Bench:
             records_max=50,
             bytes_max=self._bytes_max,
         )
-        feed = TopicFeed(
+        feed = build_feed(
             self.source,
-            DebeziumDecoder(),
-            lambda reader: TransactionAlignedScan(reader, DebeziumDecoder()),
-            directory=str(self.path / "tables"),
-            fs=RealFileSystem(),
+            self.path / "tables",
+            decoder=DebeziumDecoder(),
+            rows=lambda reader: TransactionAlignedScan(reader, DebeziumDecoder()),
             clock=self.clock,
-            signature="debezium",
             grouping=self.gate,
         )
         if feed.open() is not None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.feed_bench import FeedBench, row_key_of, short
+from tests.support.feed_bench import BenchMaker, FeedBench, row_key_of, short
 from varve.foundation.errors import Closed, Corrupt, Unavailable
 from varve.rocks.database import MemoryBudget
 from varve.shapes.feed.changes import Change
@@ -148,8 +148,8 @@ def test_the_state_comes_from_key_indexes_without_what_was_superseded(tmp_path: 
     bench.close()
 
 
-def test_segments_replaced_under_way_are_read_as_they_are(tmp_path: Path) -> None:
-    bench = FeedBench(tmp_path, settings={"cleanup.policy": "compact", "segment.bytes": 2000})
+def test_segments_replaced_under_way_are_read_as_they_are(make_bench: BenchMaker) -> None:
+    bench = make_bench(settings={"cleanup.policy": "compact", "segment.bytes": 2000})
     for number in range(200):
         bench.put(f"k{number % 20}", {"n": number})
     bench.store.clean("orders", dry_run=True)
@@ -162,7 +162,6 @@ def test_segments_replaced_under_way_are_read_as_they_are(tmp_path: Path) -> Non
     assert last == {
         f"k{number}".encode(): f'{{"n": {180 + number}}}'.encode() for number in range(20)
     }
-    bench.close()
 
 
 def test_a_table_directory_that_vanished_is_filled_again(bench: FeedBench, tmp_path: Path) -> None:
@@ -176,15 +175,14 @@ def test_a_table_directory_that_vanished_is_filled_again(bench: FeedBench, tmp_p
 
 @pytest.mark.parametrize("count", [0, 1])
 def test_a_log_without_closed_segments_has_a_state_by_key_indexes(
-    tmp_path: Path, count: int
+    make_bench: BenchMaker, count: int
 ) -> None:
-    bench = FeedBench(tmp_path, settings={"cleanup.policy": "compact"})
+    bench = make_bench(settings={"cleanup.policy": "compact"})
     bench.make_rows = lambda source: KeyIndexScan(bench.store, source)
     for number in range(count):
         bench.put("a", {"n": number})
     bench.open()
     assert len(bench.rows()) == count
-    bench.close()
 
 
 def test_a_filling_that_was_cut_begins_anew(bench: FeedBench) -> None:
@@ -202,9 +200,9 @@ def test_a_filling_that_was_cut_begins_anew(bench: FeedBench) -> None:
 
 
 def test_a_table_that_cannot_be_read_keeps_nothing_back_that_it_has(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_bench: BenchMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bench = FeedBench(tmp_path, partitions=2)
+    bench = make_bench(partitions=2)
     bench.open()
     for number in range(4):
         bench.put(f"k{number}", {"n": number}, partition=number % 2)
@@ -223,7 +221,6 @@ def test_a_table_that_cannot_be_read_keeps_nothing_back_that_it_has(
             options += [change for item in bench.poll() for change in item.changes]
     assert sorted(short(item)[0] for item in options) == ["k0", "k1", "k2", "k3"]
     assert [item.offset for item in options] == sorted(item.offset for item in options)
-    bench.close()
 
 
 class _Breaking:
@@ -239,9 +236,9 @@ class _Breaking:
 
 
 def test_what_fails_unforeseen_is_read_again_by_a_feed_that_is_opened_again(
-    tmp_path: Path,
+    make_bench: BenchMaker,
 ) -> None:
-    bench = FeedBench(tmp_path, decoder=_Breaking())
+    bench = make_bench(decoder=_Breaking())
     bench.open()
     for key in ("a", "bad", "b"):
         bench.put(key, {"n": 1})
@@ -252,7 +249,6 @@ def test_what_fails_unforeseen_is_read_again_by_a_feed_that_is_opened_again(
         bench.poll()
     assert bench.feed.open() is None
     assert [short(item)[0] for item in bench.changes()] == ["a", "bad", "b"]
-    bench.close()
 
 
 def test_a_topic_made_anew_while_the_feed_runs_is_noticed(bench: FeedBench) -> None:

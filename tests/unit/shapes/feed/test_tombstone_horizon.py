@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.feed_bench import FeedBench, short
+from tests.support.feed_bench import BenchMaker, FeedBench, short
 from tests.support.memory_topic import MemoryTopic
 from varve.foundation.clock import ManualClock
 from varve.shapes.feed.resuming import TombstoneHorizon
@@ -13,8 +13,10 @@ from varve.shapes.feed.table_store import ResetKind
 from varve.shapes.offset import ShapeOffset
 
 
-def test_gaps_after_a_restart_make_the_first_record_of_a_key_uncertain(tmp_path: Path) -> None:
-    bench = FeedBench(tmp_path, settings={"cleanup.policy": "compact", "segment.bytes": 300})
+def test_gaps_after_a_restart_make_the_first_record_of_a_key_uncertain(
+    make_bench: BenchMaker,
+) -> None:
+    bench = make_bench(settings={"cleanup.policy": "compact", "segment.bytes": 300})
     bench.open()
     bench.put("a", {"n": 1})
     bench.put("b", {"n": 1})
@@ -32,11 +34,12 @@ def test_gaps_after_a_restart_make_the_first_record_of_a_key_uncertain(tmp_path:
     ]
     bench.put("a", {"n": 4})
     assert [item.is_uncertain for item in bench.changes()] == [False]
-    bench.close()
 
 
-def test_a_gap_before_a_checkpoint_makes_uncertain_what_lies_behind_it(tmp_path: Path) -> None:
-    bench = FeedBench(tmp_path, settings={"cleanup.policy": "compact"})
+def test_a_gap_before_a_checkpoint_makes_uncertain_what_lies_behind_it(
+    make_bench: BenchMaker,
+) -> None:
+    bench = make_bench(settings={"cleanup.policy": "compact"})
     bench.put("a", {"n": 1})
     bench.open()
     bench.put("a", {"n": 2})
@@ -57,11 +60,12 @@ def test_a_gap_before_a_checkpoint_makes_uncertain_what_lies_behind_it(tmp_path:
     bench.crash()
     bench.put("a", {"n": 3})
     assert [item.is_uncertain for item in bench.changes()] == [False]
-    bench.close()
 
 
-def test_what_came_after_the_restart_is_uncertain_if_it_made_the_gap(tmp_path: Path) -> None:
-    bench = FeedBench(tmp_path, settings={"cleanup.policy": "compact"})
+def test_what_came_after_the_restart_is_uncertain_if_it_made_the_gap(
+    make_bench: BenchMaker,
+) -> None:
+    bench = make_bench(settings={"cleanup.policy": "compact"})
     bench.put("a", {"n": 1})
     bench.open()
     bench.put("a", {"n": 2})
@@ -72,12 +76,11 @@ def test_what_came_after_the_restart_is_uncertain_if_it_made_the_gap(tmp_path: P
     bench.store.clean("orders", roll=True, at_once=True)
     result = [(short(item), item.is_uncertain) for item in bench.changes()]
     assert result == [(("b", b"1", None), True), (("a", b"1", b"1"), True)]
-    bench.close()
 
 
-def test_deletions_that_may_be_lost_reset_the_topic(tmp_path: Path) -> None:
+def test_deletions_that_may_be_lost_reset_the_topic(make_bench: BenchMaker) -> None:
     settings: dict[str, str | int] = {"cleanup.policy": "compact", "delete.retention.ms": 1000}
-    bench = FeedBench(tmp_path, settings=settings)
+    bench = make_bench(settings=settings)
     bench.open()
     for number in range(3):
         bench.put("a", {"n": number})
@@ -88,11 +91,12 @@ def test_deletions_that_may_be_lost_reset_the_topic(tmp_path: Path) -> None:
     assert only.reset is not None
     assert only.reset.kind is ResetKind.SOURCE_LOST
     assert "tombstones may have left the log" in only.reset.text
-    bench.close()
 
 
-def test_deletions_may_be_lost_under_settings_altered_while_the_feed_runs(tmp_path: Path) -> None:
-    bench = FeedBench(tmp_path, settings={"cleanup.policy": "delete"})
+def test_deletions_may_be_lost_under_settings_altered_while_the_feed_runs(
+    make_bench: BenchMaker,
+) -> None:
+    bench = make_bench(settings={"cleanup.policy": "delete"})
     bench.open()
     bench.put("z", {"n": 0})
     bench.poll_all()
@@ -104,7 +108,6 @@ def test_deletions_may_be_lost_under_settings_altered_while_the_feed_runs(tmp_pa
     (only,) = bench.poll()
     assert only.reset is not None
     assert "delete.retention.ms=1000" in only.reset.text
-    bench.close()
 
 
 class _Settings(MemoryTopic):

@@ -5,17 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.feed_bench import FeedBench, row_key_of, short
+from tests.support.feed_bench import BenchMaker, FeedBench, build_feed, row_key_of, short
 from tests.support.memory_topic import MemoryTopic
-from varve.disk import RealFileSystem
-from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Closed
 from varve.records import CommittedBatches, Producer, build_batch, stamp_producer
 from varve.records.batch import Record as LogRecord
 from varve.shapes.feed.changes import Transaction
-from varve.shapes.feed.decoders import PlainDecoder
-from varve.shapes.feed.initial_load import FullScan
-from varve.shapes.feed.topic_feed import TopicFeed
 from varve.shapes.offset import ShapeOffset
 from varve.topics import Position
 
@@ -111,8 +106,8 @@ def test_a_view_stays_as_it_was(bench: FeedBench) -> None:
         next(view.rows())
 
 
-def test_several_partitions_have_one_order_that_stays(tmp_path: Path) -> None:
-    bench = FeedBench(tmp_path, partitions=3)
+def test_several_partitions_have_one_order_that_stays(make_bench: BenchMaker) -> None:
+    bench = make_bench(partitions=3)
     bench.open()
     for number in range(30):
         bench.put(f"k{number % 7}", {"n": number})
@@ -125,11 +120,9 @@ def test_several_partitions_have_one_order_that_stays(tmp_path: Path) -> None:
     again = bench.poll_all(5)
     assert again == options
     assert bench.feed.newest_tx == 30
-    bench.close()
 
 
-def test_a_topic_that_gets_more_partitions_keeps_its_offsets(tmp_path: Path) -> None:
-    bench = FeedBench(tmp_path)
+def test_a_topic_that_gets_more_partitions_keeps_its_offsets(bench: FeedBench) -> None:
     bench.open()
     bench.put("a", {"n": 1})
     bench.put("b", {"n": 2})
@@ -144,11 +137,9 @@ def test_a_topic_that_gets_more_partitions_keeps_its_offsets(tmp_path: Path) -> 
     assert len(options) == 2
     bench.crash()
     assert bench.poll_all()[-2:] == options
-    bench.close()
 
 
-def test_partitions_that_come_while_the_feed_runs_are_found(tmp_path: Path) -> None:
-    bench = FeedBench(tmp_path)
+def test_partitions_that_come_while_the_feed_runs_are_found(bench: FeedBench) -> None:
     bench.open()
     bench.put("a", {"n": 1})
     options = bench.poll_all()
@@ -159,11 +150,9 @@ def test_partitions_that_come_while_the_feed_runs_are_found(tmp_path: Path) -> N
     assert len(options) == 2
     bench.crash()
     assert bench.poll_all() == options
-    bench.close()
 
 
-def test_aborted_records_are_left_out(tmp_path: Path) -> None:
-    bench = FeedBench(tmp_path)
+def test_aborted_records_are_left_out(bench: FeedBench) -> None:
     bench.open()
     log = bench.topic.partition(0).log
     options = []
@@ -175,11 +164,12 @@ def test_aborted_records_are_left_out(tmp_path: Path) -> None:
     options.append(bench.changes())
     assert [[short(item) for item in part] for part in options] == [[], [("a", b"1", None)], []]
     assert bench.feed.is_caught_up
-    bench.close()
 
 
-def test_ranges_that_the_table_has_are_cut_off_the_journal(tmp_path: Path) -> None:
-    bench = FeedBench(tmp_path, partitions=2)
+def test_ranges_that_the_table_has_are_cut_off_the_journal(
+    tmp_path: Path, make_bench: BenchMaker
+) -> None:
+    bench = make_bench(partitions=2)
     bench.open()
     path = tmp_path / "tables" / "orders" / "journal"
     for number in range(40):
@@ -191,7 +181,6 @@ def test_ranges_that_the_table_has_are_cut_off_the_journal(tmp_path: Path) -> No
     assert bench.crash() is None
     assert path.stat().st_size == 0
     assert bench.poll_all() == []
-    bench.close()
 
 
 class _OnlyFirst(MemoryTopic):
@@ -206,15 +195,7 @@ class _OnlyFirst(MemoryTopic):
 
 def test_a_partition_that_always_has_news_keeps_no_other_one_waiting(tmp_path: Path) -> None:
     source = _OnlyFirst(partitions=2)
-    feed = TopicFeed(
-        source,
-        PlainDecoder(),
-        FullScan,
-        directory=str(tmp_path),
-        fs=RealFileSystem(),
-        clock=ManualClock(),
-        signature="plain key",
-    )
+    feed = build_feed(source, tmp_path)
     feed.open()
     source.append(1, b"patient", b"{}")
     options: list[str] = []

@@ -7,16 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.feed_bench import FeedBench, row_key_of
-from tests.support.shape_engine import Follower, Stage
-from varve.disk import RealFileSystem
-from varve.foundation.clock import ManualClock
+from tests.support.feed_bench import BenchMaker, FeedBench, build_feed, row_key_of
+from tests.support.shape_engine import Follower, StageMaker
 from varve.kafka_client.address import parse_cluster_address
 from varve.records import Producer, build_batch, stamp_producer
 from varve.records.batch import Record
-from varve.shapes.feed.decoders import PlainDecoder
-from varve.shapes.feed.initial_load import FullScan
-from varve.shapes.feed.topic_feed import TopicFeed
 from varve.testing import KafkaKit
 from varve.topics import KafkaCluster
 
@@ -30,9 +25,9 @@ def _regrow(bench: FeedBench, *, to: int, count: int, partition: int = 0) -> Non
 
 @pytest.mark.parametrize("partitions", [1, 3])
 def test_a_table_of_records_that_the_log_lost_is_loaded_again(
-    tmp_path: Path, partitions: int
+    make_bench: BenchMaker, partitions: int
 ) -> None:
-    bench = FeedBench(tmp_path, partitions=partitions)
+    bench = make_bench(partitions=partitions)
     bench.open()
     for number in range(5):
         bench.put(f"k{number}", {"n": number}, partition=0)
@@ -45,12 +40,13 @@ def test_a_table_of_records_that_the_log_lost_is_loaded_again(
     assert "partition 0 lost records that were read" in reason
     expected = ["k0", "k1", *(f"other{number}" for number in range(6))]
     assert bench.rows().keys() == {row_key_of(key) for key in expected}
-    bench.close()
 
 
 @pytest.mark.parametrize("partitions", [1, 3])
-def test_records_lost_behind_the_checkpoint_are_noticed(tmp_path: Path, partitions: int) -> None:
-    bench = FeedBench(tmp_path, partitions=partitions)
+def test_records_lost_behind_the_checkpoint_are_noticed(
+    make_bench: BenchMaker, partitions: int
+) -> None:
+    bench = make_bench(partitions=partitions)
     bench.open()
     bench.put("a", {"n": 1}, partition=0)
     bench.poll_all()
@@ -63,22 +59,19 @@ def test_records_lost_behind_the_checkpoint_are_noticed(tmp_path: Path, partitio
     reason = bench.crash()
     assert reason is not None
     assert "lost records that were read" in reason
-    bench.close()
 
 
-def test_a_new_table_knows_the_batch_that_it_was_loaded_up_to(tmp_path: Path) -> None:
-    bench = FeedBench(tmp_path)
+def test_a_new_table_knows_the_batch_that_it_was_loaded_up_to(bench: FeedBench) -> None:
     for number in range(5):
         bench.put(f"k{number}", {"n": number})
     bench.open()
     bench.feed.close()
     _regrow(bench, to=4, count=3)
     assert "lost records" in (bench.crash() or "")
-    bench.close()
 
 
-def test_a_log_that_only_grew_or_was_compacted_is_read_on(tmp_path: Path) -> None:
-    bench = FeedBench(tmp_path, settings={"cleanup.policy": "compact"})
+def test_a_log_that_only_grew_or_was_compacted_is_read_on(make_bench: BenchMaker) -> None:
+    bench = make_bench(settings={"cleanup.policy": "compact"})
     bench.open()
     bench.topic.append_many([(b"a", b'{"n":1}'), (b"b", b'{"n":2}'), (b"a", b'{"n":3}')])
     bench.poll_all()
@@ -90,11 +83,9 @@ def test_a_log_that_only_grew_or_was_compacted_is_read_on(tmp_path: Path) -> Non
     assert bench.crash() is None
     bench.poll_all()
     assert bench.rows().keys() == {row_key_of(key) for key in "abcd"}
-    bench.close()
 
 
-def test_control_batches_in_front_of_the_position_are_marks_as_well(tmp_path: Path) -> None:
-    bench = FeedBench(tmp_path)
+def test_control_batches_in_front_of_the_position_are_marks_as_well(bench: FeedBench) -> None:
     bench.open()
     log = bench.topic.partition(0).log
     batch = build_batch([Record(key=b"a", value=b'{"n":1}', timestamp=1)])
@@ -108,12 +99,10 @@ def test_control_batches_in_front_of_the_position_are_marks_as_well(tmp_path: Pa
     for number in range(3):
         bench.put(f"k{number}", {"n": number})
     assert "lost records" in (bench.crash() or "")
-    bench.close()
 
 
-def test_shapes_that_hold_lost_records_are_dropped(tmp_path: Path) -> None:
-    stage = Stage(tmp_path)
-    stage.store.create_topic("t")
+def test_shapes_that_hold_lost_records_are_dropped(make_stage: StageMaker) -> None:
+    stage = make_stage()
     stage.put("t", "a", {"n": 1})
     client = Follower(stage, "t")
     client.catch_up()
@@ -130,7 +119,6 @@ def test_shapes_that_hold_lost_records_are_dropped(tmp_path: Path) -> None:
     expected = {"a", "k0", *(f"other{number}" for number in range(4))}
     assert client.catch_up().keys() == expected
     assert client.refetches == 1
-    stage.close()
 
 
 def test_a_server_that_loses_its_end_while_it_is_read_resets_the_shapes(tmp_path: Path) -> None:
@@ -143,15 +131,7 @@ def test_a_server_that_loses_its_end_while_it_is_read_resets_the_shapes(tmp_path
         topic.append(key=b"a", value=b'{"n":1}')
         topic.flush()
         reader = cluster.reader("orders")
-        feed = TopicFeed(
-            reader,
-            PlainDecoder(),
-            FullScan,
-            directory=str(tmp_path),
-            fs=RealFileSystem(),
-            clock=ManualClock(),
-            signature="plain key",
-        )
+        feed = build_feed(reader, tmp_path)
         feed.open()
         feed.checkpoint(feed.mark())
         for number in range(3):
