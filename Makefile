@@ -89,8 +89,8 @@ docs: ready-dev ## write the generated pages of docs/reference
 	$(BIN)/python -m tools.generate_docs
 
 lock: ready-dev ## choose the newest versions and write both locks, for varve alone and with developers' tools
-	$(BIN)/uv pip compile pyproject.toml --group dev --upgrade $(LOCK_OPTIONS) --output-file requirements-dev.lock
-	$(BIN)/uv pip compile pyproject.toml --group setup --constraint requirements-dev.lock --upgrade \
+	$(BIN)/uv pip compile pyproject.toml --extra spark --group dev --upgrade $(LOCK_OPTIONS) --output-file requirements-dev.lock
+	$(BIN)/uv pip compile pyproject.toml --extra spark --group setup --constraint requirements-dev.lock --upgrade \
 	  $(LOCK_OPTIONS) --output-file requirements.lock
 
 clean: ## remove .venv and everything that was made

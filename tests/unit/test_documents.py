@@ -6,6 +6,7 @@ import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,7 +34,12 @@ def _required_packages() -> list[str]:
     project = tomllib.loads(_read("pyproject.toml"))
     groups = project["dependency-groups"]
     tools = [tool for tool in groups["dev"] if isinstance(tool, str)]
-    return _package_names(project["project"]["dependencies"] + tools + groups["setup"])
+    return _package_names(_run_requirements(project) + tools + groups["setup"])
+
+
+def _run_requirements(project: dict[str, Any]) -> list[str]:
+    extras: list[str] = project["project"]["optional-dependencies"]["spark"]
+    return [*project["project"]["dependencies"], *extras]
 
 
 def _package_names(requirements: list[str]) -> list[str]:
@@ -166,7 +172,7 @@ def test_varve_alone_is_locked_to_the_same_versions() -> None:
     assert alone < dev
     names = {pin.split("==")[0] for pin in alone}
     project = tomllib.loads(_read("pyproject.toml"))
-    assert names.issuperset(_package_names(project["project"]["dependencies"]))
+    assert names.issuperset(_package_names(_run_requirements(project)))
     assert "pytest" not in names
 
 

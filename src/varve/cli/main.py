@@ -16,6 +16,7 @@ import click
 
 from varve.cli.command import CommandGroup, Entry
 from varve.foundation.errors import Corrupt, StoreError
+from varve.foundation.extras import describe_missing_extra
 
 FAILED: Final = 1
 INTERRUPTED: Final = 130
@@ -284,6 +285,10 @@ class VarveGroup(CommandGroup):
             _print_error(f"{error}{'' if has_remedy else _CHECK_HINT}")
         except StoreError as error:
             _print_error(str(error))
+        except ModuleNotFoundError as error:
+            if (sentence := describe_missing_extra(error)) is None:
+                raise
+            _print_error(sentence)
         except BrokenPipeError:
             # Buffered output has nowhere to go; the interpreter must not flush it at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

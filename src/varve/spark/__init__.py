@@ -3,6 +3,8 @@
 import importlib
 from typing import TYPE_CHECKING, Any, Final
 
+from varve.foundation.extras import describe_missing_extra
+
 if TYPE_CHECKING:
     from varve.jobs.snapshot.store import open_snapshot
     from varve.jobs.table.catalog import CatalogAddress as Catalog
@@ -54,7 +56,11 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'varve.spark' has no attribute {name!r}")
     module, _, original = _MODULES.get(name, "varve.spark.functions").partition(":")
-    value = globals()[name] = getattr(importlib.import_module(module), original or name)
+    try:
+        value = globals()[name] = getattr(importlib.import_module(module), original or name)
+    except ModuleNotFoundError as error:
+        sentence = describe_missing_extra(error)
+        raise ModuleNotFoundError(sentence or str(error), name=error.name) from error
     return value
 
 
