@@ -1,1 +1,1 @@
-"""Shapes: their log, their compaction, the engine with many of them, and the HTTP door."""
+"""Shapes: their log, their compaction, the engine with many of them, and the HTTP server."""

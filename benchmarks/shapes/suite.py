@@ -9,7 +9,7 @@ from benchmarks.shapes.syncing import LatencyMeasure, SyncMeasure
 
 SHAPES = Suite(
     name="shapes",
-    title="shapes: their logs, many of them, and the HTTP door",
+    title="shapes: their logs, many of them, and the HTTP server",
     measures=(
         AppendMeasure(),
         SyncMeasure(),
