@@ -2,12 +2,14 @@
 
 import asyncio
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+from uuid import UUID
 
 from tests.support.broker_kit import BrokerKit
-from varve.wire import encode
+from varve.wire import ErrorCode, encode
 from varve.wire.messages.groups import (
+    ConsumerGroupHeartbeatRequest,
     ConsumerProtocolSubscription,
     HeartbeatRequest,
     JoinGroupRequest,
@@ -22,6 +24,7 @@ from varve.wire.messages.groups import (
     OffsetFetchRequestTopic,
     SyncGroupRequest,
     SyncGroupRequestAssignment,
+    TopicPartitions,
 )
 
 
@@ -64,6 +67,11 @@ class Member:
     def take_id(self) -> None:
         """Asks to join, and is told to come again with an id."""
         self.id = self.begin_join().result().member_id
+
+    def enter(self) -> "asyncio.Future[Any]":
+        """Joins with a new id; begins to wait for its generation."""
+        self.take_id()
+        return self.begin_join()
 
     def join(self, wait_ms: int = 0, version: int = 9) -> Any:
         if not self.id and self.instance_id is None:
@@ -108,6 +116,66 @@ class Member:
         leaving = [MemberIdentity(self.id, self.instance_id)]
         response = self.kit.ask(LeaveGroupRequest(self.group, members=leaving))
         return int(response.members[0].error_code)
+
+
+@dataclass
+class ConsumerMember:
+    """A member of a group of KIP-848; does as it is told."""
+
+    kit: BrokerKit
+    id: str
+    group: str = "g"
+    topics: list[str] | None = field(default_factory=lambda: ["events"])
+    regex: str | None = None
+    instance_id: str | None = None
+    assignor: str | None = None
+    epoch: int = 0
+    owned: set[tuple[UUID, int]] = field(default_factory=set)
+
+    def beat(self, *, tells_owned: bool = True, **changes: Any) -> Any:
+        """One heartbeat; gives up at once what it is not to have."""
+        owned = self.tell_owned() if tells_owned else None
+        response = self.ask(topic_partitions=owned, **changes)
+        if response.error_code == ErrorCode.NONE:
+            self.epoch = response.member_epoch
+            if response.assignment is not None:
+                self.owned = {
+                    (one.topic_id, number)
+                    for one in response.assignment.topic_partitions
+                    for number in one.partitions
+                }
+        return response
+
+    def ask(self, *, version: int = 1, **changes: Any) -> Any:
+        return self.kit.ask(self.request(**changes), version=version)
+
+    def request(self, **changes: Any) -> ConsumerGroupHeartbeatRequest:
+        given: dict[str, Any] = {
+            "group_id": self.group,
+            "member_id": self.id,
+            "member_epoch": self.epoch,
+            "instance_id": self.instance_id,
+            "rebalance_timeout_ms": 30_000,
+            "subscribed_topic_names": self.topics,
+            "subscribed_topic_regex": self.regex,
+            "server_assignor": self.assignor,
+        }
+        return ConsumerGroupHeartbeatRequest(**{**given, **changes})
+
+    def tell_owned(self) -> list[TopicPartitions]:
+        return [TopicPartitions(topic, [number]) for topic, number in sorted(self.owned)]
+
+    def join(self) -> Any:
+        self.epoch, self.owned = 0, set()
+        return self.beat()
+
+
+def settle(*members: ConsumerMember) -> None:
+    """So many heartbeats that each has what it shall have."""
+    for _ in range(4):
+        for member in members:
+            response = member.beat()
+            assert response.error_code == ErrorCode.NONE, response.error_message
 
 
 def commit_request(

@@ -30,6 +30,8 @@ OPERATIONS = st.sampled_from(
         Operation.ALL,
         Operation.READ,
         Operation.WRITE,
+        Operation.CREATE,
+        Operation.DELETE,
         Operation.ALTER,
         Operation.DESCRIBE,
         Operation.ALTER_CONFIGS,
@@ -57,6 +59,7 @@ QUESTIONS = st.tuples(
 IMPLIES = {
     Operation.READ: {Operation.DESCRIBE},
     Operation.WRITE: {Operation.DESCRIBE},
+    Operation.DELETE: {Operation.DESCRIBE},
     Operation.ALTER: {Operation.DESCRIBE},
     Operation.ALTER_CONFIGS: {Operation.DESCRIBE_CONFIGS},
 }

@@ -3,9 +3,9 @@
 import pytest
 
 from tests.support.broker_kit import BrokerKit
-from varve.broker.handlers import HANDLERS, api_versions_response
-from varve.wire import ApiKey, ErrorCode, decode, encode
-from varve.wire.messages.cluster import ApiVersionsRequest, ApiVersionsResponse
+from varve.broker.handlers import HANDLERS
+from varve.wire import ApiKey, ErrorCode
+from varve.wire.messages.cluster import ApiVersionsRequest
 
 
 @pytest.mark.parametrize("version", range(5))
@@ -23,10 +23,3 @@ def test_what_is_served_is_told(kit: BrokerKit, version: int) -> None:
 def test_a_name_that_breaks_the_rule_is_refused(kit: BrokerKit, name: str) -> None:
     answer = kit.ask(ApiVersionsRequest(name, "1"), version=3)
     assert answer.error_code == ErrorCode.INVALID_REQUEST
-
-
-def test_an_unknown_version_is_answered_in_version_0_with_all_keys() -> None:
-    answer = api_versions_response(HANDLERS, ErrorCode.UNSUPPORTED_VERSION)
-    found = decode(ApiVersionsResponse, 0, bytes(encode(answer, 0)))
-    assert found.error_code == ErrorCode.UNSUPPORTED_VERSION
-    assert len(found.api_keys) == len(HANDLERS)

@@ -16,7 +16,7 @@ from varve.commit_log import Log, TopicPartition
 from varve.disk import MemoryFileSystem
 from varve.embedded import Store
 from varve.foundation.clock import ManualClock
-from varve.foundation.errors import Closed, LogPoisoned, OutOfOrderSequence
+from varve.foundation.errors import Closed, LogPoisoned
 
 Work = Callable[[AppendScheduler], Coroutine[Any, Any, None]]
 
@@ -56,23 +56,6 @@ def test_what_is_submitted_is_appended_in_order(store: Store) -> None:
         parts = [AppendEntry(log, make_batch()) for _ in range(300)]
         await asyncio.gather(*(appends.submit([one]) for one in parts))
         assert [one.result and one.result.base_offset for one in parts] == list(range(300))
-
-    run(work)
-
-
-def test_parts_fail_by_themselves(store: Store) -> None:
-    bad = make_batch(producer_id=1, producer_epoch=0, base_sequence=0)
-    log, other = log_of(store, "plain"), log_of(store, "plain", 1)
-    log.append(bad)
-
-    async def work(appends: AppendScheduler) -> None:
-        gap = make_batch(producer_id=1, producer_epoch=0, base_sequence=9)
-        parts = [AppendEntry(log, gap), AppendEntry(other, make_batch())]
-        await appends.submit(parts)
-        assert isinstance(parts[0].error, OutOfOrderSequence)
-        assert parts[1].result is not None
-        with pytest.raises(OutOfOrderSequence):
-            await appends.append(log, gap)
 
     run(work)
 

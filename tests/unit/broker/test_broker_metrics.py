@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.broker_kit import BrokerKit
-from tests.support.group_bench import Member, commit
+from tests.support.group_bench import ConsumerMember, Member, commit
 from tests.support.transaction_bench import QUICK, TransactionBench
 from varve.broker.metrics import (
     COMPLETED_TRANSACTIONS,
@@ -18,7 +18,6 @@ from varve.broker.metrics import (
 )
 from varve.commit_log import TopicPartition
 from varve.foundation.metrics import Metric, exposition
-from varve.wire.messages.groups import ConsumerGroupHeartbeatRequest
 
 EVENTS = TopicPartition("events", 0)
 
@@ -37,15 +36,7 @@ def _value(kit: BrokerKit, metric: Metric, *labels: str) -> float:
 
 def test_groups_are_counted_by_kind_and_state(kit: BrokerKit) -> None:
     member = Member(kit).settle()
-    heartbeat = ConsumerGroupHeartbeatRequest(
-        group_id="g",
-        member_id="m",
-        member_epoch=0,
-        rebalance_timeout_ms=60_000,
-        subscribed_topic_names=["events"],
-        topic_partitions=[],
-    )
-    assert kit.ask(heartbeat).error_code == 0
+    assert ConsumerMember(kit, "m").join().error_code == 0
     for kind in ("classic", "consumer"):
         assert _value(kit, GROUPS, kind, "Stable") == 1
         assert _value(kit, GROUP_MEMBERS, kind, "Stable") == 1

@@ -46,6 +46,13 @@ def test_batches_of_one_and_of_several_are_told_in_order(log: Log, codec: Codec)
     ]
 
 
+def test_more_batches_than_are_parsed_at_once(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("varve.records.committed._ROWS_MAX", 3)
+    for key in b"abcdefghij":
+        _append(log, bytes([key]))
+    assert b"".join(key or b"" for _, key, _ in _told(log)) == b"abcdefghij"
+
+
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
 def test_what_stands_before_the_beginning_of_the_log_is_not_told(log: Log, codec: Codec) -> None:
     _append(log, b"a", b"b", b"c", codec=codec)

@@ -1,7 +1,5 @@
 """What internal topics hold and cannot be read does not keep a broker from starting."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from tests.support.broker_kit import BrokerKit
@@ -14,12 +12,6 @@ from varve.wire.messages.state_records import INTERNAL_TOPICS, OFFSETS_TOPIC, TR
 from varve.wire.messages.transactions import InitProducerIdRequest
 
 STATUS_77 = b"\0\0" + bytes(8) + bytes(2) + bytes(4) + b"\x4d" + bytes(20)
-
-
-@pytest.fixture
-def kit() -> Iterator[BrokerKit]:
-    with BrokerKit() as kit:
-        yield kit
 
 
 @pytest.mark.parametrize("topic", sorted(INTERNAL_TOPICS))

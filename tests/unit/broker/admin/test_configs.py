@@ -7,13 +7,9 @@ from typing import Any
 import pytest
 
 from tests.support.broker_kit import BrokerKit
+from tests.support.rights import only
 from varve.broker.admin.configs import is_secret
-from varve.broker.request import (
-    CLUSTER_NAME,
-    ConnectionContext,
-    Operation,
-    ResourceType,
-)
+from varve.broker.request import CLUSTER_NAME, Operation, ResourceType
 from varve.broker.settings import BrokerSettings
 from varve.foundation.settings import setting
 from varve.wire import ErrorCode
@@ -274,26 +270,8 @@ def test_what_cannot_change_while_the_broker_runs_is_refused(
     assert text in refused.error_message
 
 
-class Nobody:
-    """Allows nothing, and remembers what was asked."""
-
-    def __init__(self) -> None:
-        self.asked: list[tuple[Operation, ResourceType, str]] = []
-
-    def is_allowed(
-        self, connection: ConnectionContext, operation: Operation, type: ResourceType, name: str
-    ) -> bool:
-        self.asked.append((operation, type, name))
-        return False
-
-    def is_allowed_somewhere(
-        self, connection: ConnectionContext, operation: Operation, type: ResourceType
-    ) -> bool:
-        return False
-
-
 def test_settings_are_seen_and_altered_by_right(kit: BrokerKit) -> None:
-    nobody = kit.broker.authorizer = Nobody()
+    nobody = kit.broker.authorizer = only()
     codes = [_describe(kit, kind, "orders").error_code for kind in (TOPIC, BROKER, GROUP)]
     assert codes == [29, 31, 30]
     codes = [_incremental(kit, kind, "orders").error_code for kind in (TOPIC, BROKER, GROUP)]

@@ -5,7 +5,7 @@ import pytest
 from tests.support.broker_kit import BrokerKit
 from tests.support.data_requests import append
 from tests.support.log_bench import make_batch
-from tests.support.rights import AllBut
+from tests.support.rights import all_but
 from varve.broker.request import Operation, ResourceType
 from varve.wire import ErrorCode
 from varve.wire.messages.data import (
@@ -51,7 +51,7 @@ def test_refusals(kit: BrokerKit) -> None:
     missing = delete(kit, 0, partition=4)
     assert missing.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert missing.low_watermark == -1
-    kit.broker.authorizer = AllBut((Operation.DELETE, ResourceType.TOPIC, "events"))
+    kit.broker.authorizer = all_but((Operation.DELETE, ResourceType.TOPIC, "events"))
     assert delete(kit, 0).error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 

@@ -8,7 +8,7 @@ import pytest
 from tests.support.broker_kit import BrokerKit
 from tests.support.data_requests import append, fetch, fetch_request, fetched, produce
 from tests.support.log_bench import make_batch
-from tests.support.rights import AllBut
+from tests.support.rights import all_but
 from varve.broker.request import Operation, ResourceType
 from varve.broker.settings import BrokerSettings
 from varve.foundation.errors import Unavailable
@@ -74,7 +74,7 @@ def test_an_offset_outside_the_log_is_an_error_at_once(kit: BrokerKit, offset: i
 
 
 def test_rights_are_asked_for(kit: BrokerKit) -> None:
-    kit.broker.authorizer = AllBut((Operation.READ, ResourceType.TOPIC, "events"))
+    kit.broker.authorizer = all_but((Operation.READ, ResourceType.TOPIC, "events"))
     for version in (12, 13):
         assert fetch(kit, version=version).error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
 

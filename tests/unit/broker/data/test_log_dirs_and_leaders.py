@@ -1,12 +1,11 @@
 """DescribeLogDirs, ElectLeaders and ListPartitionReassignments."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.broker_kit import BrokerKit
-from varve.broker.request import ConnectionContext, Operation, ResourceType
+from tests.support.rights import only
 from varve.foundation.errors import DirectoryOffline
 from varve.wire import ErrorCode
 from varve.wire.messages.cluster import (
@@ -17,28 +16,9 @@ from varve.wire.messages.cluster import (
 )
 
 
-class Nobody:
-    def is_allowed(
-        self, connection: ConnectionContext, operation: Operation, type: ResourceType, name: str
-    ) -> bool:
-        return False
-
-    def is_allowed_somewhere(
-        self, connection: ConnectionContext, operation: Operation, type: ResourceType
-    ) -> bool:
-        return False
-
-
-@pytest.fixture
-def kit() -> Iterator[BrokerKit]:
-    with BrokerKit() as kit:
-        kit.make_topic("orders", partitions=2)
-        yield kit
-
-
 @pytest.mark.parametrize("version", range(1, 5))
 def test_a_directory_tells_the_bytes_of_its_partitions(kit: BrokerKit, version: int) -> None:
-    kit.topic("orders").topic.append(value="x" * 100, partition=1)
+    kit.topic("events").topic.append(value="x" * 100, partition=1)
     [found] = kit.ask(DescribeLogDirsRequest(topics=None), version=version).results
     assert (found.error_code, found.log_dir, found.total_bytes) == (ErrorCode.NONE, "data", -1)
     [topic] = found.topics
@@ -49,7 +29,7 @@ def test_a_directory_tells_the_bytes_of_its_partitions(kit: BrokerKit, version: 
 
 
 def test_only_what_is_asked_for_is_told(kit: BrokerKit) -> None:
-    wanted = [TopicPartitionIndexes(topic="orders", partitions=[1, 7])]
+    wanted = [TopicPartitionIndexes(topic="events", partitions=[1, 7])]
     [found] = kit.ask(DescribeLogDirsRequest(topics=wanted)).results
     assert [[one.partition_index for one in topic.partitions] for topic in found.topics] == [[1]]
 
@@ -71,7 +51,7 @@ def test_a_directory_that_is_offline_says_so(kit: BrokerKit) -> None:
 
 @pytest.mark.parametrize("version", range(3))
 def test_no_election_is_needed(kit: BrokerKit, version: int) -> None:
-    wanted = [TopicPartitionIndexes(topic="orders", partitions=[1, 2])]
+    wanted = [TopicPartitionIndexes(topic="events", partitions=[1, 3])]
     answer = kit.ask(ElectLeadersRequest(topic_partitions=wanted), version=version)
     [result] = answer.replica_election_results
     codes = [one.error_code for one in result.partition_result]
@@ -86,11 +66,11 @@ def test_nothing_moves(kit: BrokerKit) -> None:
 
 
 def test_the_cluster_is_seen_and_altered_by_right(kit: BrokerKit) -> None:
-    kit.broker.authorizer = Nobody()
+    kit.broker.authorizer = only()
     denied = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     directories = kit.ask(DescribeLogDirsRequest(topics=None))
     assert (directories.error_code, directories.results) == (denied, [])
-    wanted = [TopicPartitionIndexes(topic="orders", partitions=[1])]
+    wanted = [TopicPartitionIndexes(topic="events", partitions=[1])]
     election = kit.ask(ElectLeadersRequest(topic_partitions=wanted))
     assert election.error_code == denied
     assert election.replica_election_results[0].partition_result[0].error_code == denied

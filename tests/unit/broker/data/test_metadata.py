@@ -6,7 +6,7 @@ from uuid import UUID
 import pytest
 
 from tests.support.broker_kit import LISTENER, BrokerKit
-from tests.support.rights import AllBut
+from tests.support.rights import all_but
 from varve.broker.broker import Endpoint
 from varve.broker.request import CLUSTER_NAME, ConnectionContext, Operation, ResourceType
 from varve.broker.settings import BrokerSettings
@@ -111,7 +111,7 @@ def test_a_name_like_that_of_another_topic_is_not_made(kit: BrokerKit) -> None:
 
 def test_rights_decide_what_is_told_and_made(kit: BrokerKit) -> None:
     kit.make_topic("secret")
-    kit.broker.authorizer = AllBut(
+    kit.broker.authorizer = all_but(
         (Operation.DESCRIBE, TOPIC, "secret"),
         (Operation.CREATE, TOPIC, "new"),
         (Operation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME),
@@ -125,7 +125,7 @@ def test_rights_decide_what_is_told_and_made(kit: BrokerKit) -> None:
 
 
 def test_operations_are_told_to_those_who_ask(kit: BrokerKit) -> None:
-    kit.broker.authorizer = AllBut((Operation.WRITE, TOPIC, "events"))
+    kit.broker.authorizer = all_but((Operation.WRITE, TOPIC, "events"))
     answer = kit.ask(named("events", include_topic_authorized_operations=True))
     operations = answer.topics[0].topic_authorized_operations
     assert operations & 1 << Operation.READ
@@ -150,7 +150,7 @@ def test_topics_are_described_page_by_page(kit: BrokerKit) -> None:
 
 
 def test_described_topics_have_lists_and_errors(kit: BrokerKit) -> None:
-    kit.broker.authorizer = AllBut((Operation.DESCRIBE, TOPIC, "secret"))
+    kit.broker.authorizer = all_but((Operation.DESCRIBE, TOPIC, "secret"))
     names = [
         DescribeTopicPartitionsTopic("missing"),
         DescribeTopicPartitionsTopic("events"),

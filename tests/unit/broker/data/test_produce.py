@@ -7,7 +7,7 @@ import pytest
 from tests.support.broker_kit import BrokerKit
 from tests.support.data_requests import append, fetch, list_offsets, produce, produce_request
 from tests.support.log_bench import NOW_MS, make_batch
-from tests.support.rights import AllBut
+from tests.support.rights import all_but
 from varve.broker.append_scheduler import AppendEntry
 from varve.broker.request import CloseConnection, Operation, ResourceType
 from varve.commit_log import TopicPartition
@@ -175,7 +175,7 @@ def test_an_error_with_acks_0_ends_the_connection(kit: BrokerKit, name: str) -> 
 
 
 def test_rights_are_asked_for(kit: BrokerKit) -> None:
-    kit.broker.authorizer = AllBut((Operation.WRITE, ResourceType.TOPIC, "events"))
+    kit.broker.authorizer = all_but((Operation.WRITE, ResourceType.TOPIC, "events"))
     assert produce(kit).error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
     assert produce(kit, version=13).error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
@@ -246,7 +246,7 @@ def test_a_transaction_needs_an_id_and_the_right_to_it(
 ) -> None:
     guard = Guard(TopicPartition("events", 0))
     monkeypatch.setattr(kit.broker.transactions, "check_produce", guard.check_produce)
-    kit.broker.authorizer = AllBut((Operation.WRITE, ResourceType.TRANSACTIONAL_ID, "theirs"))
+    kit.broker.authorizer = all_but((Operation.WRITE, ResourceType.TRANSACTIONAL_ID, "theirs"))
     batch = make_batch(producer_id=7, producer_epoch=2, base_sequence=0, transactional=True)
     for id in (None, "theirs"):
         found = produce(kit, batch=batch, transactional_id=id)

@@ -7,7 +7,7 @@ import pytest
 from tests.support.broker_kit import BrokerKit
 from tests.support.data_requests import append
 from tests.support.log_bench import NOW_MS, make_batch
-from tests.support.rights import AllBut
+from tests.support.rights import all_but
 from varve.broker.request import CLUSTER_NAME, Operation, ResourceType
 from varve.broker.transactions.producer_ids import PRODUCER_IDS_FILE
 from varve.foundation.errors import Corrupt
@@ -37,7 +37,7 @@ def test_an_idempotent_producer_gets_an_id(kit: BrokerKit, version: int) -> None
 
 
 def test_those_who_may_write_nowhere_get_none(kit: BrokerKit) -> None:
-    kit.broker.authorizer = AllBut(
+    kit.broker.authorizer = all_but(
         (Operation.IDEMPOTENT_WRITE, ResourceType.CLUSTER, CLUSTER_NAME),
         (Operation.WRITE, ResourceType.TOPIC, "events"),
     )
@@ -111,6 +111,6 @@ def test_producers_of_partitions_are_described(kit: BrokerKit) -> None:
     assert (plain.last_timestamp, plain.current_txn_start_offset) == (NOW_MS + 5, -1)
     assert unknown.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert missing.partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    kit.broker.authorizer = AllBut((Operation.READ, ResourceType.TOPIC, "events"))
+    kit.broker.authorizer = all_but((Operation.READ, ResourceType.TOPIC, "events"))
     (refused, _) = kit.ask(DescribeProducersRequest(topics)).topics
     assert refused.partitions[0].error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -25,7 +26,6 @@ from varve.foundation.errors import Corrupt, InvalidSetting, Unavailable
 from varve.foundation.metrics import exposition
 from varve.kafka_server.launch import _pages
 from varve.kafka_server.server import Server
-from varve.rocks.database import Put
 from varve.rocks.memory_database import MemoryDatabase
 from varve.wire import ErrorCode
 from varve.wire.messages.topics import (
@@ -40,12 +40,6 @@ from varve.wire.messages.topics import (
 
 NONE = ErrorCode.NONE
 TOPIC_KIND = 2
-
-
-@pytest.fixture
-def kit() -> Iterator[BrokerKit]:
-    with BrokerKit() as kit:
-        yield kit
 
 
 @pytest.fixture
@@ -276,17 +270,25 @@ def test_who_waits_is_told_when_the_topic_goes(kit: BrokerKit) -> None:
     assert not states_on(kit.fs)
 
 
+@contextmanager
+def failing(monkeypatch: pytest.MonkeyPatch, method: str, error: Exception) -> Iterator[None]:
+    """A method of the database of ids raises an error meanwhile."""
+
+    def fail(*_: object) -> None:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MemoryDatabase, method, fail)
+        yield
+
+
 def test_a_disk_that_refuses_ids_closes_the_gate_until_it_takes_them(
     kit: BrokerKit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = make_topic(kit)
     send(kit, ("a", 0))
 
-    def refuse(self: MemoryDatabase, puts: Sequence[Put]) -> None:
-        raise Unavailable("the disk is tired")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(MemoryDatabase, "write", refuse)
+    with failing(monkeypatch, "write", Unavailable("the disk is tired")):
         # It is in the log, and so it is acknowledged; the gate closes behind it.
         assert send(kit, ("b", 0)) == (NONE, 1)
         kit.settle()
@@ -302,25 +304,7 @@ def test_a_disk_that_refuses_ids_closes_the_gate_until_it_takes_them(
     assert log.end_offset == 3
 
 
-def test_a_checkpoint_that_fails_closes_the_gate_for_a_moment(
-    kit: BrokerKit, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make_topic(kit)
-    send(kit, ("a", 0))
-
-    def refuse(self: MemoryDatabase) -> None:
-        raise Unavailable("the disk is tired")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(MemoryDatabase, "flush", refuse)
-        kit.advance(60_000)
-        assert kit.broker.dedup_topics.states() == {"failed": 1}
-    kit.advance(1_100)
-    assert kit.broker.dedup_topics.states() == {"open": 1}
-    assert send(kit, ("a", 1)) == (NONE, 0)
-
-
-def test_health_tells_of_a_gate_that_is_closed(
+def test_a_checkpoint_that_fails_closes_the_gate_for_a_moment_as_health_tells(
     kit: BrokerKit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_topic(kit)
@@ -329,17 +313,16 @@ def test_health_tells_of_a_gate_that_is_closed(
     well = kit.run(health())
     assert (well.status, json.loads(well.body)["healthy"]) == (200, True)
 
-    def refuse(self: MemoryDatabase) -> None:
-        raise Unavailable("the disk is tired")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(MemoryDatabase, "flush", refuse)
+    with failing(monkeypatch, "flush", Unavailable("the disk is tired")):
         kit.advance(60_000)
+        assert kit.broker.dedup_topics.states() == {"failed": 1}
         ill = kit.run(health())
     assert ill.status == 503
     assert json.loads(ill.body)["dedup"] == {"orders-0": "the disk is tired"}
     kit.advance(1_100)
     assert kit.run(health()).status == 200
+    assert kit.broker.dedup_topics.states() == {"open": 1}
+    assert send(kit, ("a", 1)) == (NONE, 0)
 
 
 def test_damaged_ids_are_restored_from_the_log(
@@ -348,11 +331,7 @@ def test_damaged_ids_are_restored_from_the_log(
     make_topic(kit)
     send(kit, ("a", 0))
 
-    def fail(self: MemoryDatabase, key: bytes) -> bytes | None:
-        raise Corrupt("bits have flipped")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(MemoryDatabase, "get", fail)
+    with failing(monkeypatch, "get", Corrupt("bits have flipped")):
         assert send(kit, ("a", 1))[0] == ErrorCode.KAFKA_STORAGE_ERROR
     kit.advance(1_100)
     assert send(kit, ("a", 1)) == (NONE, 0)

@@ -1,6 +1,5 @@
 """Produce to a topic that takes no duplicates: what is appended, and what is answered."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -25,12 +24,6 @@ from varve.records import Codec
 from varve.wire import ErrorCode
 
 NONE = ErrorCode.NONE
-
-
-@pytest.fixture
-def kit() -> Iterator[BrokerKit]:
-    with BrokerKit() as kit:
-        yield kit
 
 
 @pytest.fixture

@@ -1,95 +1,32 @@
 """Members of consumer groups join, share partitions and go, by heartbeats alone."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
-from uuid import UUID
 
 import pytest
 
 from tests.support.broker_kit import BrokerKit
+from tests.support.group_bench import ConsumerMember as Member
+from tests.support.group_bench import commit_request, settle
 from varve.broker.settings import GroupSettings
 from varve.wire import ErrorCode
 from varve.wire.messages.groups import (
     ConsumerGroupDescribeRequest,
-    ConsumerGroupHeartbeatRequest,
     DeleteGroupsRequest,
     DescribeGroupsRequest,
     JoinGroupRequest,
     JoinGroupRequestProtocol,
     ListGroupsRequest,
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
-    TopicPartitions,
 )
 
-Owned = set[tuple[UUID, int]]
 
-
-@dataclass
-class Member:
-    """A client that does as it is told."""
-
-    kit: BrokerKit
-    id: str
-    topics: list[str] | None = field(default_factory=lambda: ["events"])
-    regex: str | None = None
-    instance_id: str | None = None
-    assignor: str | None = None
-    epoch: int = 0
-    owned: Owned = field(default_factory=set)
-
-    def beat(self, *, tells_owned: bool = True, **changes: Any) -> Any:
-        """One heartbeat; gives up at once what it is not to have."""
-        owned = self.tell_owned() if tells_owned else None
-        response = self.ask(topic_partitions=owned, **changes)
-        if response.error_code == ErrorCode.NONE:
-            self.epoch = response.member_epoch
-            if response.assignment is not None:
-                self.owned = {
-                    (one.topic_id, number)
-                    for one in response.assignment.topic_partitions
-                    for number in one.partitions
-                }
-        return response
-
-    def ask(self, *, version: int = 1, **changes: Any) -> Any:
-        given: dict[str, Any] = {
-            "group_id": "g",
-            "member_id": self.id,
-            "member_epoch": self.epoch,
-            "instance_id": self.instance_id,
-            "rebalance_timeout_ms": 30_000,
-            "subscribed_topic_names": self.topics,
-            "subscribed_topic_regex": self.regex,
-            "server_assignor": self.assignor,
-        }
-        request = ConsumerGroupHeartbeatRequest(**{**given, **changes})
-        return self.kit.ask(request, version=version)
-
-    def tell_owned(self) -> list[TopicPartitions]:
-        return [TopicPartitions(topic, [number]) for topic, number in sorted(self.owned)]
-
-    def join(self) -> Any:
-        self.epoch, self.owned = 0, set()
-        return self.beat()
-
-
-@pytest.fixture
-def kit() -> Iterator[BrokerKit]:
-    with BrokerKit() as kit:
-        kit.make_topic("events", partitions=4)
-        yield kit
-
-
-def settle(*members: Member) -> None:
-    for _ in range(4):
-        for member in members:
-            response = member.beat()
-            assert response.error_code == ErrorCode.NONE, response.error_message
+def join_pair(kit: BrokerKit, **fields: Any) -> tuple[Member, Member]:
+    """Two members that have joined one after the other; the fields are those of the first."""
+    first, second = Member(kit, "a", **fields), Member(kit, "b")
+    first.join()
+    second.join()
+    return first, second
 
 
 def describe(kit: BrokerKit, group: str = "g") -> Any:
@@ -127,9 +64,7 @@ def test_an_assignment_is_told_again_only_when_it_changed(kit: BrokerKit) -> Non
 def test_a_partition_goes_to_its_new_owner_when_the_old_one_has_given_it_up(
     kit: BrokerKit,
 ) -> None:
-    old, new = Member(kit, "a"), Member(kit, "b")
-    old.join()
-    new.join()
+    old, new = join_pair(kit)
     assert (new.epoch, new.owned) == (2, set())
     assert describe(kit).group_state == "Reconciling"
     had = set(old.owned)
@@ -144,21 +79,8 @@ def test_a_partition_goes_to_its_new_owner_when_the_old_one_has_given_it_up(
     assert describe(kit).group_state == "Stable"
 
 
-def test_who_does_not_say_what_it_has_may_still_have_it(kit: BrokerKit) -> None:
-    old, new = Member(kit, "a"), Member(kit, "b")
-    old.join()
-    new.join()
-    old.beat()
-    old.beat(tells_owned=False)
-    assert old.epoch == 1
-    new.beat()
-    assert new.owned == set()
-
-
 def test_a_member_that_leaves_frees_its_partitions_at_once(kit: BrokerKit) -> None:
-    old, new = Member(kit, "a"), Member(kit, "b")
-    old.join()
-    new.join()
+    old, new = join_pair(kit)
     assert old.ask(member_epoch=-1).member_epoch == -1
     new.beat()
     assert len(new.owned) == 4
@@ -166,9 +88,7 @@ def test_a_member_that_leaves_frees_its_partitions_at_once(kit: BrokerKit) -> No
 
 
 def test_a_silent_member_is_removed_after_its_session(kit: BrokerKit) -> None:
-    old, new = Member(kit, "a"), Member(kit, "b")
-    old.join()
-    new.join()
+    old, new = join_pair(kit)
     settle(old, new)
     kit.advance(30_000)
     new.beat()
@@ -179,9 +99,7 @@ def test_a_silent_member_is_removed_after_its_session(kit: BrokerKit) -> None:
 
 
 def test_a_member_that_keeps_its_partitions_too_long_is_removed(kit: BrokerKit) -> None:
-    old, new = Member(kit, "a"), Member(kit, "b")
-    old.join()
-    new.join()
+    old, new = join_pair(kit)
     old.beat()
     for _ in range(3):
         kit.advance(10_000)
@@ -280,9 +198,7 @@ def test_a_regular_expression_follows_topics(kit: BrokerKit) -> None:
 
 def test_a_changed_subscription_moves_partitions(kit: BrokerKit) -> None:
     kit.make_topic("other", partitions=2)
-    one, two = Member(kit, "a"), Member(kit, "b")
-    one.join()
-    two.join()
+    one, two = join_pair(kit)
     settle(one, two)
     two.topics = ["other"]
     settle(one, two)
@@ -300,9 +216,7 @@ def test_members_may_ask_for_ranges(kit: BrokerKit) -> None:
 
 
 def test_a_static_member_keeps_its_place_while_it_is_away(kit: BrokerKit) -> None:
-    static, other = Member(kit, "a", instance_id="i"), Member(kit, "b")
-    static.join()
-    other.join()
+    static, other = join_pair(kit, instance_id="i")
     settle(static, other)
     owned, epoch = set(static.owned), other.epoch
     stranger = Member(kit, "c", instance_id="i")
@@ -318,9 +232,7 @@ def test_a_static_member_keeps_its_place_while_it_is_away(kit: BrokerKit) -> Non
 
 
 def test_a_static_member_that_stays_away_is_removed(kit: BrokerKit) -> None:
-    static, other = Member(kit, "a", instance_id="i"), Member(kit, "b")
-    static.join()
-    other.join()
+    static, other = join_pair(kit, instance_id="i")
     settle(static, other)
     static.ask(member_epoch=-2)
     for _ in range(5):
@@ -330,9 +242,7 @@ def test_a_static_member_that_stays_away_is_removed(kit: BrokerKit) -> None:
 
 
 def test_a_static_member_that_leaves_need_not_give_partitions_back(kit: BrokerKit) -> None:
-    static, other = Member(kit, "a", instance_id="i"), Member(kit, "b")
-    static.join()
-    other.join()
+    static, other = join_pair(kit, instance_id="i")
     static.beat(tells_owned=False)
     static.ask(member_epoch=-2)
     other.beat()
@@ -364,9 +274,7 @@ def test_a_group_is_there_again_after_a_restart(kit: BrokerKit, is_crash: bool) 
 
 
 def test_a_revocation_goes_on_after_a_restart(kit: BrokerKit) -> None:
-    old, new = Member(kit, "a"), Member(kit, "b")
-    old.join()
-    new.join()
+    old, new = join_pair(kit)
     old.beat()
     kit.restart()
     new.beat()
@@ -378,14 +286,7 @@ def test_a_revocation_goes_on_after_a_restart(kit: BrokerKit) -> None:
 def test_an_answer_waits_for_the_log(kit: BrokerKit) -> None:
     Member(kit, "a").join()
     kit.hold_work(appends=True)
-    request = ConsumerGroupHeartbeatRequest(
-        group_id="g",
-        member_id="b",
-        rebalance_timeout_ms=1_000,
-        subscribed_topic_names=["events"],
-        topic_partitions=[],
-    )
-    waiting = kit.begin(request)
+    waiting = kit.begin(Member(kit, "b").request(topic_partitions=[]))
     assert not waiting.done()
     assert len(describe(kit).members) == 1, "what is not written is not told"
     kit.release_work()
@@ -461,17 +362,8 @@ def test_an_empty_classic_group_becomes_a_consumer_group_with_its_offsets(kit: B
 
 
 def commit(kit: BrokerKit, *, version: int = 9, member_id: str, epoch: int) -> int:
-    request = OffsetCommitRequest(
-        group_id="g",
-        generation_id_or_member_epoch=epoch,
-        member_id=member_id,
-        topics=[
-            OffsetCommitRequestTopic(
-                name="events",
-                partitions=[OffsetCommitRequestPartition(partition_index=0, committed_offset=7)],
-            )
-        ],
-    )
+    fields = {"generation_id_or_member_epoch": epoch, "member_id": member_id}
+    request = commit_request("g", "events", 0, 7, **fields)
     answer = kit.ask(request, version=version)
     return int(answer.topics[0].partitions[0].error_code)
 

@@ -1,13 +1,11 @@
 """Finding the coordinator; describing, listing and deleting groups; and who may."""
 
-from collections.abc import Iterator
 from typing import Any
-
-import pytest
 
 from tests.support.broker_kit import BrokerKit
 from tests.support.group_bench import Member, commit, commit_request, leap, offset_of, subscription
-from varve.broker.request import ConnectionContext, Operation, ResourceType
+from tests.support.rights import Rights
+from varve.broker.request import Operation, ResourceType
 from varve.wire import ErrorCode, Message
 from varve.wire.messages.cluster import FindCoordinatorRequest
 from varve.wire.messages.groups import (
@@ -27,12 +25,7 @@ from varve.wire.messages.groups import (
 )
 from varve.wire.messages.state_records import OFFSETS_TOPIC
 
-
-@pytest.fixture
-def kit() -> Iterator[BrokerKit]:
-    with BrokerKit() as kit:
-        kit.make_topic("events")
-        yield kit
+GUARDED = {ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID, ResourceType.CLUSTER}
 
 
 # FindCoordinator
@@ -79,9 +72,7 @@ def test_a_group_in_between_is_described_without_assignments(kit: BrokerKit) -> 
     member.leave()
     [group] = kit.ask(DescribeGroupsRequest(["g"])).groups
     assert (group.group_state, group.members, group.protocol_data) == ("Empty", [], "")
-    newcomer = Member(kit, "g")
-    newcomer.take_id()
-    newcomer.begin_join()
+    Member(kit, "g").enter()
     [group] = kit.ask(DescribeGroupsRequest(["g"])).groups
     assert group.group_state == "PreparingRebalance"
     assert [one.member_metadata for one in group.members] == [b""]
@@ -158,8 +149,7 @@ def test_who_joins_while_a_group_is_deleted_begins_another(kit: BrokerKit) -> No
     kit.hold_work(syncs=True)
     deletion = kit.begin(DeleteGroupsRequest(["g"]))
     member = Member(kit, "g")
-    member.take_id()
-    joined = member.begin_join()
+    joined = member.enter()
     kit.release_work()
     assert deletion.result().results[0].error_code == 0
     leap(kit, 3_000)
@@ -180,26 +170,9 @@ def test_a_group_that_the_log_keeps_is_kept(kit: BrokerKit) -> None:
 # Rights
 
 
-class _NobodyMay:
-    """Refuses what is done to groups and transactional ids, and to topics if so told."""
-
-    def __init__(self, *refused: ResourceType) -> None:
-        self.refused = {*refused, ResourceType.CLUSTER}
-
-    def is_allowed(
-        self, connection: ConnectionContext, operation: Operation, type: ResourceType, name: str
-    ) -> bool:
-        return type not in self.refused
-
-    def is_allowed_somewhere(
-        self, connection: ConnectionContext, operation: Operation, type: ResourceType
-    ) -> bool:
-        return type not in self.refused
-
-
 def test_without_rights_on_a_group_nothing_is_told_or_done(kit: BrokerKit) -> None:
     commit(kit, "g", "events", 0, 1)
-    kit.broker.authorizer = _NobodyMay(ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID)
+    kit.broker.authorizer = Rights(lambda *right: right[1] not in GUARDED)
     refused = ErrorCode.GROUP_AUTHORIZATION_FAILED
     plain: list[Message] = [
         JoinGroupRequest("g", 10_000),
@@ -224,7 +197,7 @@ def test_without_rights_on_a_group_nothing_is_told_or_done(kit: BrokerKit) -> No
 
 def test_without_rights_on_a_topic_its_offsets_are_told_apart(kit: BrokerKit) -> None:
     commit(kit, "g", "events", 0, 1)
-    kit.broker.authorizer = _NobodyMay(ResourceType.TOPIC)
+    kit.broker.authorizer = Rights(lambda *right: right[1] is not ResourceType.TOPIC)
     refused = ErrorCode.TOPIC_AUTHORIZATION_FAILED
     for version, topic_id in ((9, None), (10, kit.topic("events").id)):
         request = commit_request("g", "events", 0, 2)

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.broker_kit import BrokerKit
-from tests.support.group_bench import Member
+from tests.support.group_bench import ConsumerMember, Member, settle
 from varve.broker.settings import GroupSettings
-from varve.wire.messages.groups import ConsumerGroupHeartbeatRequest, TopicPartitions
 
 MEMBERS = 25
 PARTITIONS = 60
@@ -41,33 +40,10 @@ def test_all_members_of_a_classic_group_come_to_one_generation(kit: BrokerKit) -
 
 
 def test_all_members_of_a_consumer_group_share_the_partitions_out(kit: BrokerKit) -> None:
-    epochs = {f"m{number}": 0 for number in range(MEMBERS)}
-    owned: dict[str, list[int]] = {}
-    for _ in range(8):
-        for member in epochs:
-            _beat(kit, member, epochs, owned)
-    assert set(epochs.values()) == {max(epochs.values())}
-    shared = Counter(number for numbers in owned.values() for number in numbers)
+    members = [ConsumerMember(kit, f"m{number}") for number in range(MEMBERS)]
+    settle(*members)
+    settle(*members)
+    assert len({one.epoch for one in members}) == 1
+    shared = Counter(number for one in members for _, number in one.owned)
     assert shared == Counter(range(PARTITIONS))
-    assert {len(numbers) for numbers in owned.values()} == {2, 3}
-
-
-def _beat(kit: BrokerKit, member: str, epochs: dict[str, int], owned: dict[str, list[int]]) -> None:
-    """One heartbeat, after which the member has what it was given."""
-    topic_id = kit.topic("events").id
-    held = [TopicPartitions(topic_id, owned[member])] if owned.get(member) else []
-    request = ConsumerGroupHeartbeatRequest(
-        group_id="g",
-        member_id=member,
-        member_epoch=epochs[member],
-        rebalance_timeout_ms=60_000,
-        subscribed_topic_names=["events"],
-        topic_partitions=held,
-    )
-    answer = kit.ask(request)
-    assert answer.error_code == 0, answer.error_message
-    epochs[member] = answer.member_epoch
-    if answer.assignment is not None:
-        owned[member] = [
-            one for part in answer.assignment.topic_partitions for one in part.partitions
-        ]
+    assert {len(one.owned) for one in members} == {2, 3}

@@ -1,6 +1,5 @@
 """Members of classic groups: joining, assignments, signs of life, leaving."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -21,13 +20,6 @@ from varve.wire.messages.groups import (
 from varve.wire.messages.state_records import OFFSETS_TOPIC
 
 
-@pytest.fixture
-def kit() -> Iterator[BrokerKit]:
-    with BrokerKit() as kit:
-        kit.make_topic("events", partitions=2)
-        yield kit
-
-
 def _group(kit: BrokerKit, id: str = "group") -> ClassicGroup:
     group = kit.broker.groups.groups.find(id)
     assert isinstance(group, ClassicGroup)
@@ -37,9 +29,7 @@ def _group(kit: BrokerKit, id: str = "group") -> ClassicGroup:
 def _pair(kit: BrokerKit, **fields: Any) -> tuple[Member, Member]:
     """Two members of a stable group; the first one leads."""
     first, second = Member(kit, **fields), Member(kit, **fields)
-    first.take_id()
-    second.take_id()
-    waiting = [first.begin_join(), second.begin_join()]
+    waiting = [first.enter(), second.enter()]
     leap(kit, 6_000)
     assert first.take(waiting[0]).leader == first.id
     second.take(waiting[1])
@@ -73,8 +63,7 @@ def test_the_first_rebalance_waits_for_more_members_as_long_as_they_come(kit: Br
     members = [Member(kit) for _ in range(3)]
     waiting = []
     for member in members:
-        member.take_id()
-        waiting.append(member.begin_join())
+        waiting.append(member.enter())
         leap(kit, 2_000)
     assert not waiting[0].done()
     leap(kit, 3_000)
@@ -87,13 +76,10 @@ def test_the_first_rebalance_waits_for_more_members_as_long_as_they_come(kit: Br
 def test_the_first_rebalance_waits_no_longer_than_members_do() -> None:
     with BrokerKit(groups=GroupSettings(group_initial_rebalance_delay_ms=1_000)) as kit:
         first = Member(kit, rebalance_ms=2_500)
-        first.take_id()
-        waiting = first.begin_join()
+        waiting = first.enter()
         for _ in range(3):
             leap(kit, 800)
-            newcomer = Member(kit, rebalance_ms=2_500)
-            newcomer.take_id()
-            newcomer.begin_join()
+            Member(kit, rebalance_ms=2_500).enter()
         assert not waiting.done()
         leap(kit, 400)
         assert len(waiting.result().members) == 4
@@ -102,8 +88,7 @@ def test_the_first_rebalance_waits_no_longer_than_members_do() -> None:
 def test_a_rebalance_ends_when_all_have_joined(kit: BrokerKit) -> None:
     first, second = _pair(kit)
     third = Member(kit)
-    third.take_id()
-    waiting = [third.begin_join()]
+    waiting = [third.enter()]
     assert first.heartbeat() == ErrorCode.REBALANCE_IN_PROGRESS
     waiting.append(first.begin_join())
     assert not waiting[0].done()
@@ -145,10 +130,7 @@ def test_who_does_not_join_in_time_is_no_longer_a_member(kit: BrokerKit) -> None
 def test_the_protocol_is_the_one_most_members_like_best_of_those_all_know(kit: BrokerKit) -> None:
     likes = [("a", "b", "c"), ("b", "a"), ("b", "c", "a")]
     members = [Member(kit, protocols=one) for one in likes]
-    waiting = []
-    for member in members:
-        member.take_id()
-        waiting.append(member.begin_join())
+    waiting = [one.enter() for one in members]
     leap(kit, 6_000)
     assert {one.result().protocol_name for one in waiting} == {"b"}
 
@@ -197,8 +179,7 @@ def test_a_member_that_joins_again_unchanged_is_told_of_its_generation(kit: Brok
 
 def test_who_asks_twice_is_answered_twice(kit: BrokerKit) -> None:
     member = Member(kit)
-    member.take_id()
-    given_up = member.begin_join()
+    given_up = member.enter()
     waiting = member.begin_join()
     assert given_up.result().error_code == ErrorCode.REBALANCE_IN_PROGRESS
     leap(kit, 3_000)
@@ -405,16 +386,14 @@ def test_a_group_that_became_empty_comes_back_empty(kit: BrokerKit) -> None:
     assert _group(kit).is_empty
     assert _group(kit).generation == 2
     newcomer = Member(kit)
-    newcomer.take_id()
-    waiting = newcomer.begin_join()
+    waiting = newcomer.enter()
     leap(kit, 3_000)
     assert newcomer.take(waiting).generation_id == 3
 
 
 def test_who_waits_when_the_broker_stops_is_answered(kit: BrokerKit) -> None:
     member = Member(kit)
-    member.take_id()
-    waiting = member.begin_join()
+    waiting = member.enter()
     kit.run(kit.broker.groups.stop())
     assert waiting.result().error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
 

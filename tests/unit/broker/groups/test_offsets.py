@@ -31,13 +31,6 @@ from varve.wire.messages.topics import DeleteTopicsRequest, DeleteTopicState
 EVENTS = TopicPartition("events", 0)
 
 
-@pytest.fixture
-def kit() -> Iterator[BrokerKit]:
-    with BrokerKit() as kit:
-        kit.make_topic("events", partitions=2)
-        yield kit
-
-
 # OffsetCommit and OffsetFetch
 
 
@@ -120,18 +113,16 @@ def test_metadata_has_a_limit(kit: BrokerKit) -> None:
 def test_who_is_no_member_commits_only_while_there_are_none(kit: BrokerKit) -> None:
     member = Member(kit, "g").settle()
     assert commit(kit, "g", "events", 0, 1) == ErrorCode.UNKNOWN_MEMBER_ID
-    mine: dict[str, Any] = {"member_id": member.id, "generation_id_or_member_epoch": 1}
-    assert commit(kit, "g", "events", 0, 1, **mine) == ErrorCode.NONE
-    mine["generation_id_or_member_epoch"] = 2
-    assert commit(kit, "g", "events", 0, 1, **mine) == ErrorCode.ILLEGAL_GENERATION
-    mine["member_id"] = "other"
-    assert commit(kit, "g", "events", 0, 1, **mine) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert commit(kit, "g", "events", 0, 1, **by(member)) == ErrorCode.NONE
+    assert commit(kit, "g", "events", 0, 1, **by(member, 2)) == ErrorCode.ILLEGAL_GENERATION
+    other = Member(kit, "g", id="other")
+    assert commit(kit, "g", "events", 0, 1, **by(other)) == ErrorCode.UNKNOWN_MEMBER_ID
     assert member.leave() == 0
     assert commit(kit, "g", "events", 0, 3) == ErrorCode.NONE
 
 
 def test_a_generation_of_a_group_that_does_not_exist_is_illegal(kit: BrokerKit) -> None:
-    fields: dict[str, Any] = {"member_id": "m", "generation_id_or_member_epoch": 3}
+    fields = by(Member(kit, "g", id="m"), 3)
     assert commit(kit, "g", "events", 0, 1, **fields) == ErrorCode.GROUP_ID_NOT_FOUND
     older = kit.ask(commit_request("g", "events", 0, 1, **fields), version=8)
     assert older.topics[0].partitions[0].error_code == ErrorCode.ILLEGAL_GENERATION
@@ -141,16 +132,14 @@ def test_a_generation_of_a_group_that_does_not_exist_is_illegal(kit: BrokerKit) 
 def test_a_commit_is_told_of_a_rebalance_while_assignments_are_made(kit: BrokerKit) -> None:
     member = Member(kit, "g")
     member.join(wait_ms=3_000)
-    fields: dict[str, Any] = {"member_id": member.id, "generation_id_or_member_epoch": 1}
-    assert commit(kit, "g", "events", 0, 1, **fields) == ErrorCode.REBALANCE_IN_PROGRESS
+    assert commit(kit, "g", "events", 0, 1, **by(member)) == ErrorCode.REBALANCE_IN_PROGRESS
 
 
 def test_a_commit_counts_as_a_sign_of_life(kit: BrokerKit) -> None:
     member = Member(kit, "g").settle()
-    fields: dict[str, Any] = {"member_id": member.id, "generation_id_or_member_epoch": 1}
     for _ in range(3):
         kit.advance(9_000)
-        assert commit(kit, "g", "events", 0, 1, **fields) == ErrorCode.NONE
+        assert commit(kit, "g", "events", 0, 1, **by(member)) == ErrorCode.NONE
 
 
 def test_a_commit_is_answered_when_it_is_on_disk(kit: BrokerKit) -> None:
@@ -185,17 +174,25 @@ def test_offsets_too_many_for_a_batch_are_refused_and_change_nothing(kit: Broker
 # Transactions
 
 
-def _commit_in_transaction(kit: BrokerKit, offset: int, producer_id: int = 9) -> None:
+def by(member: Member, generation: int = 1) -> dict[str, Any]:
+    """The fields of a commit by a member of a group."""
+    return {"member_id": member.id, "generation_id_or_member_epoch": generation}
+
+
+async def _transactional(kit: BrokerKit, offset: int, epoch: int = 0) -> None:
     offsets = {EVENTS: CommittedOffset(offset)}
-    groups = kit.broker.groups
-    kit.run(groups.commit_in_transaction("g", producer_id, 0, offsets))
+    await kit.broker.groups.commit_in_transaction("g", 9, epoch, offsets)
 
 
-def _end(kit: BrokerKit, committed: bool, producer_id: int = 9) -> None:
+def _commit_in_transaction(kit: BrokerKit, offset: int, epoch: int = 0) -> None:
+    kit.run(_transactional(kit, offset, epoch))
+
+
+def _end(kit: BrokerKit, committed: bool) -> None:
     partition = kit.broker.groups.log.partition_of("g").partition
     log = kit.log(OFFSETS_TOPIC, partition)
-    log.end_transaction(producer_id=producer_id, producer_epoch=0, committed=committed)
-    kit.broker.groups.offsets.complete_transaction(producer_id, committed)
+    log.end_transaction(producer_id=9, producer_epoch=0, committed=committed)
+    kit.broker.groups.offsets.complete_transaction(9, committed)
 
 
 @pytest.mark.parametrize("crashes", [False, True])
@@ -223,6 +220,8 @@ def test_a_commit_behind_that_of_a_transaction_counts(kit: BrokerKit) -> None:
     commit(kit, "g", "events", 0, 8)
     _end(kit, committed=True)
     assert offset_of(kit, "g", "events", 0) == 8
+    kit.restart()
+    assert offset_of(kit, "g", "events", 0) == 8
 
 
 def test_a_transactional_commit_that_the_log_refused_leaves_nothing_pending(
@@ -230,10 +229,8 @@ def test_a_transactional_commit_that_the_log_refused_leaves_nothing_pending(
 ) -> None:
     _commit_in_transaction(kit, 5)
     _end(kit, committed=True)
-    offsets = {EVENTS: CommittedOffset(6)}
-    groups = kit.broker.groups
     with pytest.raises(KafkaError) as raised:
-        kit.run(groups.commit_in_transaction("g", 9, -1, offsets))
+        _commit_in_transaction(kit, 6, epoch=-1)
     assert raised.value.code is ErrorCode.INVALID_PRODUCER_EPOCH
     assert fetch(kit, "g", "events", 0, require_stable=True).committed_offset == 5
 
@@ -241,11 +238,9 @@ def test_a_transactional_commit_that_the_log_refused_leaves_nothing_pending(
 def test_the_end_of_a_transaction_may_overtake_the_answer_to_a_commit(kit: BrokerKit) -> None:
     commit(kit, "g", "events", 0, 1)
     kit.hold_work(syncs=True)
-    offsets = {EVENTS: CommittedOffset(5)}
-    groups = kit.broker.groups
-    task = kit.loop.create_task(groups.commit_in_transaction("g", 9, 0, offsets))
+    task = kit.loop.create_task(_transactional(kit, 5))
     kit.settle()
-    groups.offsets.complete_transaction(9, False)
+    kit.broker.groups.offsets.complete_transaction(9, False)
     kit.release_work()
     kit.run(task)
     assert fetch(kit, "g", "events", 0, require_stable=True).committed_offset == 1
@@ -254,9 +249,7 @@ def test_the_end_of_a_transaction_may_overtake_the_answer_to_a_commit(kit: Broke
 def test_a_transactional_commit_goes_on_when_its_client_goes_away(kit: BrokerKit) -> None:
     commit(kit, "g", "events", 0, 1)
     kit.hold_work(syncs=True)
-    offsets = {EVENTS: CommittedOffset(5)}
-    groups = kit.broker.groups
-    task = kit.loop.create_task(groups.commit_in_transaction("g", 9, 0, offsets))
+    task = kit.loop.create_task(_transactional(kit, 5))
     kit.settle()
     task.cancel()
     kit.release_work()
@@ -294,87 +287,81 @@ def test_offsets_of_topics_that_members_read_are_not_deleted(kit: BrokerKit) -> 
 
 # Expiry
 
-_SHORT = GroupSettings(offsets_retention_minutes=1, offsets_retention_check_interval_ms=1_000)
 
-
-def test_offsets_of_an_empty_group_expire_and_the_group_with_them() -> None:
-    with BrokerKit(groups=_SHORT) as kit:
+@pytest.fixture
+def short() -> Iterator[BrokerKit]:
+    """Its offsets expire after a minute."""
+    retention = {"offsets_retention_minutes": 1, "offsets_retention_check_interval_ms": 1_000}
+    with BrokerKit(groups=GroupSettings(**retention)) as kit:
         kit.make_topic("events")
-        commit(kit, "g", "events", 0, 1)
-        leap(kit, 59_000)
-        assert offset_of(kit, "g", "events", 0) == 1
-        leap(kit, 2_000)
-        assert offset_of(kit, "g", "events", 0) == -1
-        assert kit.broker.groups.groups.find("g") is None
-        kit.restart()
-        assert kit.broker.groups.groups.find("g") is None
+        yield kit
 
 
-def test_a_group_that_expires_during_its_first_commit_is_listed_after_it() -> None:
-    with BrokerKit(groups=_SHORT) as kit:
-        kit.make_topic("events")
-        commit(kit, "other", "events", 0, 1)
-        kit.hold_work(appends=True)
-        requested = OffsetCommitRequest(
-            group_id="new",
-            topics=[
-                OffsetCommitRequestTopic(
-                    name="events", partitions=[OffsetCommitRequestPartition(0, 5)]
-                )
-            ],
-        )
-        committing = kit.begin(requested, version=9)
-        kit.advance(2_000)
-        kit.release_work()
-        assert committing.result().topics[0].partitions[0].error_code == ErrorCode.NONE
-        assert offset_of(kit, "new", "events", 0) == 5
-        listed = {group.group_id for group in kit.ask(ListGroupsRequest()).groups}
-        assert listed == {"new", "other"}
-        (deleted,) = kit.ask(DeleteGroupsRequest(groups_names=["new"])).results
-        assert deleted.error_code == ErrorCode.NONE
-        assert offset_of(kit, "new", "events", 0) == -1
+def test_offsets_of_an_empty_group_expire_and_the_group_with_them(short: BrokerKit) -> None:
+    kit = short
+    commit(kit, "g", "events", 0, 1)
+    leap(kit, 59_000)
+    assert offset_of(kit, "g", "events", 0) == 1
+    leap(kit, 2_000)
+    assert offset_of(kit, "g", "events", 0) == -1
+    assert kit.broker.groups.groups.find("g") is None
+    kit.restart()
+    assert kit.broker.groups.groups.find("g") is None
 
 
-def test_offsets_are_kept_while_members_read_the_topic() -> None:
-    with BrokerKit(groups=_SHORT) as kit:
-        kit.make_topic("events")
-        kit.make_topic("other")
-        commit(kit, "g", "events", 0, 1)
-        commit(kit, "g", "other", 0, 1)
-        member = Member(kit, "g", topics=("events",), session_ms=30_000).settle()
-        for _ in range(4):
-            leap(kit, 20_000)
-            assert member.heartbeat() == 0
-        assert offset_of(kit, "g", "events", 0) == 1
-        assert offset_of(kit, "g", "other", 0) == -1
-        assert member.leave() == 0
-        leap(kit, 58_000)
-        assert offset_of(kit, "g", "events", 0) == 1
-        leap(kit, 5_000)
-        assert offset_of(kit, "g", "events", 0) == -1
+def test_a_group_that_expires_during_its_first_commit_is_listed_after_it(short: BrokerKit) -> None:
+    kit = short
+    commit(kit, "other", "events", 0, 1)
+    kit.hold_work(appends=True)
+    committing = kit.begin(commit_request("new", "events", 0, 5), version=9)
+    kit.advance(2_000)
+    kit.release_work()
+    assert committing.result().topics[0].partitions[0].error_code == ErrorCode.NONE
+    assert offset_of(kit, "new", "events", 0) == 5
+    listed = {group.group_id for group in kit.ask(ListGroupsRequest()).groups}
+    assert listed == {"new", "other"}
+    (deleted,) = kit.ask(DeleteGroupsRequest(groups_names=["new"])).results
+    assert deleted.error_code == ErrorCode.NONE
+    assert offset_of(kit, "new", "events", 0) == -1
 
 
-def test_an_old_client_may_give_offsets_a_time_of_their_own() -> None:
-    with BrokerKit(groups=_SHORT) as kit:
-        kit.make_topic("events")
-        request = commit_request("g", "events", 0, 1)
-        request.retention_time_ms = 200_000
-        kit.ask(request, version=4)
-        leap(kit, 61_000)
-        kit.restart()
-        leap(kit, 61_000)
-        assert offset_of(kit, "g", "events", 0) == 1
-        leap(kit, 100_000)
-        assert offset_of(kit, "g", "events", 0) == -1
+def test_offsets_are_kept_while_members_read_the_topic(short: BrokerKit) -> None:
+    kit = short
+    kit.make_topic("other")
+    commit(kit, "g", "events", 0, 1)
+    commit(kit, "g", "other", 0, 1)
+    member = Member(kit, "g", topics=("events",), session_ms=30_000).settle()
+    for _ in range(4):
+        leap(kit, 20_000)
+        assert member.heartbeat() == 0
+    assert offset_of(kit, "g", "events", 0) == 1
+    assert offset_of(kit, "g", "other", 0) == -1
+    assert member.leave() == 0
+    leap(kit, 58_000)
+    assert offset_of(kit, "g", "events", 0) == 1
+    leap(kit, 5_000)
+    assert offset_of(kit, "g", "events", 0) == -1
 
 
-def test_offsets_that_wait_for_a_transaction_do_not_expire() -> None:
-    with BrokerKit(groups=_SHORT) as kit:
-        kit.make_topic("events")
-        commit(kit, "g", "events", 0, 1)
-        _commit_in_transaction(kit, 5)
-        leap(kit, 100_000)
-        assert offset_of(kit, "g", "events", 0) == 1
+def test_an_old_client_may_give_offsets_a_time_of_their_own(short: BrokerKit) -> None:
+    kit = short
+    request = commit_request("g", "events", 0, 1)
+    request.retention_time_ms = 200_000
+    kit.ask(request, version=4)
+    leap(kit, 61_000)
+    kit.restart()
+    leap(kit, 61_000)
+    assert offset_of(kit, "g", "events", 0) == 1
+    leap(kit, 100_000)
+    assert offset_of(kit, "g", "events", 0) == -1
+
+
+def test_offsets_that_wait_for_a_transaction_do_not_expire(short: BrokerKit) -> None:
+    kit = short
+    commit(kit, "g", "events", 0, 1)
+    _commit_in_transaction(kit, 5)
+    leap(kit, 100_000)
+    assert offset_of(kit, "g", "events", 0) == 1
 
 
 def test_offsets_go_with_their_topic(kit: BrokerKit) -> None:

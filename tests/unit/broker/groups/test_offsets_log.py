@@ -1,16 +1,14 @@
 """The topic in which groups and offsets are kept."""
 
 import asyncio
-from collections.abc import Iterator
-from dataclasses import dataclass
 
 import pytest
 
 from tests.support.broker_kit import BrokerKit
 from varve.broker.groups.records import GroupRecord, decode_record, encode_record
-from varve.broker.state_topic import ProducerStamp, StateRecord, partition_for, replay_log
-from varve.foundation.errors import Corrupt, DirectoryOffline, InvalidProducerEpoch, InvalidRequest
-from varve.records import Codec, Record, build_batch
+from varve.broker.state_topic import StateRecord, partition_for, replay_log
+from varve.foundation.errors import Corrupt, DirectoryOffline, InvalidRequest
+from varve.records import Codec, build_batch
 from varve.wire import Message
 from varve.wire.messages.state_records import (
     OFFSETS_TOPIC,
@@ -21,26 +19,8 @@ from varve.wire.messages.state_records import (
 )
 
 
-@pytest.fixture
-def kit() -> Iterator[BrokerKit]:
-    with BrokerKit() as kit:
-        yield kit
-
-
 def _commit(offset: int, partition: int = 0) -> tuple[Message, Message | None]:
     return OffsetCommitKey("g", "events", partition), OffsetCommitValue(offset=offset)
-
-
-@dataclass(frozen=True)
-class Replayed:
-    records: list[GroupRecord]
-    pending: list[GroupRecord]
-
-
-def _replayed(kit: BrokerKit) -> Replayed:
-    number = kit.broker.groups.log.partition_of("g").partition
-    replayed = replay_log(kit.log(OFFSETS_TOPIC, number))
-    return Replayed(_decode(replayed.live), _decode(replayed.pending))
 
 
 def _decode(records: list[StateRecord]) -> list[GroupRecord]:
@@ -50,7 +30,8 @@ def _decode(records: list[StateRecord]) -> list[GroupRecord]:
 
 def _offsets(kit: BrokerKit) -> dict[int, int]:
     found = {}
-    for one in _replayed(kit).records:
+    number = kit.broker.groups.log.partition_of("g").partition
+    for one in _decode(replay_log(kit.log(OFFSETS_TOPIC, number)).live):
         assert isinstance(one.key, OffsetCommitKey)
         assert isinstance(one.value, OffsetCommitValue)
         found[one.key.partition] = one.value.offset
@@ -165,56 +146,3 @@ def test_compressed_batches_and_a_log_that_begins_within_one_are_read(kit: Broke
     assert _offsets(kit) == {0: 1, 1: 2, 2: 3}
     log.raise_log_start(1)
     assert _offsets(kit) == {1: 2, 2: 3}
-
-
-# Transactions
-
-
-def _end(kit: BrokerKit, producer_id: int, committed: bool) -> None:
-    partition = kit.broker.groups.log.partition_of("g").partition
-    kit.log(OFFSETS_TOPIC, partition).end_transaction(
-        producer_id=producer_id, producer_epoch=0, committed=committed
-    )
-
-
-def test_a_transaction_counts_when_it_is_committed(kit: BrokerKit) -> None:
-    log = kit.broker.groups.log
-    kit.run(log.append("g", [_commit(1)]))
-    kit.run(log.append("g", [_commit(5)], producer=ProducerStamp(9, 0)))
-    assert _offsets(kit) == {0: 1}
-    assert [(one.producer_id, one.offset) for one in _replayed(kit).pending] == [(9, 1)]
-    _end(kit, 9, committed=True)
-    assert _offsets(kit) == {0: 5}
-    assert not _replayed(kit).pending
-
-
-def test_an_aborted_transaction_never_counts(kit: BrokerKit) -> None:
-    kit.run(kit.broker.groups.log.append("g", [_commit(5)], producer=ProducerStamp(9, 0)))
-    _end(kit, 9, committed=False)
-    assert _offsets(kit) == {}
-    assert not _replayed(kit).pending
-
-
-def test_a_commit_outside_counts_over_a_transaction_that_wrote_before(kit: BrokerKit) -> None:
-    log = kit.broker.groups.log
-    kit.run(log.append("g", [_commit(5)], producer=ProducerStamp(9, 0)))
-    kit.run(log.append("g", [_commit(8)]))
-    _end(kit, 9, committed=True)
-    assert _offsets(kit) == {0: 8}
-
-
-def test_a_fenced_producer_writes_nothing(kit: BrokerKit) -> None:
-    log = kit.broker.groups.log
-    kit.run(log.append("g", [_commit(5)], producer=ProducerStamp(9, 4)))
-    with pytest.raises(InvalidProducerEpoch):
-        kit.run(log.append("g", [_commit(6)], producer=ProducerStamp(9, 3)))
-
-
-def test_records_of_types_nobody_knows_are_passed_over(kit: BrokerKit) -> None:
-    kit.run(kit.broker.groups.log.append("g", [_commit(1)]))
-    partition = kit.broker.groups.log.partition_of("g").partition
-    batch = build_batch([Record(b"\0\x63abc", b"\0\0", timestamp=1)])
-    kit.log(OFFSETS_TOPIC, partition).append(batch)
-    assert _offsets(kit) == {0: 1}
-    kit.restart()
-    assert kit.broker.groups.groups.find("g") is not None

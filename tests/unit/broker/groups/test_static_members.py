@@ -1,6 +1,5 @@
 """Static members keep their place when they come back (KIP-345)."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,13 +9,6 @@ from tests.support.group_bench import Member, commit, leap
 from varve.broker.groups.classic_group import ClassicGroup, ClassicState
 from varve.wire import ErrorCode
 from varve.wire.messages.groups import LeaveGroupRequest, MemberIdentity
-
-
-@pytest.fixture
-def kit() -> Iterator[BrokerKit]:
-    with BrokerKit() as kit:
-        kit.make_topic("events", partitions=2)
-        yield kit
 
 
 def _pair(kit: BrokerKit, **fields: Any) -> tuple[Member, Member]:

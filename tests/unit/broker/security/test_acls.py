@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from varve.broker.request import Operation, ResourceType
-from varve.broker.security.acls import AclBinding, AclFilter, PatternType, Permission, is_covered
+from varve.broker.security.acls import AclBinding, AclFilter, PatternType, Permission
 from varve.foundation.errors import InvalidRequest
 
 READ_ORDERS = AclBinding(
@@ -92,14 +92,3 @@ def test_filters_look_at_prefixes(pattern: PatternType, wanted: str | None, is_f
 def test_each_part_of_a_filter_counts(other: dict[str, object]) -> None:
     assert ALL.matches(READ_ORDERS)
     assert not replace(ALL, **other).matches(READ_ORDERS)  # type: ignore[arg-type]  # one part each
-
-
-def test_rights_imply_to_describe_but_denials_do_not() -> None:
-    allow, deny = Permission.ALLOW, Permission.DENY
-    for operation in (Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER):
-        assert is_covered(Operation.DESCRIBE, operation, allow)
-        assert not is_covered(Operation.DESCRIBE, operation, deny)
-    assert is_covered(Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS, allow)
-    assert not is_covered(Operation.DESCRIBE, Operation.CREATE, allow)
-    assert not is_covered(Operation.READ, Operation.DESCRIBE, allow)
-    assert is_covered(Operation.WRITE, Operation.ALL, deny)

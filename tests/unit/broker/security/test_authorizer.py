@@ -53,12 +53,6 @@ def _asks(name: str = "alice", kind: str = "User") -> ConnectionContext:
     return ConnectionContext(1, "SASL", "10.0.0.9", principal)
 
 
-def test_nothing_is_allowed_that_nobody_gave() -> None:
-    authorizer = AclAuthorizer(_table(), SecuritySettings())
-    assert not authorizer.is_allowed(_asks(), Operation.READ, TOPIC, "orders")
-    assert not authorizer.is_allowed_somewhere(_asks(), Operation.READ, TOPIC)
-
-
 def test_super_users_may_do_everything_even_what_is_denied() -> None:
     table = _table(_right("*", Permission.DENY, principal=ANY_PRINCIPAL, operation=Operation.ALL))
     settings = SecuritySettings(super_users="User:root; User:CN=admin,O=x")
@@ -127,19 +121,8 @@ def test_a_right_taken_away_is_gone_at_the_next_question() -> None:
     table = _table(_right("orders"))
     authorizer = AclAuthorizer(table, SecuritySettings())
     assert authorizer.is_allowed(_asks(), Operation.WRITE, TOPIC, "orders")
-    table.remove(
-        [
-            AclFilter(
-                ResourceType.ANY,
-                None,
-                PatternType.ANY,
-                None,
-                None,
-                Operation.ANY,
-                Permission.ANY,
-            )
-        ]
-    )
+    kind, any_pattern = ResourceType.ANY, PatternType.ANY
+    table.remove([AclFilter(kind, None, any_pattern, None, None, Operation.ANY, Permission.ANY)])
     assert not authorizer.is_allowed(_asks(), Operation.WRITE, TOPIC, "orders")
 
 

@@ -15,7 +15,7 @@ from varve.commit_log.health import DirectoryHealth
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import InvalidRequest, Locked
-from varve.foundation.scram import ScramMechanism, credential_of, is_proof, keyed, salted_password
+from varve.foundation.scram import ScramMechanism, credential_of, salted_password
 
 SHA_256, SHA_512 = ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512
 
@@ -31,23 +31,6 @@ def _table(fs: MemoryFileSystem) -> ScramCredentials:
     table = ScramCredentials(fs, [DirectoryHealth("/a"), DirectoryHealth("/b")])
     table.load()
     return table
-
-
-def test_the_keys_are_those_of_the_example_in_rfc_7677() -> None:
-    salt = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
-    salted = salted_password(SHA_256, "pencil", salt=salt, iterations=4_096)
-    credential = credential_of(SHA_256, salted, salt=salt, iterations=4_096)
-    nonce = "rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"
-    message = (
-        f"n=user,r=rOprNGfwEbeRWgbNEkqO,r={nonce},s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096,"
-        f"c=biws,r={nonce}"
-    ).encode()
-    proof = base64.b64decode("dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ=")
-    assert is_proof(SHA_256, credential, proof, message)
-    assert not is_proof(SHA_256, credential, proof, message + b"x")
-    assert not is_proof(SHA_256, credential, proof[:-1], message)
-    signature = base64.b64encode(keyed(SHA_256, credential.server_key, message))
-    assert signature == b"6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
 
 
 def test_what_is_kept_tells_no_password() -> None:
@@ -85,16 +68,6 @@ def test_a_stranger_looks_like_most_users() -> None:
     table.alter([("c", SHA_256, make_credential("x", SHA_256))])
     feigned = table.fake_credential("mallory", SHA_256)
     assert (len(feigned.salt), feigned.iterations) == (100, 5_000)
-
-
-def test_mechanisms_of_a_user_come_and_go_one_by_one() -> None:
-    table = _table(_fs())
-    one = make_credential("x", SHA_256, iterations=4_096)
-    table.alter([("alice", SHA_256, one), ("alice", SHA_512, make_credential("x", SHA_512))])
-    table.alter([("alice", SHA_512, None)])
-    assert dict(table.users["alice"]) == {SHA_256: one}
-    table.alter([("alice", SHA_256, None)])
-    assert "alice" not in table.users
 
 
 def test_the_first_credential_is_made_before_anybody_can_log_in() -> None:

@@ -5,9 +5,7 @@ from typing import Any
 import pytest
 
 from tests.support.broker_kit import BrokerKit
-from varve.broker.request import Principal
 from varve.broker.security.requests import MatchType
-from varve.broker.settings import SecuritySettings
 from varve.wire import ErrorCode
 from varve.wire.messages.security import (
     AlterClientQuotasRequest,
@@ -44,17 +42,16 @@ ENTRIES = [_entry(dict(one), producer_byte_rate=100.0) for one in (ALICE, BOTH, 
 
 
 @pytest.mark.parametrize("version", [0, 1])
-def test_quotas_are_given_shown_and_taken_away(version: int) -> None:
-    with BrokerKit() as kit:
-        entries = [_entry({"user": "alice"}, producer_byte_rate=10.0, request_percentage=1.5)]
-        answer = kit.ask(AlterClientQuotasRequest(entries=entries), version=version)
-        assert [one.error_code for one in answer.entries] == [0]
-        entries = [_entry({"user": "alice"}, producer_byte_rate=None, consumer_byte_rate=20.0)]
-        kit.ask(AlterClientQuotasRequest(entries=entries), version=version)
-        kit.restart(is_crash=True)
-        shown = kit.ask(DescribeClientQuotasRequest(), version=version)
-        expected = {"request_percentage": 1.5, "consumer_byte_rate": 20.0}
-        assert _shown(shown) == {ALICE: expected}
+def test_quotas_are_given_shown_and_taken_away(kit: BrokerKit, version: int) -> None:
+    entries = [_entry({"user": "alice"}, producer_byte_rate=10.0, request_percentage=1.5)]
+    answer = kit.ask(AlterClientQuotasRequest(entries=entries), version=version)
+    assert [one.error_code for one in answer.entries] == [0]
+    entries = [_entry({"user": "alice"}, producer_byte_rate=None, consumer_byte_rate=20.0)]
+    kit.ask(AlterClientQuotasRequest(entries=entries), version=version)
+    kit.restart(is_crash=True)
+    shown = kit.ask(DescribeClientQuotasRequest(), version=version)
+    expected = {"request_percentage": 1.5, "consumer_byte_rate": 20.0}
+    assert _shown(shown) == {ALICE: expected}
 
 
 @pytest.mark.parametrize(
@@ -76,13 +73,15 @@ def test_quotas_are_given_shown_and_taken_away(version: int) -> None:
     ],
 )
 def test_quotas_are_found_by_parts_of_their_entities(
-    components: list[tuple[str, MatchType, str | None]], strict: bool, expected: set[Any]
+    kit: BrokerKit,
+    components: list[tuple[str, MatchType, str | None]],
+    strict: bool,
+    expected: set[Any],
 ) -> None:
-    with BrokerKit() as kit:
-        kit.ask(AlterClientQuotasRequest(entries=ENTRIES))
-        asked = [ComponentData(*one) for one in components]
-        answer = kit.ask(DescribeClientQuotasRequest(components=asked, strict=strict))
-        assert set(_shown(answer)) == expected
+    kit.ask(AlterClientQuotasRequest(entries=ENTRIES))
+    asked = [ComponentData(*one) for one in components]
+    answer = kit.ask(DescribeClientQuotasRequest(components=asked, strict=strict))
+    assert set(_shown(answer)) == expected
 
 
 @pytest.mark.parametrize(
@@ -100,21 +99,19 @@ def test_quotas_are_found_by_parts_of_their_entities(
         AlteredQuotaEntry([EntityData("user", "a")], [OpData("request_percentage", 1.0)] * 2),
     ],
 )
-def test_what_is_not_enforced_is_not_taken(entry: AlteredQuotaEntry) -> None:
-    with BrokerKit() as kit:
-        good = _entry({"user": "good"}, producer_byte_rate=1.0)
-        answer = kit.ask(AlterClientQuotasRequest(entries=[entry, good]))
-        codes = [one.error_code for one in answer.entries]
-        assert codes == [ErrorCode.INVALID_REQUEST, 0]
-        assert answer.entries[0].error_message
-        assert set(_shown(kit.ask(DescribeClientQuotasRequest()))) == {(("user", "good"),)}
+def test_what_is_not_enforced_is_not_taken(kit: BrokerKit, entry: AlteredQuotaEntry) -> None:
+    good = _entry({"user": "good"}, producer_byte_rate=1.0)
+    answer = kit.ask(AlterClientQuotasRequest(entries=[entry, good]))
+    codes = [one.error_code for one in answer.entries]
+    assert codes == [ErrorCode.INVALID_REQUEST, 0]
+    assert answer.entries[0].error_message
+    assert set(_shown(kit.ask(DescribeClientQuotasRequest()))) == {(("user", "good"),)}
 
 
-def test_a_trial_changes_nothing() -> None:
-    with BrokerKit() as kit:
-        answer = kit.ask(AlterClientQuotasRequest(entries=ENTRIES, validate_only=True))
-        assert {one.error_code for one in answer.entries} == {0}
-        assert kit.ask(DescribeClientQuotasRequest()).entries == []
+def test_a_trial_changes_nothing(kit: BrokerKit) -> None:
+    answer = kit.ask(AlterClientQuotasRequest(entries=ENTRIES, validate_only=True))
+    assert {one.error_code for one in answer.entries} == {0}
+    assert kit.ask(DescribeClientQuotasRequest()).entries == []
 
 
 @pytest.mark.parametrize(
@@ -127,16 +124,8 @@ def test_a_trial_changes_nothing() -> None:
         [ComponentData("user", MatchType.DEFAULT, None)] * 2,
     ],
 )
-def test_a_filter_without_meaning_is_refused(components: list[ComponentData]) -> None:
-    with BrokerKit() as kit:
-        answer = kit.ask(DescribeClientQuotasRequest(components=components))
-        assert (answer.error_code, answer.entries) == (ErrorCode.INVALID_REQUEST, None)
-
-
-def test_quotas_need_a_right_to_the_cluster() -> None:
-    with BrokerKit(security=SecuritySettings(authorizer_enable=True)) as kit:
-        denied, who = ErrorCode.CLUSTER_AUTHORIZATION_FAILED, Principal("User", "alice")
-        answer = kit.ask(AlterClientQuotasRequest(entries=ENTRIES), principal=who)
-        assert {one.error_code for one in answer.entries} == {denied}
-        assert kit.ask(DescribeClientQuotasRequest(), principal=who).error_code == denied
-        assert not kit.broker.quotas.table.quotas
+def test_a_filter_without_meaning_is_refused(
+    kit: BrokerKit, components: list[ComponentData]
+) -> None:
+    answer = kit.ask(DescribeClientQuotasRequest(components=components))
+    assert (answer.error_code, answer.entries) == (ErrorCode.INVALID_REQUEST, None)

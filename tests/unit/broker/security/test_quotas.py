@@ -57,67 +57,67 @@ class _Bench:
         )
 
 
-def test_without_quotas_nobody_waits_and_nobody_is_remembered() -> None:
-    bench = _Bench()
+@pytest.fixture
+def bench() -> _Bench:
+    return _Bench()
+
+
+@pytest.fixture
+def limited(bench: _Bench) -> _Bench:
+    """Alice may produce 1,000 bytes in a second."""
+    bench.give({USER: "alice"}, QuotaKind.PRODUCE, 1_000)
+    return bench
+
+
+def test_without_quotas_nobody_waits_and_nobody_is_remembered(bench: _Bench) -> None:
     assert bench.produce(1 << 40) == 0
     assert not bench.quotas._meters
 
 
-def test_a_producer_over_its_rate_waits_until_it_has_come_down() -> None:
-    bench = _Bench()
-    bench.give({USER: "alice"}, QuotaKind.PRODUCE, 1_000)
-    assert bench.produce(10_000) == 0
+def test_a_producer_over_its_rate_waits_until_it_has_come_down(limited: _Bench) -> None:
+    assert limited.produce(10_000) == 0
     # 20,000 bytes in ten seconds are twice what is allowed.
-    assert bench.produce(10_000) == 10_000
-    bench.clock.advance(12_000)
-    assert bench.produce(1_000) == 0
+    assert limited.produce(10_000) == 10_000
+    limited.clock.advance(12_000)
+    assert limited.produce(1_000) == 0
 
 
-def test_nobody_waits_for_longer_than_is_measured() -> None:
-    bench = _Bench()
+def test_nobody_waits_for_longer_than_is_measured(bench: _Bench) -> None:
     bench.give({USER: "alice"}, QuotaKind.PRODUCE, 1)
     assert bench.produce(1 << 40) == 11_000
 
 
-def test_a_clock_set_back_lets_nobody_wait_for_what_was_lost() -> None:
-    bench = _Bench()
-    bench.give({USER: "alice"}, QuotaKind.PRODUCE, 1_000)
-    assert bench.produce(10_000) == 0
-    bench.clock.advance(-7_200_000)
-    assert bench.produce(10_000) <= 11_000
-    bench.clock.advance(12_000)
-    assert bench.produce(1_000) == 0
+def test_a_clock_set_back_lets_nobody_wait_for_what_was_lost(limited: _Bench) -> None:
+    assert limited.produce(10_000) == 0
+    limited.clock.advance(-7_200_000)
+    assert limited.produce(10_000) <= 11_000
+    limited.clock.advance(12_000)
+    assert limited.produce(1_000) == 0
 
 
-def test_a_client_within_its_rate_never_waits() -> None:
-    bench = _Bench()
-    bench.give({USER: "alice"}, QuotaKind.PRODUCE, 1_000)
+def test_a_client_within_its_rate_never_waits(limited: _Bench) -> None:
     for _ in range(100):
-        assert bench.produce(450) == 0
-        bench.clock.advance(500)
+        assert limited.produce(450) == 0
+        limited.clock.advance(500)
 
 
-def test_a_client_that_waits_as_told_keeps_to_its_rate() -> None:
-    bench = _Bench()
-    bench.give({USER: "alice"}, QuotaKind.PRODUCE, 1_000)
-    begin, sent = bench.clock.now_ms(), 0
+def test_a_client_that_waits_as_told_keeps_to_its_rate(limited: _Bench) -> None:
+    begin, sent = limited.clock.now_ms(), 0
     for _ in range(400):
-        waits_ms = bench.produce(500)
+        waits_ms = limited.produce(500)
         sent += 500
-        bench.clock.advance(waits_ms + 10)
-    seconds = (bench.clock.now_ms() - begin) / 1_000
+        limited.clock.advance(waits_ms + 10)
+    seconds = (limited.clock.now_ms() - begin) / 1_000
     assert sent / seconds == pytest.approx(1_000, rel=0.15)
 
 
-def test_answers_count_for_consumers_and_requests_for_producers() -> None:
-    bench = _Bench()
+def test_answers_count_for_consumers_and_requests_for_producers(bench: _Bench) -> None:
     bench.give({USER: "alice"}, QuotaKind.CONSUME, 100)
     assert bench.produce(100_000) == 0
     assert bench.fetch(2_000) == 10_000
 
 
-def test_time_in_the_broker_counts_by_percent() -> None:
-    bench = _Bench()
+def test_time_in_the_broker_counts_by_percent(bench: _Bench) -> None:
     bench.give({USER: "alice"}, QuotaKind.REQUEST, 10)
     assert bench.note(ApiKey.METADATA, "alice", "app", elapsed_ms=1_000) == 0
     assert bench.note(ApiKey.METADATA, "alice", "app", elapsed_ms=1_000) == 10_000
@@ -135,8 +135,7 @@ ORDER: list[Names] = [
 ]
 
 
-def test_the_most_special_quota_counts() -> None:
-    bench = _Bench()
+def test_the_most_special_quota_counts(bench: _Bench) -> None:
     for place, names in enumerate(reversed(ORDER)):
         bench.give(names, QuotaKind.PRODUCE, 1_000 * (place + 1))
     for names in ORDER:
@@ -159,8 +158,9 @@ def test_the_most_special_quota_counts() -> None:
         ({USER: None, CLIENT: None}, [("alice", "other", False), ("bob", "app", False)]),
     ],
 )
-def test_who_shares_a_quota(names: Names, others_pay: list[tuple[str, str, bool]]) -> None:
-    bench = _Bench()
+def test_who_shares_a_quota(
+    bench: _Bench, names: Names, others_pay: list[tuple[str, str, bool]]
+) -> None:
     bench.give(names, QuotaKind.PRODUCE, 1_000)
     assert bench.produce(10_000) == 0
     for user, client, pays in others_pay:
@@ -168,21 +168,12 @@ def test_who_shares_a_quota(names: Names, others_pay: list[tuple[str, str, bool]
 
 
 def test_clients_without_end_are_not_remembered_without_end(
-    monkeypatch: pytest.MonkeyPatch,
+    bench: _Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("varve.broker.security.quotas._METER_COUNT_MAX", 100)
     monkeypatch.setattr("varve.broker.security.quotas._ANSWER_COUNT_MAX", 100)
-    bench = _Bench()
     bench.give({CLIENT: None}, QuotaKind.PRODUCE, 1_000)
     for number in range(300):
         bench.produce(1, client=f"c{number}")
     assert len(bench.quotas._meters) == 100
     assert len(bench.quotas._cache) <= 100
-
-
-def test_a_clock_that_goes_back_does_no_harm() -> None:
-    bench = _Bench()
-    bench.give({USER: "alice"}, QuotaKind.PRODUCE, 1_000)
-    bench.produce(5_000)
-    bench.clock.advance(-60_000)
-    assert bench.produce(5_000) == 0

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.broker_kit import BrokerKit
+from tests.support.rights import all_but
 from tests.support.transaction_bench import QUICK
-from varve.broker.request import ConnectionContext, Operation, ResourceType
+from varve.broker.request import Operation, ResourceType
 from varve.records import Record, build_batch
 from varve.wire import ErrorCode
 from varve.wire.messages.data import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -31,29 +32,19 @@ def kit() -> Iterator[BrokerKit]:
         yield kit
 
 
-class _AllBut:
-    """Refuses one operation on one resource."""
-
-    def __init__(self, operation: Operation, type: ResourceType, name: str) -> None:
-        self._refused = (operation, type, name)
-
-    def is_allowed(
-        self, connection: ConnectionContext, operation: Operation, type: ResourceType, name: str
-    ) -> bool:
-        return (operation, type, name) != self._refused
-
-    def is_allowed_somewhere(
-        self, connection: ConnectionContext, operation: Operation, type: ResourceType
-    ) -> bool:
-        return True
-
-
 def _init(kit: BrokerKit, version: int = 5, **fields: object) -> tuple[int, int, int]:
     request = InitProducerIdRequest(transactional_id="t", transaction_timeout_ms=1_000)
     for name, value in fields.items():
         setattr(request, name, value)
     answer = kit.ask(request, version=version)
     return answer.error_code, answer.producer_id, answer.producer_epoch
+
+
+def _begin(kit: BrokerKit) -> tuple[int, int]:
+    """The id and epoch of a new run."""
+    error, producer_id, epoch = _init(kit)
+    assert error == ErrorCode.NONE
+    return producer_id, epoch
 
 
 def _add(
@@ -143,10 +134,9 @@ def test_a_transaction_through_all_its_requests(kit: BrokerKit, version: int) ->
 
 
 def test_a_fenced_producer_hears_of_it_in_the_words_of_its_version(kit: BrokerKit) -> None:
-    _, producer_id, epoch = _init(kit)
+    old = producer_id, epoch = _begin(kit)
     _init(kit)
     _init(kit)
-    old = (producer_id, epoch)
     for version, expected in (
         (1, ErrorCode.INVALID_PRODUCER_EPOCH),
         (2, ErrorCode.PRODUCER_FENCED),
@@ -165,10 +155,10 @@ def test_a_fenced_producer_hears_of_it_in_the_words_of_its_version(kit: BrokerKi
 
 
 def test_one_unknown_partition_keeps_the_others_out(kit: BrokerKit) -> None:
-    _, *producer = _init(kit)
+    mine = _begin(kit)
     answer = _add(
         kit,
-        (producer[0], producer[1]),
+        mine,
         AddPartitionsToTxnTopic("a", [0, 7]),
         AddPartitionsToTxnTopic("missing", [0]),
     )
@@ -177,12 +167,11 @@ def test_one_unknown_partition_keeps_the_others_out(kit: BrokerKit) -> None:
         ("a", 7): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ("missing", 0): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     }
-    assert _end(kit, (producer[0], producer[1])) == ErrorCode.INVALID_TXN_STATE
+    assert _end(kit, mine) == ErrorCode.INVALID_TXN_STATE
 
 
 def test_offsets_need_their_group_and_their_partition(kit: BrokerKit) -> None:
-    _, *producer = _init(kit)
-    mine = (producer[0], producer[1])
+    mine = _begin(kit)
     _add(kit, mine)
     assert _commit_offset(kit, mine) == ErrorCode.INVALID_TXN_STATE
     assert _add_offsets(kit, mine) == ErrorCode.NONE
@@ -191,49 +180,32 @@ def test_offsets_need_their_group_and_their_partition(kit: BrokerKit) -> None:
 
 
 def test_a_batch_outside_a_transaction_is_refused(kit: BrokerKit) -> None:
-    _, *producer = _init(kit)
-    mine = (producer[0], producer[1])
+    mine = _begin(kit)
     assert _produce(kit, mine) == ErrorCode.INVALID_TXN_STATE
     assert _produce(kit, mine, "nobody") == ErrorCode.INVALID_PRODUCER_ID_MAPPING
     assert kit.log("a").end_offset == 0
 
 
+NO_ID = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+NO_TOPIC = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+NO_GROUP = ErrorCode.GROUP_AUTHORIZATION_FAILED
+
+
 @pytest.mark.parametrize(
     ("operation", "type", "name", "expected"),
     [
-        (
-            Operation.WRITE,
-            ResourceType.TRANSACTIONAL_ID,
-            "t",
-            (ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,) * 5,
-        ),
-        (
-            Operation.WRITE,
-            ResourceType.TOPIC,
-            "a",
-            (0, ErrorCode.TOPIC_AUTHORIZATION_FAILED, 0, 0, 0),
-        ),
-        (
-            Operation.READ,
-            ResourceType.GROUP,
-            "g",
-            (0, 0, ErrorCode.GROUP_AUTHORIZATION_FAILED, ErrorCode.GROUP_AUTHORIZATION_FAILED, 0),
-        ),
-        (
-            Operation.READ,
-            ResourceType.TOPIC,
-            "a",
-            (0, 0, 0, ErrorCode.TOPIC_AUTHORIZATION_FAILED, 0),
-        ),
+        (Operation.WRITE, ResourceType.TRANSACTIONAL_ID, "t", (NO_ID,) * 5),
+        (Operation.WRITE, ResourceType.TOPIC, "a", (0, NO_TOPIC, 0, 0, 0)),
+        (Operation.READ, ResourceType.GROUP, "g", (0, 0, NO_GROUP, NO_GROUP, 0)),
+        (Operation.READ, ResourceType.TOPIC, "a", (0, 0, 0, NO_TOPIC, 0)),
     ],
 )
 def test_rights_are_asked_for(
     kit: BrokerKit, operation: Operation, type: ResourceType, name: str, expected: tuple[int, ...]
 ) -> None:
-    _, *identity = _init(kit)
-    mine = (identity[0], identity[1])
+    mine = _begin(kit)
     _add(kit, mine)
-    kit.broker.authorizer = _AllBut(operation, type, name)
+    kit.broker.authorizer = all_but((operation, type, name))
     told = _init(kit, producer_id=99, producer_epoch=0)[0]
     assert (told if told != ErrorCode.PRODUCER_FENCED else 0) == expected[0]
     assert _add(kit, mine)["a", 0] == expected[1]
@@ -243,20 +215,20 @@ def test_rights_are_asked_for(
 
 
 def test_an_open_transaction_is_described(kit: BrokerKit) -> None:
-    _, producer_id, epoch = _init(kit)
-    _add(kit, (producer_id, epoch), AddPartitionsToTxnTopic("a", [1, 0]))
+    mine = _begin(kit)
+    start_ms = kit.clock.now_ms()
+    _add(kit, mine, AddPartitionsToTxnTopic("a", [1]))
+    kit.clock.advance(50)
+    _add(kit, mine)
     found, missing = kit.ask(DescribeTransactionsRequest(["t", "nobody"])).transaction_states
     assert (found.error_code, found.transaction_state) == (ErrorCode.NONE, "Ongoing")
-    assert (found.producer_id, found.producer_epoch) == (producer_id, epoch)
-    assert (found.transaction_timeout_ms, found.transaction_start_time_ms) == (
-        1_000,
-        kit.clock.now_ms(),
-    )
+    assert (found.producer_id, found.producer_epoch) == mine
+    assert (found.transaction_timeout_ms, found.transaction_start_time_ms) == (1_000, start_ms)
     assert [(one.topic, one.partitions) for one in found.topics] == [("a", [0, 1])]
     assert missing.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
-    kit.broker.authorizer = _AllBut(Operation.DESCRIBE, ResourceType.TOPIC, "a")
+    kit.broker.authorizer = all_but((Operation.DESCRIBE, ResourceType.TOPIC, "a"))
     assert kit.ask(DescribeTransactionsRequest(["t"])).transaction_states[0].topics == []
-    kit.broker.authorizer = _AllBut(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, "t")
+    kit.broker.authorizer = all_but((Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, "t"))
     refused = kit.ask(DescribeTransactionsRequest(["t"])).transaction_states[0]
     assert refused.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
@@ -271,8 +243,7 @@ def _listed(kit: BrokerKit, version: int = 2, **fields: object) -> list[str]:
 
 
 def test_transactions_are_listed_by_what_is_asked(kit: BrokerKit) -> None:
-    _, producer_id, epoch = _init(kit)
-    _add(kit, (producer_id, epoch))
+    _add(kit, _begin(kit))
     other = _init(kit, transactional_id="other")[1]
     kit.advance(300)
     for version in range(3):
@@ -289,5 +260,5 @@ def test_transactions_are_listed_by_what_is_asked(kit: BrokerKit) -> None:
     for pattern in ("(", "a)|(b"):
         broken = kit.ask(ListTransactionsRequest(transactional_id_pattern=pattern))
         assert broken.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
-    kit.broker.authorizer = _AllBut(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, "t")
+    kit.broker.authorizer = all_but((Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, "t"))
     assert _listed(kit) == ["other"]

@@ -12,7 +12,7 @@ from varve.broker.transactions.transaction import (
     encode_transaction,
 )
 from varve.commit_log import TopicPartition
-from varve.foundation.errors import Corrupt, UnsupportedFormat
+from varve.foundation.errors import Corrupt, MalformedMessage, UnsupportedFormat
 from varve.wire import encode
 from varve.wire.messages.state_records import PartitionsSchema, TransactionLogValue
 
@@ -101,5 +101,7 @@ def test_what_cannot_be_understood_is_not_guessed() -> None:
         decode_transaction(record.key, b"\x00\x09" + record.value[2:], "here")
     with pytest.raises(Corrupt, match="status 77"):
         decode_transaction(record.key, record.value[:16] + b"\x4d" + record.value[17:], "here")
+    with pytest.raises(MalformedMessage, match="TransactionLogValue"):
+        decode_transaction(record.key, record.value[:-4], "here")
     with pytest.raises(Corrupt, match="1 bytes"):
         decode_transaction(record.key, b"\x00", "here")
