@@ -1,7 +1,6 @@
 """aiokafka, told what to do from outside of its loop."""
 
 import asyncio
-import threading
 from collections.abc import Coroutine, Iterable, Mapping
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
@@ -22,7 +21,6 @@ from aiokafka.structs import OffsetAndMetadata
 from tests.support.kafka_clients import (
     FETCH_WAIT_MS,
     RETRY_MS,
-    WAIT_SECONDS,
     ConsumerClient,
     ConsumerOptions,
     Fenced,
@@ -36,6 +34,7 @@ from tests.support.kafka_clients import (
     Received,
 )
 from tests.support.kafka_login import Login
+from tests.support.loop_thread import LoopThread
 from varve.foundation.closing import Closing
 
 T = TypeVar("T")
@@ -45,30 +44,10 @@ _FENCED: Final = (told.ProducerFenced, told.InvalidProducerEpoch)
 _OUT_OF_RANGE: Final = (told.OffsetOutOfRangeError, told.NoOffsetForPartitionError)
 
 
-class _Loop:
-    """A loop in a thread of its own."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._thread.start()
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        return self.begin(work).result(WAIT_SECONDS)
-
-    def begin(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
-
-    def close(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(WAIT_SECONDS)
-        self._loop.close()
-
-
 class AioProducer(Closing):
     def __init__(
         self,
-        loop: _Loop,
+        loop: LoopThread,
         bootstrap: str,
         options: ProducerOptions,
         connection: Mapping[str, Any] = _CONNECTION,
@@ -149,7 +128,7 @@ class AioProducer(Closing):
 class AioConsumer(Closing):
     def __init__(
         self,
-        loop: _Loop,
+        loop: LoopThread,
         bootstrap: str,
         options: ConsumerOptions,
         connection: Mapping[str, Any] = _CONNECTION,
@@ -225,7 +204,9 @@ class AioConsumer(Closing):
 
 
 class AioAdmin(Closing):
-    def __init__(self, loop: _Loop, bootstrap: str, login: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, loop: LoopThread, bootstrap: str, login: Mapping[str, Any] | None = None
+    ) -> None:
         self._loop = loop
         self._login = dict(login or {})
         self._bootstrap = bootstrap
@@ -321,7 +302,7 @@ class AioClient:
     """Makes the three of them, in one loop."""
 
     def __init__(self, login: Login | None = None) -> None:
-        self._loop = _Loop()
+        self._loop = LoopThread()
         self._login = login.for_python() if login else {}
         self._connection = _CONNECTION | self._login
 

@@ -6,17 +6,16 @@ Threads    the proxy's loop has its own; `decide` is called there.
 
 import asyncio
 import socket
-import threading
 from collections.abc import Callable
 from enum import Enum, auto
 from struct import Struct
 from typing import Final, Self
 
+from tests.support.loop_thread import LoopThread
 from varve.wire import ApiKey
 
 _HEAD: Final = Struct(">ihhi")  # length, API key, version, correlation id
 _ANSWER: Final = Struct(">ii")  # length, correlation id
-_PATIENCE_SECONDS: Final = 10.0
 
 
 class Fault(Enum):
@@ -51,26 +50,20 @@ class Proxy:
         self._tasks: set[asyncio.Task[None]] = set()
         self._socket = socket.create_server((host, 0))
         self.port: int = self._socket.getsockname()[1]
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
 
     def __enter__(self) -> Self:
-        self._thread.start()
-        self._server = asyncio.run_coroutine_threadsafe(
-            asyncio.start_server(self._accept, sock=self._socket), self._loop
-        ).result(_PATIENCE_SECONDS)
+        self._thread = LoopThread()
+        self._server = self._thread.run(asyncio.start_server(self._accept, sock=self._socket))
         return self
 
     def __exit__(self, *_: object) -> None:
-        asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result(_PATIENCE_SECONDS)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(_PATIENCE_SECONDS)
-        self._loop.close()
+        self._thread.run(self._stop())
+        self._thread.close()
 
     def cut_off(self) -> None:
         """Nobody comes through any more, as if their machine had lost its power."""
         self._is_unreachable = True
-        self._loop.call_soon_threadsafe(self._abort_all)
+        self._thread.loop.call_soon_threadsafe(self._abort_all)
 
     def heal(self) -> None:
         """All goes through again, nothing is lost."""

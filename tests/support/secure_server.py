@@ -1,31 +1,21 @@
 """A server with every kind of listener, in a thread of its own, for clients that log in."""
 
-import asyncio
-import random
-import threading
-from collections.abc import Coroutine
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self
 
 import varve
 from tests.support.certificates import Authority
-from varve.broker.background import LoopTimers
-from varve.broker.broker import Broker
+from tests.support.serving import Serving
 from varve.broker.security.credentials import add_credential
-from varve.broker.settings import BrokerSettings, SecuritySettings
+from varve.broker.settings import SecuritySettings
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import SystemClock
 from varve.foundation.scram import ScramMechanism
 from varve.kafka_server.authentication import ListenerSecurities
-from varve.kafka_server.server import Server
 from varve.kafka_server.settings import ServerSettings, TlsSettings
-
-T = TypeVar("T")
 
 ADMIN: Final = "admin"
 PASSWORD: Final = "correct horse"
-_PATIENCE_SECONDS: Final = 20.0
 _NAMES: Final = {
     "SSL": "SSL",
     "MUTUAL": "SSL",
@@ -70,14 +60,6 @@ class SecureServer:
         return str(self._folder / f"{name}.pem")
 
     def __enter__(self) -> Self:
-        self.loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
-        self._thread.start()
-        self.store = varve.open("data", fs=self._fs, maintain=False)
-        self.run(self._start())
-        return self
-
-    async def _start(self) -> None:
         settings = ServerSettings(
             listeners=tuple(f"{name}://127.0.0.1:0" for name in _NAMES),
             listener_security_protocol_map=tuple(f"{a}:{b}" for a, b in _NAMES.items()),
@@ -92,36 +74,17 @@ class SecureServer:
             "listener.name.sasl_plaintext.plain.sasl.jaas.config": _JAAS,
             "listener.name.sasl_ssl.plain.sasl.jaas.config": _JAAS,
         }
-        self.guards = ListenerSecurities(
-            settings.parsed_listeners(), self._security, tls, overrides
-        )
-        self.broker = Broker(
-            self.store,
-            BrokerSettings(),
-            clock=SystemClock(),
-            timers=LoopTimers(self.loop),
-            random=random.Random(1),
-            loop=self.loop,
-            security=self._security,
-        )
-        self.server = Server(self.broker, settings, securities=self.guards)
-        await self.server.start()
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result(_PATIENCE_SECONDS)
+        securities = ListenerSecurities(settings.parsed_listeners(), self._security, tls, overrides)
+        self.store = varve.open("data", fs=self._fs, maintain=False)
+        self._serving = Serving(
+            self.store, settings, securities=securities, security=self._security
+        ).__enter__()
+        self.broker = self._serving.server.broker
+        return self
 
     def address(self, listener: str) -> str:
-        found = self.broker.endpoints[listener]
-        return f"{found.host}:{found.port}"
+        return self._serving.address(listener)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.run(self.server.stop())
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(_PATIENCE_SECONDS)
-        self.loop.close()
+    def __exit__(self, *_: object) -> None:
+        self._serving.__exit__()
         self.store.close()

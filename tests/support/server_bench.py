@@ -1,11 +1,8 @@
 """A server on loopback within the test's own loop, and clients that send what they are told.
 
-async def scenario() -> None:
-    async with ServerBench() as bench:
-        client = await bench.connect()
-        answer = await client.ask(MetadataRequest(), version=12)
-
-run(scenario())
+async with ServerBench() as bench:
+    client = await bench.connect()
+    answer = await client.ask(MetadataRequest(), version=12)
 """
 
 import asyncio
@@ -13,15 +10,15 @@ import random
 import socket
 from collections.abc import Coroutine, Mapping
 from struct import Struct
-from types import TracebackType
 from typing import Any, Final, Self
 
 import uvloop
 
 import varve
-from varve.broker.background import LoopTimers
+from tests.support.serving import PLAIN, make_broker
 from varve.broker.broker import Broker
 from varve.broker.handlers import HANDLERS, Handler
+from varve.broker.request import RequestContext
 from varve.broker.settings import BrokerSettings
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import SystemClock
@@ -30,11 +27,21 @@ from varve.kafka_server.authentication import ListenerSecurities
 from varve.kafka_server.server import Server
 from varve.kafka_server.settings import ServerSettings
 from varve.wire import APIS, ApiKey, Message, decode, encode, skip_tags, write_request_header
+from varve.wire.messages.cluster import ApiVersionsRequest
+from varve.wire.messages.data import (
+    FetchableTopicResponse,
+    FetchResponse,
+    PartitionData,
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
 
 _LENGTH: Final = Struct(">i")
 _CORRELATION: Final = Struct(">i")
 _PATIENCE_SECONDS: Final = 20.0
 LISTENER: Final = "PLAINTEXT://127.0.0.1:0"
+HELLO: Final = ApiVersionsRequest("honest", "1")
 
 
 def run(scenario: Coroutine[Any, Any, None]) -> None:
@@ -55,6 +62,45 @@ def frame(message: Message, version: int, correlation_id: int = 0, client_id: st
     )
     out += encode(message, version)
     return _LENGTH.pack(len(out)) + bytes(out)
+
+
+class Delayed:
+    """A handler whose answers come when the test says so; it remembers what it was asked."""
+
+    def __init__(self, answer: Any) -> None:
+        self.asked: list[Any] = []
+        self.futures: list[asyncio.Future[Any]] = []
+        self._answer = answer
+
+    def __call__(self, broker: Broker, context: RequestContext, request: Any) -> Any:
+        self.asked.append(request)
+        self.futures.append(broker.loop.create_future())
+        return self.futures[-1]
+
+    async def wait_asked(self, count: int = 1) -> None:
+        await until(lambda: len(self.futures) == count)
+
+    def release(self, number: int = 0) -> None:
+        self.futures[number].set_result(self._answer)
+
+
+def always(answer: Any) -> Handler:
+    """A handler that has the same answer to everything."""
+    return lambda broker, context, request: answer
+
+
+def fetch_response(*records: bytes) -> FetchResponse:
+    """With so many partitions of a topic `t`."""
+    partitions = [
+        PartitionData(partition_index=number, records=memoryview(part))
+        for number, part in enumerate(records)
+    ]
+    return FetchResponse(responses=[FetchableTopicResponse("t", partitions=partitions)])
+
+
+def produce_request(records: bytes = b"x", *, acks: int = -1) -> ProduceRequest:
+    data = PartitionProduceData(index=0, records=memoryview(records))
+    return ProduceRequest(acks=acks, topic_data=[TopicProduceData("t", partition_data=[data])])
 
 
 class RawClient:
@@ -104,32 +150,24 @@ class ServerBench:
 
     def __init__(
         self,
-        settings: ServerSettings | None = None,
+        settings: ServerSettings = PLAIN,
         *,
         handlers: Mapping[ApiKey, Handler] | None = None,
         securities: ListenerSecurities | None = None,
         broker: BrokerSettings | None = None,
     ) -> None:
-        self._settings = settings or ServerSettings(listeners=(LISTENER,))
+        self._settings = settings
         self._handlers = {**HANDLERS, **(handlers or {})}
         self._securities = securities
         self._broker = broker or BrokerSettings()
         self._clients: list[RawClient] = []
 
     async def __aenter__(self) -> Self:
-        loop = asyncio.get_running_loop()
         clock = SystemClock()
         self.store = varve.open(
             "data", fs=MemoryFileSystem(clock), clock=clock, random=random.Random(1), maintain=False
         )
-        self.broker = Broker(
-            self.store,
-            self._broker,
-            clock=clock,
-            timers=LoopTimers(loop),
-            random=random.Random(1),
-            loop=loop,
-        )
+        self.broker = make_broker(self.store, self._broker, clock=clock)
         self.server = Server(
             self.broker,
             self._settings,
@@ -140,12 +178,7 @@ class ServerBench:
         self._is_stopped = False
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         for client in self._clients:
             client.close()
         await self.stop()

@@ -1,7 +1,6 @@
 """Blocking work, and how a broker stops while some of it takes long."""
 
 import asyncio
-import random
 import subprocess
 import sys
 import threading
@@ -12,9 +11,8 @@ from concurrent.futures import CancelledError
 import pytest
 
 import varve
-from varve.broker.background import BlockingPool, LoopTimers
-from varve.broker.broker import Broker
-from varve.broker.settings import BrokerSettings
+from tests.support.serving import make_broker
+from varve.broker.background import BlockingPool
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import SystemClock
 
@@ -33,15 +31,7 @@ def test_a_stop_does_not_wait_for_a_slow_read_longer_than_its_timeout(
     clock = SystemClock()
 
     async def scenario() -> float:
-        loop = asyncio.get_running_loop()
-        broker = Broker(
-            store,
-            BrokerSettings(),
-            clock=clock,
-            timers=LoopTimers(loop),
-            random=random.Random(1),
-            loop=loop,
-        )
+        broker = make_broker(store)
         await broker.start()
         reading = broker.blocking.run(release.wait, 30)
         ticks = asyncio.ensure_future(_count_ticks())

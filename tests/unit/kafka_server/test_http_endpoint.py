@@ -5,7 +5,6 @@ import contextlib
 
 import pytest
 
-from tests.support.server_bench import run
 from varve.kafka_server.launch import HttpEndpoint, Page
 
 
@@ -50,46 +49,37 @@ async def _ask(port: int, data: bytes) -> tuple[bytes, bytes]:
         ("nonsense", b"400 Bad Request", b"not an HTTP request"),
     ],
 )
-def test_pages(request_line: str, status: bytes, body: bytes) -> None:
-    async def scenario() -> None:
-        endpoint = HttpEndpoint(PAGES)
-        port = await endpoint.start("127.0.0.1", 0)
-        head, found = await _ask(port, f"{request_line}\r\nHost: x\r\n\r\n".encode())
-        assert head.startswith(b"HTTP/1.1 " + status)
-        assert found.startswith(body)
-        await endpoint.stop()
-
-    run(scenario())
+async def test_pages(request_line: str, status: bytes, body: bytes) -> None:
+    endpoint = HttpEndpoint(PAGES)
+    port = await endpoint.start("127.0.0.1", 0)
+    head, found = await _ask(port, f"{request_line}\r\nHost: x\r\n\r\n".encode())
+    assert head.startswith(b"HTTP/1.1 " + status)
+    assert found.startswith(body)
+    await endpoint.stop()
 
 
-def test_a_large_page_arrives_whole_and_a_large_request_is_not_taken() -> None:
-    async def scenario() -> None:
-        endpoint = HttpEndpoint(PAGES)
-        port = await endpoint.start("127.0.0.1", 0)
-        _, body = await _ask(port, b"GET /large HTTP/1.1\r\n\r\n")
-        assert len(body) == 3_000_000
-        with contextlib.suppress(ConnectionError):
-            assert await _ask(port, b"GET /" + b"x" * 100_000) == (b"", b"")
-        await endpoint.stop()
-
-    run(scenario())
+async def test_a_large_page_arrives_whole_and_a_large_request_is_not_taken() -> None:
+    endpoint = HttpEndpoint(PAGES)
+    port = await endpoint.start("127.0.0.1", 0)
+    _, body = await _ask(port, b"GET /large HTTP/1.1\r\n\r\n")
+    assert len(body) == 3_000_000
+    with contextlib.suppress(ConnectionError):
+        assert await _ask(port, b"GET /" + b"x" * 100_000) == (b"", b"")
+    await endpoint.stop()
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /rea", b"GET /large HTTP/1.1\r\n\r\n"], ids=len)
-def test_clients_that_stop_sending_or_reading_keep_nobody_out(sent: bytes) -> None:
-    async def scenario() -> None:
-        endpoint = HttpEndpoint(PAGES)
-        port = await endpoint.start("127.0.0.1", 0)
-        idle = []
-        for _ in range(100):
-            _, writer = await asyncio.open_connection("127.0.0.1", port, limit=1)
-            writer.write(sent)
-            idle.append(writer)
-        for _ in range(3):
-            head, _ = await asyncio.wait_for(_ask(port, b"GET /ready HTTP/1.1\r\n\r\n"), 5)
-            assert head.startswith(b"HTTP/1.1 200")
-        for writer in idle:
-            writer.transport.abort()
-        await endpoint.stop()
-
-    run(scenario())
+async def test_clients_that_stop_sending_or_reading_keep_nobody_out(sent: bytes) -> None:
+    endpoint = HttpEndpoint(PAGES)
+    port = await endpoint.start("127.0.0.1", 0)
+    idle = []
+    for _ in range(100):
+        _, writer = await asyncio.open_connection("127.0.0.1", port, limit=1)
+        writer.write(sent)
+        idle.append(writer)
+    for _ in range(3):
+        head, _ = await asyncio.wait_for(_ask(port, b"GET /ready HTTP/1.1\r\n\r\n"), 5)
+        assert head.startswith(b"HTTP/1.1 200")
+    for writer in idle:
+        writer.transport.abort()
+    await endpoint.stop()

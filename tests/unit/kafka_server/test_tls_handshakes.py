@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.certificates import Authority, Signed
-from tests.support.server_bench import ServerBench, frame, run, until
+from tests.support.server_bench import HELLO, ServerBench, frame, until
 from varve.kafka_server.authentication import ListenerSecurities
 from varve.kafka_server.metrics import CLOSED_CONNECTIONS
 from varve.kafka_server.settings import ServerSettings, TlsSettings
-from varve.wire.messages.cluster import ApiVersionsRequest
 
 AUTHORITY = Authority()
 ALICE = AUTHORITY.sign("alice")
@@ -46,7 +45,7 @@ async def _ask(port: int, who: Signed, folder: Path) -> bytes:
         "127.0.0.1", port, ssl=context, server_hostname="localhost"
     )
     try:
-        writer.write(frame(ApiVersionsRequest("a", "1"), 3))
+        writer.write(frame(HELLO, 3))
         return await reader.read(8)
     finally:
         writer.close()
@@ -67,17 +66,14 @@ async def _check_serves_others(bench: ServerBench, folder: Path) -> None:
         (Authority("other").sign("server"), "self-signed|unable to get local issuer"),
     ],
 )
-def test_a_client_that_does_not_trust_the_server_leaves_alone(
+async def test_a_client_that_does_not_trust_the_server_leaves_alone(
     tmp_path: Path, server: Signed, told: str
 ) -> None:
-    async def scenario() -> None:
-        async with _bench(server) as bench:
-            with pytest.raises(ssl.SSLCertVerificationError, match=told):
-                await _ask(bench.port, ALICE, tmp_path)
-            await until(lambda: bench.server.registry.admitted_count == 0)
-            assert bench.server.is_ready
-
-    run(scenario())
+    async with _bench(server) as bench:
+        with pytest.raises(ssl.SSLCertVerificationError, match=told):
+            await _ask(bench.port, ALICE, tmp_path)
+        await until(lambda: bench.server.registry.admitted_count == 0)
+        assert bench.server.is_ready
 
 
 @pytest.mark.parametrize(
@@ -88,48 +84,39 @@ def test_a_client_that_does_not_trust_the_server_leaves_alone(
     ],
     ids=["expired", "stranger"],
 )
-def test_a_certificate_that_does_not_count_is_not_served(
+async def test_a_certificate_that_does_not_count_is_not_served(
     tmp_path: Path, make: Callable[[], Signed]
 ) -> None:
-    async def scenario() -> None:
-        async with _bench() as bench:
-            answer = b""
-            # By TLS 1.3 the client believes itself inside until it reads.
-            with contextlib.suppress(OSError):
-                answer = await _ask(bench.port, make(), tmp_path)
-            assert answer == b""
-            await _check_serves_others(bench, tmp_path)
-
-    run(scenario())
+    async with _bench() as bench:
+        answer = b""
+        # By TLS 1.3 the client believes itself inside until it reads.
+        with contextlib.suppress(OSError):
+            answer = await _ask(bench.port, make(), tmp_path)
+        assert answer == b""
+        await _check_serves_others(bench, tmp_path)
 
 
 @pytest.mark.parametrize(
     "sent",
-    [frame(ApiVersionsRequest("a", "1"), 3), b"GET / HTTP/1.1\r\n\r\n", b"", b"\x16\x03\x01\x02"],
+    [frame(HELLO, 3), b"GET / HTTP/1.1\r\n\r\n", b"", b"\x16\x03\x01\x02"],
     ids=["plaintext", "http", "silence", "half a hello"],
 )
-def test_what_is_no_handshake_or_does_not_end_is_cut(tmp_path: Path, sent: bytes) -> None:
-    async def scenario() -> None:
-        async with _bench() as bench:
-            reader, writer = await asyncio.open_connection("127.0.0.1", bench.port)
-            writer.write(sent)
-            with contextlib.suppress(ConnectionError):
-                await reader.read()
-            await until(lambda: bench.value(CLOSED_CONNECTIONS, "handshake") == 1)
-            writer.close()
-            await _check_serves_others(bench, tmp_path)
-
-    run(scenario())
+async def test_what_is_no_handshake_or_does_not_end_is_cut(tmp_path: Path, sent: bytes) -> None:
+    async with _bench() as bench:
+        reader, writer = await asyncio.open_connection("127.0.0.1", bench.port)
+        writer.write(sent)
+        with contextlib.suppress(ConnectionError):
+            await reader.read()
+        await until(lambda: bench.value(CLOSED_CONNECTIONS, "handshake") == 1)
+        writer.close()
+        await _check_serves_others(bench, tmp_path)
 
 
-def test_a_certificate_that_no_rule_maps_to_a_user_is_not_served(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with _bench(rules="RULE:.*CN=bob.*/bob/") as bench:
-            answer = b""
-            with contextlib.suppress(OSError):
-                answer = await _ask(bench.port, ALICE, tmp_path)
-            assert answer == b""
-            assert bench.value(CLOSED_CONNECTIONS, "authentication") == 1
-            assert len(await _ask(bench.port, AUTHORITY.sign("bob"), tmp_path)) == 8
-
-    run(scenario())
+async def test_a_certificate_that_no_rule_maps_to_a_user_is_not_served(tmp_path: Path) -> None:
+    async with _bench(rules="RULE:.*CN=bob.*/bob/") as bench:
+        answer = b""
+        with contextlib.suppress(OSError):
+            answer = await _ask(bench.port, ALICE, tmp_path)
+        assert answer == b""
+        assert bench.value(CLOSED_CONNECTIONS, "authentication") == 1
+        assert len(await _ask(bench.port, AUTHORITY.sign("bob"), tmp_path)) == 8
