@@ -1,7 +1,10 @@
-"""Groups: who reads what, what is committed, and what happens when members come and go."""
+"""Groups: who reads what, what is committed, and what happens when members come and go.
+
+Classic groups, in which a member assigns, and those of KIP-848, in which the broker does.
+"""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -9,17 +12,33 @@ from tests.support.kafka_clients import (
     AdminClient,
     ConsumerClient,
     ConsumerOptions,
+    GroupProtocol,
     KafkaClient,
     ProducerOptions,
 )
 from tests.support.kafka_members import count, poll_until, settle
-from tests.support.kafka_server import ServerProcess
+from tests.support.kafka_server import ServerMaker, ServerProcess
 
 # kafka-python leaves sockets that could not connect to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 
 PARTITIONS = 6
 SESSION_TIMEOUT_MS = 1_500
+# The clients that have classic groups alone skip the others.
+in_both_protocols = pytest.mark.parametrize("protocol", ["classic", "consumer"])
+
+
+@pytest.fixture(scope="module")
+def server(
+    server_maker: ServerMaker, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ServerProcess]:
+    """Members are asked to say often that they are there, and missed soon."""
+    with server_maker.start(
+        tmp_path_factory.mktemp("served"),
+        group_consumer_heartbeat_interval_ms="100",
+        group_consumer_session_timeout_ms=str(SESSION_TIMEOUT_MS),
+    ) as server:
+        yield server
 
 
 def _produce(client: KafkaClient, server: ServerProcess, topic: str, value: bytes) -> None:
@@ -30,28 +49,40 @@ def _produce(client: KafkaClient, server: ServerProcess, topic: str, value: byte
         producer.flush()
 
 
-def _options(group: str, instance: str | None = None) -> ConsumerOptions:
-    return ConsumerOptions(group=group, instance=instance, session_timeout_ms=SESSION_TIMEOUT_MS)
+def _options(
+    group: str, protocol: GroupProtocol = "classic", instance: str | None = None
+) -> ConsumerOptions:
+    return ConsumerOptions(
+        group=group,
+        instance=instance,
+        protocol=protocol,
+        session_timeout_ms=SESSION_TIMEOUT_MS,
+    )
 
 
 def _settle(members: Sequence[ConsumerClient]) -> None:
     settle(members, PARTITIONS)
 
 
+@in_both_protocols
 def test_members_share_partitions_as_they_join_and_leave(
-    client: KafkaClient, server: ServerProcess, admin: AdminClient, name: str
+    client: KafkaClient,
+    server: ServerProcess,
+    admin: AdminClient,
+    name: str,
+    protocol: GroupProtocol,
 ) -> None:
     admin.create(name, PARTITIONS)
     with (
-        client.consumer(server.bootstrap, _options(name)) as first,
-        client.consumer(server.bootstrap, _options(name)) as second,
+        client.consumer(server.bootstrap, _options(name, protocol)) as first,
+        client.consumer(server.bootstrap, _options(name, protocol)) as second,
     ):
         first.subscribe(name)
         _settle([first])
         second.subscribe(name)
         _settle([first, second])
         assert admin.group(name).member_count == 2
-        third = client.consumer(server.bootstrap, _options(name))
+        third = client.consumer(server.bootstrap, _options(name, protocol))
         third.subscribe(name)
         _settle([first, second, third])
         _produce(client, server, name, b"to three")
@@ -62,14 +93,19 @@ def test_members_share_partitions_as_they_join_and_leave(
     assert admin.group(name).state == "Empty"
 
 
+@in_both_protocols
 def test_partitions_of_a_crashed_member_go_to_the_others(
-    client: KafkaClient, server: ServerProcess, admin: AdminClient, name: str
+    client: KafkaClient,
+    server: ServerProcess,
+    admin: AdminClient,
+    name: str,
+    protocol: GroupProtocol,
 ) -> None:
     admin.create(name, PARTITIONS)
     server.proxy.heal()
     with (
-        client.consumer(server.bootstrap, _options(name)) as survivor,
-        client.consumer(server.proxied, _options(name)) as lost,
+        client.consumer(server.bootstrap, _options(name, protocol)) as survivor,
+        client.consumer(server.proxied, _options(name, protocol)) as lost,
     ):
         survivor.subscribe(name)
         lost.subscribe(name)
@@ -83,36 +119,48 @@ def test_partitions_of_a_crashed_member_go_to_the_others(
         server.proxy.heal()
 
 
+@in_both_protocols
 def test_a_static_member_that_comes_back_keeps_its_partitions(
-    client: KafkaClient, server: ServerProcess, admin: AdminClient, name: str
+    client: KafkaClient,
+    server: ServerProcess,
+    admin: AdminClient,
+    name: str,
+    protocol: GroupProtocol,
 ) -> None:
     admin.create(name, PARTITIONS)
-    with client.consumer(server.bootstrap, _options(name, "stays")) as stays:
+    with client.consumer(server.bootstrap, _options(name, protocol, "stays")) as stays:
         stays.subscribe(name)
-        with client.consumer(server.bootstrap, _options(name, "returns")) as leaves:
+        with client.consumer(server.bootstrap, _options(name, protocol, "returns")) as leaves:
             leaves.subscribe(name)
             _settle([stays, leaves])
             before = stays.assignment(), leaves.assignment()
-        with client.consumer(server.bootstrap, _options(name, "returns")) as again:
+        with client.consumer(server.bootstrap, _options(name, protocol, "returns")) as again:
             again.subscribe(name)
             _settle([stays, again])
             assert (stays.assignment(), again.assignment()) == before
             assert admin.group(name).member_count == 2
 
 
+@in_both_protocols
 def test_a_group_resumes_where_it_committed(
-    client: KafkaClient, server: ServerProcess, admin: AdminClient, name: str
+    client: KafkaClient,
+    server: ServerProcess,
+    admin: AdminClient,
+    name: str,
+    protocol: GroupProtocol,
 ) -> None:
     admin.create(name, PARTITIONS)
     for value in (b"0", b"1", b"2"):
         _produce(client, server, name, value)
-    with client.consumer(server.bootstrap, _options(name)) as consumer:
+    with client.consumer(server.bootstrap, _options(name, protocol)) as consumer:
         consumer.subscribe(name)
         poll_until([consumer], lambda seen: count(seen) == PARTITIONS * 3)
         assert consumer.committed((name, 0)) is None
         consumer.commit({(name, number): min(number, 3) for number in range(PARTITIONS)})
         assert consumer.committed((name, 1)) == 1
-    with client.consumer(server.bootstrap, _options(name)) as consumer:
+    assert admin.group(name).state == "Empty"
+    assert admin.group_offsets(name)[(name, 2)] == 2
+    with client.consumer(server.bootstrap, _options(name, protocol)) as consumer:
         consumer.subscribe(name)
         (found,) = poll_until([consumer], lambda seen: count(seen) >= 6)
     assert sorted((one.partition, one.offset) for one in found) == [

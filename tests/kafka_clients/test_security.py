@@ -1,17 +1,14 @@
 """Clients of three kinds log in by every way there is, and may do what they were given."""
 
-import asyncio
-import ssl
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import aiokafka
 import confluent_kafka
 import kafka
 import pytest
-from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._acl import (
     AclBinding,
@@ -28,6 +25,12 @@ from confluent_kafka.admin._scram import (
 from confluent_kafka.cimpl import NewTopic
 from kafka.errors import TopicAuthorizationFailedError
 
+from tests.support.kafka_aio import AioClient
+from tests.support.kafka_clients import ConsumerOptions, KafkaClient, ProducerOptions
+from tests.support.kafka_confluent import ConfluentClient
+from tests.support.kafka_login import Login
+from tests.support.kafka_python import PythonClient
+from tests.support.kafka_reading import read_count
 from tests.support.secure_server import ADMIN, PASSWORD, SecureServer
 
 TOPIC = "orders"
@@ -50,131 +53,49 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureServer]:
         yield server
 
 
-def _protocol(listener: str) -> str:
-    return "SSL" if listener == "MUTUAL" else listener
-
-
-def _confluent(
+def _login(
     server: SecureServer,
     listener: str,
     mechanism: str = "",
     user: str = ADMIN,
     password: str = PASSWORD,
-) -> dict[str, Any]:
-    settings: dict[str, Any] = {
-        "bootstrap.servers": server.address(listener),
-        "security.protocol": _protocol(listener),
-        "socket.timeout.ms": 5_000,
-        "log_level": 0,
-    }
-    if "SSL" in _protocol(listener):
-        settings["ssl.ca.location"] = server.file("authority")
-    if listener == "MUTUAL":
-        settings["ssl.certificate.location"] = server.file(user)
-        settings["ssl.key.location"] = server.file(user)
-    if mechanism:
-        settings |= {
-            "sasl.mechanism": mechanism,
-            "sasl.username": user,
-            "sasl.password": password,
-        }
-    return settings
-
-
-def _python(
-    server: SecureServer,
-    listener: str,
-    mechanism: str = "",
-    user: str = ADMIN,
-    password: str = PASSWORD,
-) -> dict[str, Any]:
-    """For kafka-python and aiokafka, which take the same names."""
-    settings: dict[str, Any] = {
-        "bootstrap_servers": server.address(listener),
-        "security_protocol": _protocol(listener),
-    }
-    if "SSL" in _protocol(listener):
-        context = ssl.create_default_context(cafile=server.file("authority"))
-        if listener == "MUTUAL":
-            context.load_cert_chain(server.file(user))
-        settings["ssl_context"] = context
-    if mechanism:
-        settings |= {
-            "sasl_mechanism": mechanism,
-            "sasl_plain_username": user,
-            "sasl_plain_password": password,
-        }
-    return settings
-
-
-def _send(settings: dict[str, Any], topic: str, value: bytes) -> int:
-    """The offset of a record; raises what keeps it from being written."""
-    outcome: list[Any] = []
-    producer = confluent_kafka.Producer(settings | {"message.timeout.ms": 5_000})
-    producer.produce(topic, value, on_delivery=lambda *told: outcome.append(told))
-    producer.flush(PATIENCE)
-    ((error, message),) = outcome
-    if error is not None:
-        raise KafkaException(error)
-    return int(message.offset())
-
-
-def _receive(settings: dict[str, Any], topic: str, offset: int) -> bytes:
-    consumer = confluent_kafka.Consumer(
-        settings | {"group.id": "unused", "enable.auto.commit": False}
+) -> Login:
+    is_mutual = listener == "MUTUAL"
+    return Login(
+        Path(server.file("authority")),
+        user,
+        password,
+        mechanism,
+        "SSL" if is_mutual else listener,
+        server.file(user) if is_mutual else None,
     )
-    try:
-        consumer.assign([TopicPartition(topic, 0, offset)])
-        message = consumer.poll(PATIENCE)
-        assert message is not None
-        if message.error():
-            raise KafkaException(message.error())
-        return bytes(message.value() or b"")
-    finally:
-        consumer.close()
 
 
+def _confluent(server: SecureServer, listener: str, *more: str) -> dict[str, Any]:
+    """The settings of librdkafka; `more` are mechanism, user and password."""
+    own = {"bootstrap.servers": server.address(listener), "log_level": 0}
+    return _login(server, listener, *more).for_librdkafka() | own
+
+
+def _send_and_read(client: KafkaClient, bootstrap: str, value: bytes) -> bytes | None:
+    """A record as it is read where it was written; raises what keeps it from being written."""
+    with client.producer(bootstrap, ProducerOptions()) as producer:
+        sent = producer.send((TOPIC, 0), value)
+        producer.flush()
+    with client.consumer(bootstrap, ConsumerOptions(group="unused")) as consumer:
+        consumer.assign({(TOPIC, 0): sent.result(0)})
+        return read_count(consumer, 1)[0].value
+
+
+@pytest.mark.parametrize("make", [ConfluentClient, PythonClient, AioClient])
 @pytest.mark.parametrize(("listener", "mechanism"), WAYS)
-def test_confluent_kafka_logs_in(server: SecureServer, listener: str, mechanism: str) -> None:
-    settings = _confluent(server, listener, mechanism)
-    value = f"confluent {listener} {mechanism}".encode()
-    assert _receive(settings, TOPIC, _send(settings, TOPIC, value)) == value
-
-
-@pytest.mark.parametrize(("listener", "mechanism"), WAYS)
-def test_kafka_python_logs_in(server: SecureServer, listener: str, mechanism: str) -> None:
-    value = f"kafka-python {listener} {mechanism}".encode()
-    settings = _python(server, listener, mechanism)
-    with_producer = kafka.KafkaProducer(**settings)
-    try:
-        sent = with_producer.send(TOPIC, value).get(PATIENCE)
-    finally:
-        with_producer.close()
-    consumer = kafka.KafkaConsumer(**settings, consumer_timeout_ms=5_000)
-    try:
-        partition = kafka.TopicPartition(TOPIC, 0)
-        consumer.assign([partition])
-        consumer.seek(partition, sent.offset)
-        assert next(consumer).value == value
-    finally:
-        consumer.close()
-
-
-@pytest.mark.parametrize(("listener", "mechanism"), WAYS)
-def test_aiokafka_logs_in(server: SecureServer, listener: str, mechanism: str) -> None:
-    value = f"aiokafka {listener} {mechanism}".encode()
-
-    async def scenario() -> None:
-        settings = _python(server, listener, mechanism)
-        async with aiokafka.AIOKafkaProducer(**settings) as producer:
-            sent = await producer.send_and_wait(TOPIC, value)
-        async with aiokafka.AIOKafkaConsumer(**settings) as consumer:
-            partition = aiokafka.TopicPartition(TOPIC, 0)
-            consumer.assign([partition])
-            consumer.seek(partition, sent.offset)
-            assert (await consumer.getone()).value == value
-
-    asyncio.run(asyncio.wait_for(scenario(), PATIENCE))
+def test_a_client_logs_in(
+    server: SecureServer, make: Callable[[Login], KafkaClient], listener: str, mechanism: str
+) -> None:
+    client = make(_login(server, listener, mechanism))
+    value = f"{make} {listener} {mechanism}".encode()
+    assert _send_and_read(client, server.address(listener), value) == value
+    client.close()
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
@@ -198,7 +119,7 @@ def test_a_client_without_a_certificate_is_not_let_in(server: SecureServer) -> N
 
 
 def test_a_certificate_that_is_no_users_is_turned_away(server: SecureServer) -> None:
-    settings = _confluent(server, "MUTUAL", user="berta")
+    settings = _confluent(server, "MUTUAL", "", "berta")
     with pytest.raises(KafkaException):
         AdminClient(settings).list_topics(timeout=1)
 
@@ -210,19 +131,13 @@ def test_who_did_not_log_in_sees_nothing(server: SecureServer) -> None:
 
 def test_rights_are_given_and_taken_by_an_admin_client(server: SecureServer) -> None:
     admin = AdminClient(_confluent(server, "SASL_SSL", "SCRAM-SHA-512"))
-    alice = _confluent(server, "SASL_PLAINTEXT", "PLAIN", "alice", "wonderland")
+    alice = ConfluentClient(_login(server, "SASL_PLAINTEXT", "PLAIN", "alice", "wonderland"))
+    address = server.address("SASL_PLAINTEXT")
     with pytest.raises(KafkaException, match="TOPIC_AUTHORIZATION_FAILED"):
-        _send(alice, TOPIC, b"x")
+        _send_and_read(alice, address, b"x")
+    prefixed, allow = ResourcePatternType.PREFIXED, AclPermissionType.ALLOW
     rights = [
-        AclBinding(
-            type,
-            name,
-            ResourcePatternType.PREFIXED,
-            "User:alice",
-            "*",
-            operation,
-            AclPermissionType.ALLOW,
-        )
+        AclBinding(type, name, prefixed, "User:alice", "*", operation, allow)
         for type, name, operation in (
             (ResourceType.TOPIC, "ord", AclOperation.WRITE),
             (ResourceType.TOPIC, "ord", AclOperation.READ),
@@ -231,27 +146,23 @@ def test_rights_are_given_and_taken_by_an_admin_client(server: SecureServer) -> 
     ]
     for future in admin.create_acls(rights).values():
         future.result(PATIENCE)
-    assert _receive(alice, TOPIC, _send(alice, TOPIC, b"by alice")) == b"by alice"
+    assert _send_and_read(alice, address, b"by alice") == b"by alice"
     anything: Any = None
+    kind, pattern, permission = ResourceType.ANY, ResourcePatternType.ANY, AclPermissionType.ANY
     everything = AclBindingFilter(
-        ResourceType.ANY,
-        anything,
-        ResourcePatternType.ANY,
-        "User:alice",
-        anything,
-        AclOperation.ANY,
-        AclPermissionType.ANY,
+        kind, anything, pattern, "User:alice", anything, AclOperation.ANY, permission
     )
     assert len(admin.describe_acls(everything).result(PATIENCE)) == 3
     (gone,) = admin.delete_acls([everything]).values()
     assert len(gone.result(PATIENCE)) == 3
     with pytest.raises(KafkaException, match="TOPIC_AUTHORIZATION_FAILED"):
-        _send(alice, TOPIC, b"x")
+        _send_and_read(alice, address, b"x")
 
 
 def test_kafka_python_is_told_what_it_may_not_do(server: SecureServer) -> None:
-    settings = _python(server, "SASL_PLAINTEXT", "PLAIN", "anton", "tirol")
-    producer = kafka.KafkaProducer(**settings, max_block_ms=3_000)
+    settings = _login(server, "SASL_PLAINTEXT", "PLAIN", "anton", "tirol").for_python()
+    address = server.address("SASL_PLAINTEXT")
+    producer = kafka.KafkaProducer(**settings, bootstrap_servers=address, max_block_ms=3_000)
     try:
         with pytest.raises(TopicAuthorizationFailedError):
             producer.send(TOPIC, b"x").get(PATIENCE)

@@ -1,4 +1,4 @@
-"""How a client comes through a door that wants TLS and a password, in the words of each client."""
+"""How a client logs in and whom it trusts, in the settings of each client."""
 
 import ssl
 from dataclasses import dataclass
@@ -8,28 +8,38 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """By SCRAM over TLS; `authority` is the file with the certificate that is trusted."""
+    """`authority` is the file with the certificate that is trusted, `certificate` one's own."""
 
     authority: Path
-    user: str
-    password: str
+    user: str = ""
+    password: str = ""
     mechanism: str = "SCRAM-SHA-256"
+    protocol: str = "SASL_SSL"
+    certificate: str | None = None
 
     def for_librdkafka(self) -> dict[str, Any]:
-        return {
-            "security.protocol": "SASL_SSL",
-            "ssl.ca.location": str(self.authority),
-            "sasl.mechanism": self.mechanism,
-            "sasl.username": self.user,
-            "sasl.password": self.password,
-        }
+        settings: dict[str, Any] = {"security.protocol": self.protocol}
+        if "SSL" in self.protocol:
+            settings["ssl.ca.location"] = str(self.authority)
+        if self.certificate is not None:
+            settings["ssl.certificate.location"] = self.certificate
+            settings["ssl.key.location"] = self.certificate
+        if "SASL" in self.protocol:
+            settings["sasl.mechanism"] = self.mechanism
+            settings["sasl.username"] = self.user
+            settings["sasl.password"] = self.password
+        return settings
 
     def for_python(self) -> dict[str, Any]:
         """For kafka-python and aiokafka, which take the same names."""
-        return {
-            "security_protocol": "SASL_SSL",
-            "ssl_context": ssl.create_default_context(cafile=str(self.authority)),
-            "sasl_mechanism": self.mechanism,
-            "sasl_plain_username": self.user,
-            "sasl_plain_password": self.password,
-        }
+        settings: dict[str, Any] = {"security_protocol": self.protocol}
+        if "SSL" in self.protocol:
+            context = ssl.create_default_context(cafile=str(self.authority))
+            if self.certificate is not None:
+                context.load_cert_chain(self.certificate)
+            settings["ssl_context"] = context
+        if "SASL" in self.protocol:
+            settings["sasl_mechanism"] = self.mechanism
+            settings["sasl_plain_username"] = self.user
+            settings["sasl_plain_password"] = self.password
+        return settings
