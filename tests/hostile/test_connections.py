@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 
-import pytest
-
 from tests.support.hostile_bench import HONEST_GROUP, PREY, VAULT, HostileBench, end_of, produce
 from tests.support.hostile_client import cuts_of
 from tests.support.hostile_requests import LENGTH, FrameMaker
@@ -65,13 +63,6 @@ def _frugal(bench: HostileBench, allowed: int) -> Iterator[None]:
     yield
     grown = bench.server.peak_bytes() - had
     assert grown < allowed, f"{grown >> 20} MiB more at the peak"
-
-
-@pytest.mark.parametrize("length", [-1, -(1 << 31), REQUEST_MAX + 1, (1 << 31) - 1])
-def test_a_length_that_cannot_be_ends_the_connection(bench: HostileBench, length: int) -> None:
-    with _unharmed(bench), _connect(bench) as one:
-        one.sendall(LENGTH.pack(length) + b"\0\x12\0\0")
-        assert _is_ended(one)
 
 
 def test_requests_cut_at_every_point_do_nothing(bench: HostileBench) -> None:

@@ -4,15 +4,18 @@ Whoever comes through the open door has the rights that the test gives: to read,
 """
 
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Final, Self
 from uuid import UUID
 
-from tests.support.hostile_state import State, WordyClient, part_of_state, whole_state
+from tests.support.hostile_state import State, ask, part_of_state, whole_state
 from tests.support.kafka_server import HOST
 from tests.support.soak_server import ServedProcess
 from varve.broker.request import Operation, ResourceType
 from varve.broker.security.acls import PatternType, Permission
+from varve.kafka_client.address import ClusterAddress
+from varve.kafka_client.connection import BrokerConnection, open_connection
 from varve.records import Codec, Record, build_batch
 from varve.wire import ErrorCode
 from varve.wire.messages.cluster import MetadataRequest
@@ -62,6 +65,13 @@ class HostileBench:
         log = folder / "server.log"
         self.server = ServedProcess(folder / "data", _SETTINGS, log=log, port_count=2)
         self.port, self._guarded = self.server.ports
+        self._honest = ClusterAddress(
+            hosts=((HOST, self._guarded),),
+            mechanism="PLAIN",
+            username=_ADMIN,
+            password=_PASSWORD,
+            timeout_ms=20_000,
+        )
 
     def __enter__(self) -> Self:
         self.server.__enter__()
@@ -77,10 +87,10 @@ class HostileBench:
     def __exit__(self, *_: object) -> None:
         self.server.__exit__()
 
-    def honest(self) -> WordyClient:
-        return WordyClient(self._guarded, user=_ADMIN, password=_PASSWORD)
+    def honest(self) -> "closing[BrokerConnection]":
+        return closing(open_connection(self._honest, HOST, self._guarded))
 
-    def _furnish(self, client: WordyClient) -> None:
+    def _furnish(self, client: BrokerConnection) -> None:
         for name in (VAULT, *PREY):
             self.create(client, name, 2)
             for number in (0, 1):
@@ -88,9 +98,9 @@ class HostileBench:
         for group in (HONEST_GROUP, *PREY):
             commit(client, group, 3)
 
-    def create(self, client: WordyClient, name: str, count: int) -> None:
+    def create(self, client: BrokerConnection, name: str, count: int) -> None:
         topic = CreatableTopic(name=name, num_partitions=count, replication_factor=1)
-        told = client.ask(CreateTopicsRequest(topics=[topic], timeout_ms=10_000), 7)
+        told = ask(client, CreateTopicsRequest(topics=[topic], timeout_ms=10_000))
         assert all(one.error_code == 0 for one in told.topics), told
 
     def give(self, rights: Mapping[ResourceType, tuple[Operation, ...]]) -> None:
@@ -109,7 +119,7 @@ class HostileBench:
             for operation in operations
         ]
         with self.honest() as client:
-            told = client.ask(CreateAclsRequest(creations=creations), 3)
+            told = ask(client, CreateAclsRequest(creations=creations))
         assert all(one.error_code == 0 for one in told.results), told
 
     def give_all(self) -> None:
@@ -117,7 +127,7 @@ class HostileBench:
 
     def ids(self, names: tuple[str, ...]) -> list[UUID]:
         with self.honest() as client:
-            topics = client.ask(MetadataRequest(topics=None), 12).topics
+            topics = ask(client, MetadataRequest(topics=None)).topics
         return [one.topic_id for one in topics if one.name in names]
 
     def state(self) -> State:
@@ -144,7 +154,7 @@ class HostileBench:
         assert self.server.troubles() == []
 
 
-def end_of(client: WordyClient, topic: str, number: int) -> int:
+def end_of(client: BrokerConnection, topic: str, number: int) -> int:
     """The offset that comes next."""
     error_code, offset = part_of_state(client, {topic: number + 1}, [])[f"end of {topic}-{number}"]
     assert error_code == ErrorCode.NONE
@@ -152,17 +162,17 @@ def end_of(client: WordyClient, topic: str, number: int) -> int:
 
 
 def produce(
-    client: WordyClient, topic: str, number: int, offset: int, value: bytes = b"value"
+    client: BrokerConnection, topic: str, number: int, offset: int, value: bytes = b"value"
 ) -> None:
     """Two records, which are to begin at the offset."""
     batch = build_batch([Record(b"key", value), Record(b"other", b"1" * 100)], codec=Codec.LZ4)
     data = [PartitionProduceData(number, memoryview(batch))]
     request = ProduceRequest(None, -1, 10_000, [TopicProduceData(topic, partition_data=data)])
-    (told,) = client.ask(request, 9).responses[0].partition_responses
+    (told,) = ask(client, request).responses[0].partition_responses
     assert (told.error_code, told.base_offset) == (ErrorCode.NONE, offset), told
 
 
-def commit(client: WordyClient, group: str, offset: int) -> None:
+def commit(client: BrokerConnection, group: str, offset: int) -> None:
     """As one does who is no member of the group."""
     parts = [OffsetCommitRequestPartition(partition_index=0, committed_offset=offset)]
     request = OffsetCommitRequest(
@@ -170,5 +180,5 @@ def commit(client: WordyClient, group: str, offset: int) -> None:
         generation_id_or_member_epoch=-1,
         topics=[OffsetCommitRequestTopic(name=VAULT, partitions=parts)],
     )
-    told = client.ask(request, 8)
+    told = ask(client, request)
     assert told.topics[0].partitions[0].error_code == 0, told

@@ -1,17 +1,17 @@
 """A broker on loopback that answers each API with what a test says.
 
 with ScriptedBroker({ApiKey.FETCH: lambda request: FetchResponse(throttle_time_ms=10)}) as broker:
-    client = KafkaClient(broker.address)
+    with broker.open_client() as client: ...
 """
 
 import socket
 import threading
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from struct import Struct
-from types import TracebackType
 from typing import Any, Final, Self
 
+from varve.kafka_client import ClusterAddress, KafkaClient
 from varve.wire import (
     APIS,
     ApiKey,
@@ -77,16 +77,19 @@ class ScriptedBroker:
             topics=[MetadataResponseTopic(name="t", partitions=partitions)],
         )
 
+    @contextmanager
+    def open_client(self, *, timeout_ms: int = 300) -> Iterator[KafkaClient]:
+        hosts = (("127.0.0.1", self.port),)
+        address = ClusterAddress(hosts=hosts, timeout_ms=timeout_ms, client_id="varve-test")
+        client = KafkaClient(address, threading.Event().wait)
+        yield client
+        client.close()
+
     def __enter__(self) -> Self:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for one in (self._listening, *self._open):
             with suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)

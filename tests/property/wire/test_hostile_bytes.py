@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.hostile_requests import mutate
 from tests.support.random_messages import MessageMaker
 from varve.foundation.errors import MalformedMessage
 from varve.wire import APIS, Api, Message, decode, encode, read_request_header, skip_tags
@@ -21,29 +22,14 @@ _PEAK_BYTES = 1 << 20
 """Most of it is the function that is made when a version is first read."""
 
 
-def _mutate(data: bytearray, chance: random.Random) -> bytearray:
-    for _ in range(chance.randint(1, 4)):
-        what = chance.randrange(4)
-        if what == 0 and data:
-            data[chance.randrange(len(data))] = chance.choice((0, 1, 0x7F, 0x80, 0xFF))
-        elif what == 1:
-            del data[chance.randint(0, len(data)) :]
-        elif what == 2:
-            at = chance.randint(0, len(data))
-            data[at:at] = chance.randbytes(chance.randint(1, 5))
-        elif len(data) >= 4:
-            at = chance.randrange(len(data) - 3)
-            data[at : at + 4] = chance.choice((b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff"))
-    return data
-
-
 @pytest.mark.parametrize("api", APIS.values(), ids=lambda api: api.key.name.lower())
 def test_mutants_are_read_or_refused(api: Api, rounds_factor: int) -> None:
     chance = random.Random(int(api.key))
     for number in range(150 * rounds_factor):
         version = chance.randint(api.versions.first, api.versions.last)
         kind = chance.choice((api.request, api.response))
-        data = _mutate(encode(MessageMaker(number).make(kind, version), version), chance)
+        data = encode(MessageMaker(number).make(kind, version), version)
+        mutate(data, chance)
         with suppress(MalformedMessage):
             decode(kind, version, data)
 

@@ -2,11 +2,9 @@
 
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from tests.support.scripted_broker import ScriptedBroker
-from varve.kafka_client import ClusterAddress, FetchedBatches, KafkaClient
+from varve.kafka_client import FetchedBatches
 from varve.wire import ApiKey
 from varve.wire.messages.cluster import Coordinator, FindCoordinatorResponse
 from varve.wire.messages.data import (
@@ -18,14 +16,6 @@ from varve.wire.messages.data import (
     PartitionData,
 )
 from varve.wire.messages.groups import HeartbeatRequest, HeartbeatResponse
-
-
-@contextmanager
-def open_client(broker: ScriptedBroker) -> Iterator[KafkaClient]:
-    hosts = (("127.0.0.1", broker.port),)
-    client = KafkaClient(ClusterAddress(hosts=hosts, timeout_ms=10_000, client_id="varve-test"))
-    yield client
-    client.close()
 
 
 def test_a_long_poll_delays_no_other_request() -> None:
@@ -41,7 +31,7 @@ def test_a_long_poll_delays_no_other_request() -> None:
     )
     answers = {ApiKey.FETCH: hold, ApiKey.LIST_OFFSETS: lambda _: offsets}
     found: list[FetchedBatches] = []
-    with ScriptedBroker(answers) as broker, open_client(broker) as client:
+    with ScriptedBroker(answers) as broker, broker.open_client(timeout_ms=10_000) as client:
 
         def poll() -> None:
             found.append(
@@ -64,7 +54,7 @@ def test_a_long_poll_delays_no_other_request() -> None:
 
 
 def test_a_coordinator_is_looked_up_once_until_it_moves() -> None:
-    with ScriptedBroker({}) as broker, open_client(broker) as client:
+    with ScriptedBroker({}) as broker, broker.open_client(timeout_ms=10_000) as client:
         coordinator = Coordinator("g", 1, "127.0.0.1", broker.port)
         found = FindCoordinatorResponse(coordinators=[coordinator])
         broker.script(ApiKey.FIND_COORDINATOR, lambda _: found)

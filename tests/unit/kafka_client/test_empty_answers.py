@@ -1,14 +1,11 @@
 """An answer that lacks what was asked for is tried again and then told, never an IndexError."""
 
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import pytest
 
 from tests.support.scripted_broker import ScriptedBroker
 from varve.foundation.errors import InvalidRequest, Unavailable
-from varve.kafka_client.address import ClusterAddress
 from varve.kafka_client.client import FetchedBatches, KafkaClient
 from varve.kafka_client.transaction import CommittedOffset, TransactionalProducer, fetch_offsets
 from varve.wire import ApiKey
@@ -19,14 +16,6 @@ from varve.wire.messages.cluster import (
     MetadataResponseTopic,
 )
 from varve.wire.messages.data import FetchableTopicResponse, FetchResponse, PartitionData
-
-
-@contextmanager
-def open_client(broker: ScriptedBroker, *, timeout_ms: int = 300) -> Iterator[KafkaClient]:
-    address = ClusterAddress(hosts=(("127.0.0.1", broker.port),), timeout_ms=timeout_ms)
-    client = KafkaClient(address, threading.Event().wait)
-    yield client
-    client.close()
 
 
 def fetch(client: KafkaClient) -> FetchedBatches:
@@ -47,7 +36,7 @@ def test_a_throttled_fetch_is_tried_again_until_there_are_records(throttled: Fet
     full = FetchResponse(responses=[FetchableTopicResponse("t", partitions=[part])])
     with (
         ScriptedBroker({ApiKey.FETCH: lambda _: next(answers, full)}) as broker,
-        open_client(broker, timeout_ms=10_000) as client,
+        broker.open_client(timeout_ms=10_000) as client,
     ):
         found = fetch(client)
     assert bytes(found.data) == b"batches"
@@ -93,19 +82,23 @@ def test_an_answer_without_what_was_asked_for_is_named(ask: Callable[[KafkaClien
         )
         broker.script(ApiKey.FIND_COORDINATOR, lambda _: found)
         expected = pytest.raises((Unavailable, InvalidRequest), match=r"127\.0\.0\.1")
-        with open_client(broker) as client, expected:
+        with broker.open_client() as client, expected:
             ask(client)
 
 
 def test_an_answer_without_a_coordinator_is_told() -> None:
-    with ScriptedBroker({}) as broker, open_client(broker) as client, pytest.raises(Unavailable):
+    with (
+        ScriptedBroker({}) as broker,
+        broker.open_client() as client,
+        pytest.raises(Unavailable),
+    ):
         _add_partitions(client)
 
 
 def test_metadata_without_the_topic_or_a_broker_is_told() -> None:
     with (
         ScriptedBroker({ApiKey.METADATA: lambda _: MetadataResponse()}) as broker,
-        open_client(broker) as client,
+        broker.open_client() as client,
     ):
         with pytest.raises(Unavailable):
             client.topic("t")
@@ -117,7 +110,7 @@ def test_a_created_topic_that_is_not_told_of_is_named() -> None:
     missing = MetadataResponse(topics=[MetadataResponseTopic(error_code=3, name="t")])
     with (
         ScriptedBroker({ApiKey.METADATA: lambda _: missing}) as broker,
-        open_client(broker) as client,
+        broker.open_client() as client,
         pytest.raises(Unavailable, match="controller"),
     ):
         _create(client)
