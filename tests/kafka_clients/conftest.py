@@ -9,6 +9,7 @@ from tests.support.kafka_aio import AioClient
 from tests.support.kafka_clients import AdminClient, KafkaClient
 from tests.support.kafka_confluent import ConfluentClient
 from tests.support.kafka_python import PythonClient
+from tests.support.kafka_reading import Lab
 from tests.support.kafka_server import ServerMaker, ServerProcess
 
 CLIENTS: dict[str, Callable[[], KafkaClient]] = {
@@ -52,6 +53,11 @@ def clients() -> Iterator[dict[str, KafkaClient]]:
 def admin(client: KafkaClient, server: ServerProcess) -> Iterator[AdminClient]:
     with client.admin(server.bootstrap) as one:
         yield one
+
+
+@pytest.fixture(scope="module")
+def lab(client: KafkaClient, server: ServerProcess, admin: AdminClient) -> Lab:
+    return Lab(client, server, admin)
 
 
 _numbers = itertools.count()

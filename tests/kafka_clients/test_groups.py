@@ -8,15 +8,9 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from tests.support.kafka_clients import (
-    AdminClient,
-    ConsumerClient,
-    ConsumerOptions,
-    GroupProtocol,
-    KafkaClient,
-    ProducerOptions,
-)
+from tests.support.kafka_clients import ConsumerClient, GroupProtocol
 from tests.support.kafka_members import count, poll_until, settle
+from tests.support.kafka_reading import Lab
 from tests.support.kafka_server import ServerMaker, ServerProcess
 
 # kafka-python leaves sockets that could not connect to the garbage collector.
@@ -41,23 +35,31 @@ def server(
         yield server
 
 
-def _produce(client: KafkaClient, server: ServerProcess, topic: str, value: bytes) -> None:
+def _write(lab: Lab, topic: str, value: bytes) -> None:
     """One record to each partition."""
-    with client.producer(server.bootstrap, ProducerOptions()) as producer:
+    with lab.producer() as producer:
         for number in range(PARTITIONS):
             producer.send((topic, number), value)
         producer.flush()
 
 
-def _options(
-    group: str, protocol: GroupProtocol = "classic", instance: str | None = None
-) -> ConsumerOptions:
-    return ConsumerOptions(
+def _member(
+    lab: Lab,
+    group: str,
+    protocol: GroupProtocol = "classic",
+    instance: str | None = None,
+    bootstrap: str | None = None,
+) -> ConsumerClient:
+    """A member of a group that reads the topic of its name."""
+    member = lab.consumer(
+        bootstrap,
         group=group,
         instance=instance,
         protocol=protocol,
         session_timeout_ms=SESSION_TIMEOUT_MS,
     )
+    member.subscribe(group)
+    return member
 
 
 def _settle(members: Sequence[ConsumerClient]) -> None:
@@ -66,138 +68,100 @@ def _settle(members: Sequence[ConsumerClient]) -> None:
 
 @in_both_protocols
 def test_members_share_partitions_as_they_join_and_leave(
-    client: KafkaClient,
-    server: ServerProcess,
-    admin: AdminClient,
-    name: str,
-    protocol: GroupProtocol,
+    lab: Lab, name: str, protocol: GroupProtocol
 ) -> None:
-    admin.create(name, PARTITIONS)
-    with (
-        client.consumer(server.bootstrap, _options(name, protocol)) as first,
-        client.consumer(server.bootstrap, _options(name, protocol)) as second,
-    ):
-        first.subscribe(name)
+    lab.admin.create(name, PARTITIONS)
+    with _member(lab, name, protocol) as first:
         _settle([first])
-        second.subscribe(name)
-        _settle([first, second])
-        assert admin.group(name).member_count == 2
-        third = client.consumer(server.bootstrap, _options(name, protocol))
-        third.subscribe(name)
-        _settle([first, second, third])
-        _produce(client, server, name, b"to three")
-        read = poll_until([first, second, third], lambda seen: count(seen) >= PARTITIONS)
-        assert [len(part) for part in read] == [2, 2, 2]
-        third.close()
-        _settle([first, second])
-    assert admin.group(name).state == "Empty"
+        with _member(lab, name, protocol) as second:
+            _settle([first, second])
+            assert lab.admin.group(name).member_count == 2
+            with _member(lab, name, protocol) as third:
+                _settle([first, second, third])
+                _write(lab, name, b"to three")
+                read = poll_until([first, second, third], lambda seen: count(seen) >= PARTITIONS)
+                assert [len(part) for part in read] == [2, 2, 2]
+            _settle([first, second])
+    assert lab.admin.group(name).state == "Empty"
 
 
 @in_both_protocols
 def test_partitions_of_a_crashed_member_go_to_the_others(
-    client: KafkaClient,
-    server: ServerProcess,
-    admin: AdminClient,
-    name: str,
-    protocol: GroupProtocol,
+    lab: Lab, name: str, protocol: GroupProtocol
 ) -> None:
-    admin.create(name, PARTITIONS)
-    server.proxy.heal()
+    lab.admin.create(name, PARTITIONS)
+    lab.server.proxy.heal()
     with (
-        client.consumer(server.bootstrap, _options(name, protocol)) as survivor,
-        client.consumer(server.proxied, _options(name, protocol)) as lost,
+        _member(lab, name, protocol) as survivor,
+        _member(lab, name, protocol, None, lab.server.proxied) as lost,
     ):
-        survivor.subscribe(name)
-        lost.subscribe(name)
         _settle([survivor, lost])
-        server.proxy.cut_off()
+        lab.server.proxy.cut_off()
         began = time.monotonic()
         _settle([survivor])
         took_ms = (time.monotonic() - began) * 1000
         assert took_ms >= SESSION_TIMEOUT_MS / 2
-        assert admin.group(name).member_count == 1
-        server.proxy.heal()
+        assert lab.admin.group(name).member_count == 1
+        lab.server.proxy.heal()
 
 
 @in_both_protocols
 def test_a_static_member_that_comes_back_keeps_its_partitions(
-    client: KafkaClient,
-    server: ServerProcess,
-    admin: AdminClient,
-    name: str,
-    protocol: GroupProtocol,
+    lab: Lab, name: str, protocol: GroupProtocol
 ) -> None:
-    admin.create(name, PARTITIONS)
-    with client.consumer(server.bootstrap, _options(name, protocol, "stays")) as stays:
-        stays.subscribe(name)
-        with client.consumer(server.bootstrap, _options(name, protocol, "returns")) as leaves:
-            leaves.subscribe(name)
+    lab.admin.create(name, PARTITIONS)
+    with _member(lab, name, protocol, "stays") as stays:
+        with _member(lab, name, protocol, "returns") as leaves:
             _settle([stays, leaves])
             before = stays.assignment(), leaves.assignment()
-        with client.consumer(server.bootstrap, _options(name, protocol, "returns")) as again:
-            again.subscribe(name)
+        with _member(lab, name, protocol, "returns") as again:
             _settle([stays, again])
             assert (stays.assignment(), again.assignment()) == before
-            assert admin.group(name).member_count == 2
+            assert lab.admin.group(name).member_count == 2
 
 
 @in_both_protocols
-def test_a_group_resumes_where_it_committed(
-    client: KafkaClient,
-    server: ServerProcess,
-    admin: AdminClient,
-    name: str,
-    protocol: GroupProtocol,
-) -> None:
-    admin.create(name, PARTITIONS)
+def test_a_group_resumes_where_it_committed(lab: Lab, name: str, protocol: GroupProtocol) -> None:
+    lab.admin.create(name, PARTITIONS)
     for value in (b"0", b"1", b"2"):
-        _produce(client, server, name, value)
-    with client.consumer(server.bootstrap, _options(name, protocol)) as consumer:
-        consumer.subscribe(name)
+        _write(lab, name, value)
+    with _member(lab, name, protocol) as consumer:
         poll_until([consumer], lambda seen: count(seen) == PARTITIONS * 3)
         assert consumer.committed((name, 0)) is None
         consumer.commit({(name, number): min(number, 3) for number in range(PARTITIONS)})
         assert consumer.committed((name, 1)) == 1
-    assert admin.group(name).state == "Empty"
-    assert admin.group_offsets(name)[(name, 2)] == 2
-    with client.consumer(server.bootstrap, _options(name, protocol)) as consumer:
-        consumer.subscribe(name)
+    assert lab.admin.group(name).state == "Empty"
+    assert lab.admin.group_offsets(name)[(name, 2)] == 2
+    with _member(lab, name, protocol) as consumer:
         (found,) = poll_until([consumer], lambda seen: count(seen) >= 6)
     assert sorted((one.partition, one.offset) for one in found) == [
         (number, offset) for number in range(PARTITIONS) for offset in range(min(number, 3), 3)
     ]
 
 
-def test_offsets_of_a_group_are_told_and_altered(
-    client: KafkaClient, server: ServerProcess, admin: AdminClient, name: str
-) -> None:
-    admin.create(name, PARTITIONS)
+def test_offsets_of_a_group_are_told_and_altered(lab: Lab, name: str) -> None:
+    lab.admin.create(name, PARTITIONS)
     for value in (b"0", b"1"):
-        _produce(client, server, name, value)
-    with client.consumer(server.bootstrap, _options(name)) as consumer:
-        consumer.subscribe(name)
+        _write(lab, name, value)
+    with _member(lab, name) as consumer:
         _settle([consumer])
         consumer.commit({(name, 0): 2, (name, 1): 1})
-    assert admin.group_offsets(name) == {(name, 0): 2, (name, 1): 1}
-    assert name in admin.groups()
-    admin.alter_group_offsets(name, {(name, 0): 0, (name, 5): 1})
-    assert admin.group_offsets(name) == {(name, 0): 0, (name, 1): 1, (name, 5): 1}
-    with client.consumer(server.bootstrap, _options(name)) as consumer:
-        consumer.subscribe(name)
+    assert lab.admin.group_offsets(name) == {(name, 0): 2, (name, 1): 1}
+    assert name in lab.admin.groups()
+    lab.admin.alter_group_offsets(name, {(name, 0): 0, (name, 5): 1})
+    assert lab.admin.group_offsets(name) == {(name, 0): 0, (name, 1): 1, (name, 5): 1}
+    with _member(lab, name) as consumer:
         (found,) = poll_until([consumer], lambda seen: count(seen) >= 10)
     assert sorted(one.offset for one in found if one.partition in (0, 1, 5)) == [0, 1, 1, 1]
 
 
-def test_a_group_can_be_deleted_when_it_is_empty(
-    client: KafkaClient, server: ServerProcess, admin: AdminClient, name: str
-) -> None:
-    admin.create(name, PARTITIONS)
-    with client.consumer(server.bootstrap, _options(name)) as consumer:
-        consumer.subscribe(name)
+def test_a_group_can_be_deleted_when_it_is_empty(lab: Lab, name: str) -> None:
+    lab.admin.create(name, PARTITIONS)
+    with _member(lab, name) as consumer:
         _settle([consumer])
         consumer.commit({(name, 0): 0})
-        assert admin.group(name).state == "Stable"
+        assert lab.admin.group(name).state == "Stable"
         with pytest.raises(Exception, match=r"(?i)non.?empty|not.?empty"):
-            admin.delete_groups([name])
-    admin.delete_groups([name])
-    assert name not in admin.groups()
+            lab.admin.delete_groups([name])
+    lab.admin.delete_groups([name])
+    assert name not in lab.admin.groups()

@@ -175,10 +175,12 @@ def produce(
 def commit(client: BrokerConnection, group: str, offset: int) -> None:
     """As one does who is no member of the group."""
     parts = [OffsetCommitRequestPartition(partition_index=0, committed_offset=offset)]
+    topics = ask(client, MetadataRequest(topics=None)).topics
+    (topic_id,) = (one.topic_id for one in topics if one.name == VAULT)
     request = OffsetCommitRequest(
         group_id=group,
         generation_id_or_member_epoch=-1,
-        topics=[OffsetCommitRequestTopic(name=VAULT, partitions=parts)],
+        topics=[OffsetCommitRequestTopic(VAULT, topic_id, parts)],
     )
     told = ask(client, request)
     assert told.topics[0].partitions[0].error_code == 0, told

@@ -9,12 +9,7 @@ from typing import Any, Final, TypeVar
 import aiokafka.errors as told
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from aiokafka.admin import (
-    AIOKafkaAdminClient,
-    NewPartitions,
-    NewTopic,
-    RecordsToDelete,
-)
+from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic, RecordsToDelete
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.structs import OffsetAndMetadata
 
@@ -32,6 +27,7 @@ from tests.support.kafka_clients import (
     Place,
     ProducerOptions,
     Received,
+    received_of,
 )
 from tests.support.kafka_login import Login
 from tests.support.loop_thread import LoopThread
@@ -183,7 +179,7 @@ class AioConsumer(Closing):
             found = self._loop.run(self._consumer.getmany(timeout_ms=int(seconds * 1000)))
         except _OUT_OF_RANGE as error:
             raise OutOfRange(str(error)) from error
-        return [_received(record) for records in found.values() for record in records]
+        return [received_of(record) for records in found.values() for record in records]
 
     def commit(self, offsets: Mapping[Partition, int]) -> None:
         self._loop.run(self._consumer.commit(_positions(offsets)))
@@ -335,17 +331,6 @@ def _check(code: int, answer: object) -> None:
 
 def _positions(offsets: Mapping[Partition, int]) -> dict[Any, Any]:
     return {TopicPartition(*one): OffsetAndMetadata(at, "") for one, at in offsets.items()}
-
-
-def _received(record: Any) -> Received:
-    return Received(
-        record.partition,
-        record.offset,
-        record.key,
-        record.value,
-        tuple(record.headers),
-        record.timestamp,
-    )
 
 
 def _translated(error: BaseException) -> BaseException:

@@ -6,7 +6,7 @@ A behaviour that a client does not have is skipped by its adapter, with the reas
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Final, Literal, Protocol, Self
+from typing import Any, Final, Literal, Protocol, Self
 
 Headers = tuple[tuple[str, bytes | None], ...]
 Partition = tuple[str, int]
@@ -48,6 +48,18 @@ class Received:
     value: bytes | None
     headers: Headers
     timestamp_ms: int
+
+
+def received_of(record: Any) -> Received:
+    """Of a record of kafka-python or aiokafka, which have the same names."""
+    return Received(
+        record.partition,
+        record.offset,
+        record.key,
+        record.value,
+        tuple(record.headers),
+        record.timestamp,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from tests.support.kafka_clients import (
     Place,
     ProducerOptions,
     Received,
+    received_of,
 )
 from tests.support.kafka_login import Login
 from varve.foundation.closing import Closing
@@ -176,7 +177,7 @@ class PythonConsumer(Closing):
             raise OutOfRange(str(error)) from error
         except told.KafkaConnectionError:
             return []  # a failed heartbeat is told here; the next poll begins anew
-        return [_received(record) for records in found.values() for record in records]
+        return [received_of(record) for records in found.values() for record in records]
 
     def commit(self, offsets: Mapping[Partition, int]) -> None:
         self._consumer.commit(_positions(offsets), timeout_ms=_WAIT_MS)
@@ -298,17 +299,6 @@ class PythonClient:
 
 def _positions(offsets: Mapping[Partition, int]) -> dict[Any, Any]:
     return {TopicPartition(*one): OffsetAndMetadata(at, "", -1) for one, at in offsets.items()}
-
-
-def _received(record: Any) -> Received:
-    return Received(
-        record.partition,
-        record.offset,
-        record.key,
-        record.value,
-        tuple(record.headers),
-        record.timestamp,
-    )
 
 
 def _translated(error: Exception) -> Exception:

@@ -8,7 +8,8 @@ async with ServerBench() as bench:
 import asyncio
 import random
 import socket
-from collections.abc import Coroutine, Mapping
+from collections.abc import AsyncIterator, Coroutine, Mapping
+from contextlib import asynccontextmanager
 from struct import Struct
 from typing import Any, Final, Self
 
@@ -213,6 +214,15 @@ class ServerBench:
     def value(self, metric: Metric, *labels: str) -> float:
         list(self.server.metrics.collect())
         return self.server.metrics.value(metric, *labels)
+
+
+@asynccontextmanager
+async def connected(
+    settings: ServerSettings = PLAIN, *, handlers: Mapping[ApiKey, Handler] | None = None
+) -> AsyncIterator[tuple[ServerBench, RawClient]]:
+    """A server and a client of it."""
+    async with ServerBench(settings, handlers=handlers) as bench:
+        yield bench, await bench.connect()
 
 
 async def until(is_true: Any, seconds: float = 30.0) -> None:

@@ -3,12 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from varve.broker.request import (
-    ConnectionContext,
-    Operation,
-    Principal,
-    ResourceType,
-)
+from varve.broker.request import ConnectionContext, Operation, Principal, ResourceType
 from varve.broker.security.acls import (
     ANY_PRINCIPAL,
     AclAuthorizer,

@@ -12,6 +12,7 @@ from tests.support.server_bench import (
     Delayed,
     ServerBench,
     always,
+    connected,
     fetch_response,
     frame,
     produce_request,
@@ -24,19 +25,14 @@ from varve.kafka_server import ServerSettings
 from varve.kafka_server.metrics import FAILED_REQUESTS, REQUESTS
 from varve.wire import ApiKey, ErrorCode, decode
 from varve.wire.messages.cluster import ApiVersionsResponse, MetadataRequest
-from varve.wire.messages.data import (
-    FetchRequest,
-    FetchResponse,
-    ProduceResponse,
-)
+from varve.wire.messages.data import FetchRequest, FetchResponse, ProduceResponse
 from varve.wire.messages.groups import HeartbeatRequest, HeartbeatResponse
 from varve.wire.messages.security import SaslHandshakeRequest
 
 
 async def test_answers_keep_the_order_of_their_requests() -> None:
     slow = Delayed(ProduceResponse())
-    async with ServerBench(handlers={ApiKey.PRODUCE: slow}) as bench:
-        client = await bench.connect()
+    async with connected(handlers={ApiKey.PRODUCE: slow}) as (_, client):
         for number in range(5):
             await client.send(frame(produce_request(), 9, number))
         await client.send(frame(HELLO, 3, 5))
@@ -49,8 +45,7 @@ async def test_answers_keep_the_order_of_their_requests() -> None:
 async def test_nothing_is_begun_behind_a_long_poll() -> None:
     fetches, slow = Delayed(FetchResponse()), Delayed(ProduceResponse())
     handlers = {ApiKey.FETCH: fetches, ApiKey.PRODUCE: slow}
-    async with ServerBench(handlers=handlers) as bench:
-        client = await bench.connect()
+    async with connected(handlers=handlers) as (bench, client):
         await client.send(frame(FetchRequest(), 12, 1) + frame(produce_request(), 9, 2))
         await fetches.wait_asked()
         other = await bench.connect()
@@ -66,8 +61,7 @@ async def test_nothing_is_begun_behind_a_long_poll() -> None:
 async def test_a_requests_bytes_stay_until_it_is_answered() -> None:
     slow = Delayed(ProduceResponse())
     texts = [bytes([65 + number]) * 40_000 for number in range(12)]
-    async with ServerBench(handlers={ApiKey.PRODUCE: slow}) as bench:
-        client = await bench.connect()
+    async with connected(handlers={ApiKey.PRODUCE: slow}) as (_, client):
         for number, text in enumerate(texts):
             await client.send(frame(produce_request(text), 9, number))
         await slow.wait_asked(len(texts))
@@ -81,8 +75,7 @@ async def test_a_requests_bytes_stay_until_it_is_answered() -> None:
 async def test_only_so_many_requests_of_a_connection_are_in_progress() -> None:
     slow = Delayed(ProduceResponse())
     settings = ServerSettings(listeners=(LISTENER,), connection_max_requests=3)
-    async with ServerBench(settings, handlers={ApiKey.PRODUCE: slow}) as bench:
-        client = await bench.connect()
+    async with connected(settings, handlers={ApiKey.PRODUCE: slow}) as (_, client):
         await client.send(b"".join(frame(produce_request(), 9, number) for number in range(10)))
         await slow.wait_asked(3)
         for number in range(10):
@@ -93,8 +86,7 @@ async def test_only_so_many_requests_of_a_connection_are_in_progress() -> None:
 
 
 async def test_a_produce_without_acks_has_no_answer() -> None:
-    async with ServerBench(handlers={ApiKey.PRODUCE: always(None)}) as bench:
-        client = await bench.connect()
+    async with connected(handlers={ApiKey.PRODUCE: always(None)}) as (bench, client):
         await client.send(frame(produce_request(acks=0), 9, 1))
         await client.send(frame(HELLO, 3, 2))
         assert await client.receive_id() == 2
@@ -106,8 +98,7 @@ async def test_a_failing_handler_becomes_an_error_or_the_end(acks: int) -> None:
     def fail(broker: Broker, context: RequestContext, request: Any) -> Any:
         raise RuntimeError("a bug")
 
-    async with ServerBench(handlers={ApiKey.PRODUCE: fail}) as bench:
-        client = await bench.connect()
+    async with connected(handlers={ApiKey.PRODUCE: fail}) as (bench, client):
         if acks:
             answer = await client.ask(produce_request(acks=acks), 9)
             found = answer.responses[0].partition_responses[0].error_code
@@ -123,8 +114,7 @@ async def test_a_mistake_of_the_client_is_told_and_no_failure() -> None:
     def refuse(broker: Broker, context: RequestContext, request: Any) -> Any:
         raise InvalidRequest("a cursor at partition -1")
 
-    async with ServerBench(handlers={ApiKey.PRODUCE: refuse}) as bench:
-        client = await bench.connect()
+    async with connected(handlers={ApiKey.PRODUCE: refuse}) as (bench, client):
         answer = await client.ask(produce_request(acks=1), 9)
         found = answer.responses[0].partition_responses[0].error_code
         assert found == ErrorCode.INVALID_REQUEST
@@ -141,8 +131,7 @@ async def test_an_answer_that_cannot_be_written_ends_the_connection(is_late: boo
     def answer(broker: Broker, context: RequestContext, request: Any) -> Any:
         return late() if is_late else broken
 
-    async with ServerBench(handlers={ApiKey.PRODUCE: answer}) as bench:
-        client = await bench.connect()
+    async with connected(handlers={ApiKey.PRODUCE: answer}) as (bench, client):
         await client.send(frame(produce_request(), 9))
         assert await client.is_closed()
         assert bench.value(FAILED_REQUESTS, "produce") == 1
@@ -152,8 +141,7 @@ async def test_a_handler_may_end_its_connection() -> None:
     async def end(broker: Broker, context: RequestContext, request: Any) -> Any:
         raise CloseConnection("nothing to say")
 
-    async with ServerBench(handlers={ApiKey.HEARTBEAT: end}) as bench:
-        client = await bench.connect()
+    async with connected(handlers={ApiKey.HEARTBEAT: end}) as (bench, client):
         await client.send(frame(HeartbeatRequest("g", 1, "m"), 4))
         assert await client.is_closed()
         assert bench.value(FAILED_REQUESTS, "heartbeat") == 0
@@ -161,8 +149,7 @@ async def test_a_handler_may_end_its_connection() -> None:
 
 async def test_a_client_over_its_quota_is_not_read_from_for_a_while() -> None:
     throttled = always(HeartbeatResponse(throttle_time_ms=150))
-    async with ServerBench(handlers={ApiKey.HEARTBEAT: throttled}) as bench:
-        client = await bench.connect()
+    async with connected(handlers={ApiKey.HEARTBEAT: throttled}) as (_, client):
         loop = asyncio.get_running_loop()
         await client.ask(HeartbeatRequest("g", 1, "m"), 4)
         began = loop.time()
@@ -171,8 +158,7 @@ async def test_a_client_over_its_quota_is_not_read_from_for_a_while() -> None:
 
 
 async def test_a_version_of_api_versions_that_nobody_knows_is_answered_with_the_list() -> None:
-    async with ServerBench() as bench:
-        client = await bench.connect()
+    async with connected() as (_, client):
         unknown = bytearray(frame(HELLO, 3, 9))
         unknown[6:8] = (99).to_bytes(2, "big")
         await client.send(bytes(unknown))
@@ -185,8 +171,7 @@ async def test_a_version_of_api_versions_that_nobody_knows_is_answered_with_the_
 
 
 async def test_sasl_where_nobody_asks_for_it_is_told_so() -> None:
-    async with ServerBench() as bench:
-        client = await bench.connect()
+    async with connected() as (_, client):
         answer = await client.ask(SaslHandshakeRequest("PLAIN"), 1)
         assert answer.error_code == ErrorCode.ILLEGAL_SASL_STATE
         await client.ask(MetadataRequest(topics=None), 12)

@@ -14,6 +14,7 @@ from tests.support.server_bench import (
     RawClient,
     ServerBench,
     always,
+    connected,
     fetch_response,
     frame,
     produce_request,
@@ -26,11 +27,7 @@ from varve.kafka_server.metrics import CLOSED_CONNECTIONS, REJECTED_REQUESTS
 from varve.wire import ApiKey
 from varve.wire.compiler import write_uvarint
 from varve.wire.messages.cluster import MetadataRequest, MetadataRequestTopic
-from varve.wire.messages.data import (
-    FetchRequest,
-    FetchResponse,
-    ProduceResponse,
-)
+from varve.wire.messages.data import FetchRequest, FetchResponse, ProduceResponse
 
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -40,35 +37,31 @@ async def _is_served(bench: ServerBench) -> None:
     assert (await client.ask(HELLO, 3)).error_code == 0
 
 
-@pytest.mark.parametrize(
-    ("data", "reason"),
-    [
-        (b"\xff\xff\xff\xff", "frame_size"),
-        (b"\x00\x00\x00\x00", "frame_size"),
-        (b"\x7f\xff\xff\xff", "frame_size"),
-        (((100 << 20) + 1).to_bytes(4), "frame_size"),
-        (b"\x00\x00\x00\x03abc", "malformed"),
-        (b"\x00\x00\x00\x0a\x00\x12\x00\x03\x00\x00\x00\x01\x7f\xff", "malformed"),
-        (b"\x00\x00\x00\x0a\x03\xe7\x00\x00\x00\x00\x00\x01\xff\xff", "unknown_api"),
-        (b"\x00\x00\x00\x0a\x00\x03\x00\x63\x00\x00\x00\x01\xff\xff", "unknown_version"),
-        (b"\x00\x00\x00\x0a\x00\x00\x00\x02\x00\x00\x00\x01\xff\xff", "unknown_version"),
-        (b"GET / HTTP/1.1\r\n\r\n", "frame_size"),
-        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "frame_size"),
-    ],
-    ids=[
-        "negative",
-        "empty",
-        "huge",
-        "one byte more than may be",
-        "no header",
-        "client id beyond the end",
-        "unknown API",
-        "unknown version",
-        "a version that is told and not served",
-        "HTTP",
-        "TLS on a plain listener",
-    ],
-)
+NONSENSE = {
+    "negative": (b"\xff\xff\xff\xff", "frame_size"),
+    "empty": (b"\x00\x00\x00\x00", "frame_size"),
+    "huge": (b"\x7f\xff\xff\xff", "frame_size"),
+    "one byte more than may be": (((100 << 20) + 1).to_bytes(4), "frame_size"),
+    "no header": (b"\x00\x00\x00\x03abc", "malformed"),
+    "client id beyond the end": (
+        b"\x00\x00\x00\x0a\x00\x12\x00\x03\x00\x00\x00\x01\x7f\xff",
+        "malformed",
+    ),
+    "unknown API": (b"\x00\x00\x00\x0a\x03\xe7\x00\x00\x00\x00\x00\x01\xff\xff", "unknown_api"),
+    "unknown version": (
+        b"\x00\x00\x00\x0a\x00\x03\x00\x63\x00\x00\x00\x01\xff\xff",
+        "unknown_version",
+    ),
+    "a version that is told and not served": (
+        b"\x00\x00\x00\x0a\x00\x00\x00\x02\x00\x00\x00\x01\xff\xff",
+        "unknown_version",
+    ),
+    "HTTP": (b"GET / HTTP/1.1\r\n\r\n", "frame_size"),
+    "TLS on a plain listener": (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "frame_size"),
+}
+
+
+@pytest.mark.parametrize(("data", "reason"), NONSENSE.values(), ids=NONSENSE)
 async def test_what_cannot_be_read_ends_its_connection_alone(data: bytes, reason: str) -> None:
     async with ServerBench() as bench:
         honest = await bench.connect()
@@ -80,8 +73,7 @@ async def test_what_cannot_be_read_ends_its_connection_alone(data: bytes, reason
 
 
 async def test_requests_before_nonsense_are_answered() -> None:
-    async with ServerBench() as bench:
-        client = await bench.connect()
+    async with connected() as (_, client):
         await client.send(frame(HELLO, 3, 1) + frame(HELLO, 3, 2) + b"\xff" * 8)
         assert [await client.receive_id() for _ in range(2)] == [1, 2]
         assert await client.is_closed()
@@ -107,8 +99,7 @@ async def test_mutated_requests_are_answered_or_end_their_connection() -> None:
 
 
 async def test_a_request_may_come_byte_by_byte() -> None:
-    async with ServerBench() as bench:
-        client = await bench.connect()
+    async with connected() as (_, client):
         for byte in frame(HELLO, 3, 1) + frame(HELLO, 3, 2):
             await client.send(bytes([byte]))
             await asyncio.sleep(0)
@@ -182,8 +173,10 @@ async def test_a_metadata_request_with_millions_of_topics_is_refused_before_they
 async def test_requests_other_than_produce_have_a_limit_of_their_own() -> None:
     settings = ServerSettings(listeners=(LISTENER,), request_max_bytes=64 * KIB)
 
-    async with ServerBench(settings, handlers={ApiKey.PRODUCE: always(ProduceResponse())}) as bench:
-        client = await bench.connect()
+    async with connected(settings, handlers={ApiKey.PRODUCE: always(ProduceResponse())}) as (
+        bench,
+        client,
+    ):
         await client.ask(produce_request(bytes(200 * KIB)), 9)
         long = MetadataRequest([MetadataRequestTopic(name="x" * 30_000) for _ in range(3)])
         await client.send(frame(long, 9))

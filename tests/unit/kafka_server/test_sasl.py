@@ -46,14 +46,11 @@ class _Client:
     """Talks to the authenticator of one connection."""
 
     def __init__(
-        self,
-        kit: BrokerKit,
-        own: dict[str, str] | None = None,
-        settings: SecuritySettings | None = None,
+        self, kit: BrokerKit, own: dict[str, str] | None = None, sasl: ListenerSasl | None = None
     ) -> None:
-        settings = settings or SecuritySettings(sasl_enabled_mechanisms=ALL)
-        sasl = ListenerSasl("SASL", settings, JAAS | (own or {}))
+        settings = SecuritySettings(sasl_enabled_mechanisms=ALL)
         self.kit = kit
+        sasl = sasl or ListenerSasl("SASL", settings, JAAS | (own or {}))
         self.server = SaslSession(sasl, kit.broker, kit.connect())
 
     def shake(self, mechanism: str, version: int = 1) -> Any:
@@ -61,6 +58,13 @@ class _Client:
 
     def send(self, token: bytes, version: int = 2) -> Any:
         return self.kit.run(self.server.handle(version, SaslAuthenticateRequest(token)))
+
+    def begin(self, token: bytes) -> "asyncio.Future[Any]":
+        """Sends a token; the answer comes when the work of hashing is done."""
+        handled = self.server.handle(2, SaslAuthenticateRequest(token))
+        answer = asyncio.ensure_future(handled, loop=self.kit.loop)
+        self.kit.settle()
+        return answer
 
     def bare(self, token: bytes) -> bytes | None:
         return self.kit.run(self.server.handle_bare_token(token))
@@ -236,16 +240,24 @@ def test_plain_refuses_what_is_not_a_users_password(kit: BrokerKit, token: bytes
     assert client.server.has_failed
 
 
-def test_users_of_a_file_log_in_and_change_without_a_restart(
-    kit: BrokerKit, tmp_path: Path
-) -> None:
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """With the password of one user."""
     file = tmp_path / "users"
     file.write_text(f"carol={hash_password('one')}\n")
+    return file
+
+
+@pytest.fixture
+def sasl(file: Path) -> ListenerSasl:
     settings = SecuritySettings(sasl_enabled_mechanisms=ALL, sasl_plain_users=str(file))
-    sasl = ListenerSasl("SASL", settings, JAAS)
-    clients = [_Client(kit) for _ in range(4)]
-    for client in clients:
-        client.server = SaslSession(sasl, kit.broker, kit.connect())
+    return ListenerSasl("SASL", settings, JAAS)
+
+
+def test_users_of_a_file_log_in_and_change_without_a_restart(
+    kit: BrokerKit, file: Path, sasl: ListenerSasl
+) -> None:
+    clients = [_Client(kit, sasl=sasl) for _ in range(4)]
     assert clients[0].plain("carol", "one").error_code == 0
     assert clients[1].plain("alice", "wonderland").error_code == 0
     file.write_text(f"carol={hash_password('two')}\n")
@@ -258,41 +270,25 @@ def test_users_of_a_file_log_in_and_change_without_a_restart(
 
 
 def test_many_who_log_in_with_plain_leave_the_pool_to_others(
-    kit: BrokerKit, tmp_path: Path
+    kit: BrokerKit, sasl: ListenerSasl
 ) -> None:
-    file = tmp_path / "users"
-    file.write_text(f"carol={hash_password('one')}\n")
-    settings = SecuritySettings(sasl_enabled_mechanisms=ALL, sasl_plain_users=str(file))
-    sasl = ListenerSasl("SASL", settings, {})
     kit.hold_work(work=True)
-    logins = []
-    for _ in range(6):
-        server = SaslSession(sasl, kit.broker, kit.connect())
-        kit.run(server.handle(1, SaslHandshakeRequest("PLAIN")))
-        token = SaslAuthenticateRequest(b"\0carol\0one")
-        login: Any = asyncio.ensure_future(server.handle(2, token), loop=kit.loop)
-        logins.append(login)
-    kit.settle()
+    clients = [_Client(kit, sasl=sasl) for _ in range(6)]
+    for client in clients:
+        client.shake("PLAIN")
+    logins = [client.begin(b"\0carol\0one") for client in clients]
     assert kit.work.count == 2
     kit.release_work()
     assert [login.result().error_code for login in logins] == [0] * 6
 
 
-def test_a_password_that_was_right_is_not_hashed_again(kit: BrokerKit, tmp_path: Path) -> None:
-    file = tmp_path / "users"
-    file.write_text(f"carol={hash_password('one')}\n")
-    settings = SecuritySettings(sasl_enabled_mechanisms=ALL, sasl_plain_users=str(file))
-    sasl = ListenerSasl("SASL", settings, {})
-    clients = [_Client(kit) for _ in range(3)]
-    for client in clients:
-        client.server = SaslSession(sasl, kit.broker, kit.connect())
+def test_a_password_that_was_right_is_not_hashed_again(kit: BrokerKit, sasl: ListenerSasl) -> None:
+    clients = [_Client(kit, sasl=sasl) for _ in range(3)]
     assert clients[0].plain("carol", "one").error_code == 0
     kit.hold_work(work=True)
     assert clients[1].plain("carol", "one").error_code == 0
     clients[2].shake("PLAIN")
-    token = SaslAuthenticateRequest(b"\0carol\0two")
-    wrong: Any = asyncio.ensure_future(clients[2].server.handle(2, token), loop=kit.loop)
-    kit.settle()
+    wrong = clients[2].begin(b"\0carol\0two")
     assert not wrong.done(), "a wrong password is hashed each time"
     kit.release_work()
     assert wrong.result().error_code == REFUSED

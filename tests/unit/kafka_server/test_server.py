@@ -7,7 +7,15 @@ from typing import Any
 
 import pytest
 
-from tests.support.server_bench import HELLO, LISTENER, Delayed, ServerBench, frame, until
+from tests.support.server_bench import (
+    HELLO,
+    LISTENER,
+    Delayed,
+    ServerBench,
+    connected,
+    frame,
+    until,
+)
 from varve.broker.broker import Broker
 from varve.broker.request import RequestContext
 from varve.foundation.errors import InvalidSetting, Unavailable
@@ -19,8 +27,7 @@ from varve.wire.messages.data import FetchRequest, FetchResponse, ProduceRequest
 
 
 async def test_clients_are_told_the_port_that_is_listened_on() -> None:
-    async with ServerBench() as bench:
-        client = await bench.connect()
+    async with connected() as (bench, client):
         answer = await client.ask(MetadataRequest(topics=[]), 12)
         assert [(one.host, one.port) for one in answer.brokers] == [("127.0.0.1", bench.port)]
 
@@ -95,8 +102,7 @@ async def test_a_listener_with_tls_needs_a_certificate() -> None:
 
 async def test_a_stop_answers_what_is_in_progress_and_takes_nobody_in() -> None:
     parked = Delayed(ProduceResponse())
-    async with ServerBench(handlers={ApiKey.PRODUCE: parked}) as bench:
-        client = await bench.connect()
+    async with connected(handlers={ApiKey.PRODUCE: parked}) as (bench, client):
         await client.send(frame(ProduceRequest(acks=1), 9, 1))
         await parked.wait_asked()
         stopping = asyncio.ensure_future(bench.stop())
@@ -116,8 +122,7 @@ async def test_a_stop_answers_what_is_in_progress_and_takes_nobody_in() -> None:
 async def test_a_stop_does_not_wait_for_long_polls() -> None:
     parked = Delayed(FetchResponse())
     settings = ServerSettings(listeners=(LISTENER,), shutdown_timeout_ms=600_000)
-    async with ServerBench(settings, handlers={ApiKey.FETCH: parked}) as bench:
-        client = await bench.connect()
+    async with connected(settings, handlers={ApiKey.FETCH: parked}) as (bench, client):
         await client.send(frame(FetchRequest(), 12))
         await parked.wait_asked()
         async with asyncio.timeout(60):
@@ -135,8 +140,7 @@ async def test_a_stop_waits_for_what_a_client_asked_for_that_has_left() -> None:
         ended.append(True)
         return ProduceResponse()
 
-    async with ServerBench(handlers={ApiKey.PRODUCE: slow}) as bench:
-        client = await bench.connect()
+    async with connected(handlers={ApiKey.PRODUCE: slow}) as (bench, client):
         await client.send(frame(ProduceRequest(acks=1), 9))
         await began.wait()
         client.close()
@@ -148,8 +152,7 @@ async def test_a_stop_waits_for_what_a_client_asked_for_that_has_left() -> None:
 async def test_a_stop_gives_up_after_its_time() -> None:
     parked = Delayed(ProduceResponse())
     settings = ServerSettings(listeners=(LISTENER,), shutdown_timeout_ms=100)
-    async with ServerBench(settings, handlers={ApiKey.PRODUCE: parked}) as bench:
-        client = await bench.connect()
+    async with connected(settings, handlers={ApiKey.PRODUCE: parked}) as (bench, client):
         await client.send(frame(ProduceRequest(acks=1), 9))
         await parked.wait_asked()
         await bench.stop()
@@ -157,8 +160,7 @@ async def test_a_stop_gives_up_after_its_time() -> None:
 
 
 async def test_requests_are_counted_by_api() -> None:
-    async with ServerBench() as bench:
-        client = await bench.connect()
+    async with connected() as (bench, client):
         for _ in range(3):
             await client.ask(HELLO, 3)
         text = exposition(bench.server.metrics)

@@ -4,13 +4,7 @@ import logging
 
 import pytest
 
-from varve.broker.request import (
-    ANONYMOUS,
-    ConnectionContext,
-    Operation,
-    Principal,
-    ResourceType,
-)
+from varve.broker.request import ANONYMOUS, ConnectionContext, Operation, Principal, ResourceType
 from varve.broker.security.acls import (
     ANY_PRINCIPAL,
     AclAuthorizer,

@@ -290,20 +290,6 @@ def test_everything_is_known_after_a_restart(bench: TransactionBench) -> None:
     assert bench.read(A) == [b"done", b"open", b"more"]
 
 
-@pytest.mark.parametrize("is_commit", [True, False])
-def test_a_decision_is_carried_out_after_a_restart(
-    bench: TransactionBench, is_commit: bool
-) -> None:
-    producer = _begin(bench)
-    ending = _decide(bench, producer, is_commit=is_commit)
-    bench.kit.restart(is_crash=True)
-    bench.kit.settle()
-    assert ending.cancelled()
-    assert _status(bench) is (Status.COMPLETE_COMMIT if is_commit else Status.COMPLETE_ABORT)
-    assert bench.open_count() == 0
-    assert bench.read(A) == bench.read(B) == ([b"t"] if is_commit else [])
-
-
 # Partitions in trouble
 
 
