@@ -112,9 +112,9 @@ class BrokerClient:
         self.forget_failures()
 
     def check_may_describe(self, what: str) -> None:
-        """Raises Denied unless whoever is logged in may describe the cluster.
+        """Raises Denied unless the authenticated user may describe the cluster.
 
-        The library takes a refusal of rights for an empty list, and one of users ends the process.
+        librdkafka returns an authorization error as an empty list, and crashes for users.
         """
         future = self.admin().describe_cluster(include_authorized_operations=True)
         allowed = self.result(future, what).authorized_operations or ()
@@ -182,7 +182,7 @@ def admin_api() -> Any:
 
 
 def read_client_file(path: Path) -> dict[str, str]:
-    """The settings of a file: `name=value` lines; those that begin with # are passed over."""
+    """The settings of a file: `name=value` lines; lines that begin with # are ignored."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:

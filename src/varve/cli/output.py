@@ -136,7 +136,7 @@ class Output:
         self.print_failure(f"{partition}: {failure.removeprefix(f'{partition}: ')}")
 
     def confirm(self, action: str, *, is_confirmed: bool) -> None:
-        """Ask before something that cannot be undone; `--yes` answers where nobody can."""
+        """Ask before something that cannot be undone; `--yes` confirms without a prompt."""
         if is_confirmed:
             return
         self.check_terminal(action)

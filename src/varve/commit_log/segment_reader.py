@@ -398,7 +398,7 @@ def find_newest_entry(segment: ReadableSegment, *, size: int) -> tuple[int, int]
     """The largest timestamp in the time index, and the last offset of its batch.
 
     A wrong entry makes the segment rebuild its indexes; if it cannot, as its data is damaged, the
-    entry is believed: a smaller one would expire the segment early and hide it from searches by
+    entry is used anyway: a smaller one would expire the segment early and hide it from searches by
     time, and an error would stop the retention of the log.
     """
     entry = segment.time_index().last

@@ -190,8 +190,8 @@ class RealLock(Closing):
     locks and with its own kind, and belongs to the descriptor. On other systems `flock` and record
     locks already conflict.
 
-    A file named `.lock` stands for its directory, which is locked as well: if somebody deletes the
-    file, a new one lets no second owner in.
+    A file named `.lock` stands for its directory, which is locked as well: if the file is deleted,
+    a new one admits no second owner.
     """
 
     __slots__ = ("_descriptor", "_directory", "path")

@@ -8,10 +8,10 @@ Layout     `varve-topics.json`: format, version, and by name each topic's id, pa
            docs/reference/formats/directory.md
 Invariant  the version rises with every change; the highest version counts, and is written to
            every live directory.
-Crash      written aside and renamed. A topic is written as `creating` before its partitions are
-           created, as `growing` before some are added, and as `deleting` before they are deleted,
-           so that the next open completes an interrupted change. A directory that missed a write
-           has an older version, which is ignored.
+Crash      written to a temporary file that is renamed. A topic is `creating`
+           before its partitions are created, `growing` before some are added, and `deleting` before
+           they are deleted, so that the next open completes an interrupted change. A directory that
+           missed a write has an older version, which is ignored.
 Threads    one at a time, under the store's lock.
 """
 

@@ -179,8 +179,8 @@ def make_config(
             other[name] = value
     if other.get("varve.authorizer.enable") == "true" and not other.get("super.users"):
         warnings.append(
-            "varve.authorizer.enable=true without super.users: nobody may do anything but what "
-            "ACLs allow already, nor add ACLs; set super.users=User:NAME"
+            "varve.authorizer.enable=true without super.users: everything is denied except what "
+            "existing ACLs allow, and no client can add ACLs; set super.users=User:NAME"
         )
     warnings += _drop_unsupported(other)
     return ServerConfig(

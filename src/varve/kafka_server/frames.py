@@ -155,7 +155,7 @@ class BufferPool:
         """The start of a frame that waits for memory, in a buffer of exactly its size.
 
         It reserves nothing: connections that hold memory while waiting for more could wait for
-        each other for ever.
+        each other forever.
         """
         parked = ReceiveBuffer(bytearray(data), 0)
         parked.filled = len(data)

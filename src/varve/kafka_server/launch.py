@@ -1,8 +1,9 @@
 """Runs a server from its configuration, with its pages for monitoring, until a signal.
 
 Invariant  a client of the monitoring endpoint is bounded in size, time and number, and every
-           connection is closed after its response. A connection too many closes the oldest one:
-           clients that send half a request or do not read their response keep nobody out.
+           connection is closed after its response. A connection above the limit closes the
+           oldest one: clients that send half a request or do not read their response do not
+           lock others out.
 Crash      the first signal stops in order. A second one ends the process at once, as a crash would:
            what was acknowledged is there at the next start.
 Threads    the loop is the main thread; the store's workers have their own.

@@ -2,8 +2,7 @@
 
 docs/reference/formats/record-batch.md
 
-The records are in payload[start:end]: the bytes of the batch after its header, decompressed if
-need be.
+The records are in payload[start:end]: the bytes of the batch after its header, decompressed.
 
 Invariant  nothing outside [start, end) is read, and no loop takes more steps than there are bytes,
            whatever they are: a record takes at least seven, and a count that cannot fit is

@@ -100,7 +100,7 @@ def _split(view: memoryview, where: str) -> list[memoryview]:
 
 
 def _declared_size(block: memoryview, where: str) -> int:
-    """The size the block declares, believed only as far as its bytes could expand."""
+    """The size the block declares, limited to what its bytes could expand to."""
     try:
         size = int(cramjam.snappy.decompress_raw_len(block))
     except cramjam.DecompressionError as error:

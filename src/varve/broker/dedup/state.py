@@ -8,8 +8,8 @@ Invariant  ids are used only under the rules they were written with, and only if
            lost a record that they remember: they were closed, or the machine has not been restarted
            since. Only directories with a state file are removed: others may belong to the
            processor of `varve dedup`.
-Crash      a state file is written aside and renamed. One that cannot be read counts as missing: the
-           ids are rebuilt.
+Crash      a state file is written to a temporary file that is renamed. An unreadable one counts
+           as missing: the ids are rebuilt.
 """
 
 import json

@@ -3,8 +3,8 @@
 Layout     `format`, `version`, and the document's own names. docs/reference/formats/directory.md
 Invariant  the version rises with every write; the highest one counts. A document that cannot be
            read is an error: lost ACLs would grant or revoke permissions.
-Crash      written aside and renamed. A write that fails uses up its version, because some
-           directories may have it.
+Crash      written to a temporary file that is renamed. A write that fails uses up its
+           version, because some directories may have it.
 Threads    one at a time; its owner takes care of that.
 """
 

@@ -295,7 +295,7 @@ class LogCleaner:
     def ensure_keys(
         self, partition: TopicPartition, segment: Segment, next_offset: int, now_ms: int
     ) -> SegmentKeys | None:
-        """The key index of a segment without open transactions, built if need be; None while held.
+        """The key index of a segment without open transactions, built if missing; None while held.
 
         `next_offset` is where the next segment begins.
         """

@@ -6,7 +6,7 @@ Invariant  belongs to one generation of its data file, identified by size and la
            is checked when it is opened, the rest by `verify`. Hashes are uniformly distributed, so
            a search guesses the position of a hash from its value; after some wrong guesses it
            bisects, so the number of reads is bounded whatever the file holds.
-Crash      written aside and renamed: no file or a whole one. It may be deleted at any time.
+Crash      written to a temporary file that is renamed. The file may be deleted at any time.
 Threads    any; the file is read by position.
 """
 

@@ -158,7 +158,7 @@ class SegmentKeyIndexes:
     def ensure(
         self, segment: Segment, next_offset: int, now_ms: int, budget: WorkBudget
     ) -> SegmentKeys | None:
-        """The index of a segment without open transactions, built if need be; None while held."""
+        """The index of a segment without open transactions, built if necessary; None while held."""
         keys = self.find(segment, next_offset)
         if keys is not None:
             self._release(segment)

@@ -242,7 +242,7 @@ _OTHER_HISTORY: Final = (
 
 
 def due_now(segments: Iterable[S], scope: RetentionScope, now_ms: int) -> Iterator[Due[S]]:
-    """The segments that are due, oldest first; those of another history are passed over."""
+    """The segments that are due, oldest first; those of another history are skipped."""
     for decision in due(segments, scope, now_ms):
         if decision.is_due(now_ms):
             yield decision

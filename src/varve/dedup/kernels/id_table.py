@@ -39,7 +39,7 @@ def mix(word: Any) -> Any:
 
 @inlined
 def spread(first: Any, second: Any, kind: int, k0: Any, k1: Any) -> Any:
-    """A hash of an id; keyed, so that nobody can choose ids that collide."""
+    """A hash of an id; keyed, so that clients cannot choose ids that collide."""
     return mix(mix(np.uint64(first) ^ k0) ^ np.uint64(second) ^ k1 ^ np.uint64(kind))
 
 

@@ -124,7 +124,7 @@ class TombstoneHorizon:
         """`caught_up_ms` is when the end of the topic was last reached, as the table has it."""
         self.caught_up_ms = caught_up_ms
         self.retention_ms: int | None = None
-        """How long tombstones are kept, as it was last read; None for ever."""
+        """How long tombstones are kept, as it was last read; None means forever."""
         self._reader = reader
         self._clock = clock
         self._refreshed_ms: int | None = None
