@@ -41,15 +41,8 @@ def _disk(clock: ManualClock) -> FaultyFileSystem:
 
 
 def _right(name: str) -> AclBinding:
-    return AclBinding(
-        ResourceType.TOPIC,
-        name,
-        PatternType.LITERAL,
-        "User:alice",
-        "*",
-        Operation.READ,
-        Permission.ALLOW,
-    )
+    kind, pattern, allow = ResourceType.TOPIC, PatternType.LITERAL, Permission.ALLOW
+    return AclBinding(kind, name, pattern, "User:alice", "*", Operation.READ, allow)
 
 
 def _all_of(name: str) -> AclFilter:
@@ -93,9 +86,10 @@ MAKERS: list[tuple[Callable[..., Table], str]] = [
     (ScramCredentials, CREDENTIALS_FILE),
     (QuotaTable, QUOTAS_FILE),
 ]
+EVERY_TABLE = pytest.mark.parametrize(("make", "file"), MAKERS)
 
 
-@pytest.mark.parametrize(("make", "file"), MAKERS)
+@EVERY_TABLE
 def test_a_table_is_what_some_answer_said_after_a_crash_at_any_step(
     make: Callable[..., Table], file: str
 ) -> None:
@@ -115,7 +109,7 @@ def test_a_table_is_what_some_answer_said_after_a_crash_at_any_step(
             assert _names(found) in STATES[image.state : image.state + 2]
 
 
-@pytest.mark.parametrize(("make", "file"), MAKERS)
+@EVERY_TABLE
 def test_a_full_disk_refuses_a_change_which_can_be_made_later(
     make: Callable[..., Table], file: str
 ) -> None:
@@ -133,7 +127,7 @@ def test_a_full_disk_refuses_a_change_which_can_be_made_later(
     assert _names(again) == {"one", "two"}
 
 
-@pytest.mark.parametrize(("make", "file"), MAKERS)
+@EVERY_TABLE
 def test_a_directory_that_fails_leaves_the_other_with_the_table(
     make: Callable[..., Table], file: str
 ) -> None:
@@ -151,7 +145,7 @@ def test_a_directory_that_fails_leaves_the_other_with_the_table(
     assert _names(table) == {"one", "two"}
 
 
-@pytest.mark.parametrize(("make", "file"), MAKERS)
+@EVERY_TABLE
 @pytest.mark.parametrize(
     "content",
     [
@@ -180,7 +174,7 @@ def test_a_table_that_cannot_be_understood_is_not_taken_for_an_empty_one(
         make(fs, _directories()).load()
 
 
-@pytest.mark.parametrize(("make", "file"), MAKERS)
+@EVERY_TABLE
 def test_a_table_that_cannot_be_read_is_not_taken_for_an_empty_one(
     make: Callable[..., Table], file: str
 ) -> None:

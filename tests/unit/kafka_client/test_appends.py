@@ -59,6 +59,15 @@ def client(address: ClusterAddress) -> Iterator[KafkaClient]:
     made.close()
 
 
+def begin(client: KafkaClient, topic: str) -> TransactionalProducer:
+    """A producer in a transaction with the only partition of a new topic."""
+    client.create_topic(topic, exist_ok=True)
+    producer = TransactionalProducer(client, topic, timeout_ms=10_000)
+    producer.begin()
+    producer.add_partitions(topic, [0])
+    return producer
+
+
 def batches_of(producer: TransactionalProducer, count: int, *, first: int = 0) -> list[bytearray]:
     return [
         bytearray(
@@ -94,10 +103,7 @@ def test_a_topic_that_cannot_be_made_is_told(client: KafkaClient) -> None:
 
 
 def test_batches_go_out_together_and_keep_their_order(kit: KafkaKit, client: KafkaClient) -> None:
-    client.create_topic("many", exist_ok=True)
-    producer = TransactionalProducer(client, "many", timeout_ms=10_000)
-    producer.begin()
-    producer.add_partitions("many", [0])
+    producer = begin(client, "many")
     assert producer.append_all("many", 0, batches_of(producer, 12)) == 11
     producer.end(is_committed=True)
     assert committed(kit, "many") == [b"%d" % number for number in range(12)]
@@ -109,10 +115,7 @@ def test_what_is_sent_again_is_appended_once(
 ) -> None:
     topic = f"again-{losses}"
     client = ForgetfulClient(address, losses=losses)
-    client.create_topic(topic, exist_ok=True)
-    producer = TransactionalProducer(client, topic, timeout_ms=10_000)
-    producer.begin()
-    producer.add_partitions(topic, [0])
+    producer = begin(client, topic)
     producer.append_all(topic, 0, batches_of(producer, 8))
     producer.end(is_committed=True)
     client.close()
@@ -121,10 +124,7 @@ def test_what_is_sent_again_is_appended_once(
 
 
 def test_the_first_failure_of_a_flight_is_told(client: KafkaClient) -> None:
-    client.create_topic("gap", exist_ok=True)
-    producer = TransactionalProducer(client, "gap", timeout_ms=10_000)
-    producer.begin()
-    producer.add_partitions("gap", [0])
+    producer = begin(client, "gap")
     producer.append_all("gap", 0, batches_of(producer, 1))
     with pytest.raises(StoreError, match="OUT_OF_ORDER_SEQUENCE") as caught:
         producer.append_all("gap", 0, batches_of(producer, 3, first=5))

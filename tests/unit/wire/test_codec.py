@@ -1,5 +1,6 @@
 """What the codec does beside fields in their places: tags, nulls, defaults, refusals."""
 
+from pathlib import Path
 from uuid import UUID
 
 import pytest
@@ -143,3 +144,16 @@ def test_messages_are_equal_when_their_classes_and_all_fields_are() -> None:
     strangers: list[object] = [FetchTopic(), 1]
     assert one not in strangers
     assert repr(one).startswith("FetchPartition(partition=1, current_leader_epoch=-1, fetch_of")
+
+
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "compatibility.md"
+
+
+def test_the_page_has_a_row_for_every_request_and_no_other() -> None:
+    _, table = PAGE.read_text().split("| Key | Request | Versions |\n| --- | --- | --- |\n")
+    wanted = [
+        f"| {int(api.key)} | {api.request.__name__.removesuffix('Request')} "
+        f"| {api.first_advertised}-{api.versions.last} |"
+        for api in APIS.values()
+    ]
+    assert table.partition("\n\n")[0].splitlines() == wanted

@@ -32,6 +32,11 @@ def sizes(answer: Any) -> dict[int, int]:
     return {number: len(one.records or b"") for (_, number), one in fetched(answer).items()}
 
 
+def parked(kit: BrokerKit) -> tuple[int, int]:
+    """Fetches that wait, and the partitions they wait for."""
+    return len(kit.broker.parked_fetches), kit.broker.parked_fetches.partition_count
+
+
 # At once
 
 
@@ -46,11 +51,6 @@ def test_what_was_produced_is_fetched_in_every_version(kit: BrokerKit, version: 
     assert (found.error_code, found.high_watermark, found.last_stable_offset) == (0, 6, 6)
     assert found.log_start_offset == (0 if version >= 5 else -1)
     assert found.aborted_transactions is None
-
-
-def test_a_fetch_begins_with_the_batch_that_holds_the_offset(kit: BrokerKit) -> None:
-    append(kit, make_batch(3), make_batch(3))
-    assert len(fetch(kit, 4).records or b"") == len(make_batch(3))
 
 
 @pytest.mark.parametrize("version", [12, 13])
@@ -189,19 +189,22 @@ def test_a_fetch_waits_for_an_append(kit: BrokerKit) -> None:
     offsets = {("events", number): 0 for number in range(3)}
     waiting = kit.begin(fetch_request(kit, offsets), version=12)
     assert not waiting.done()
-    assert (len(kit.broker.parked_fetches), kit.broker.parked_fetches.partition_count) == (1, 3)
+    assert parked(kit) == (1, 3)
     produce(kit, partition=2)
     assert sizes(waiting.result()) == {0: 0, 1: 0, 2: SIZE}
-    assert (len(kit.broker.parked_fetches), kit.broker.parked_fetches.partition_count) == (0, 0)
+    assert parked(kit) == (0, 0)
 
 
-def test_a_fetch_ends_with_its_time(kit: BrokerKit) -> None:
-    waiting = kit.begin(fetch_request(kit, {("events", 0): 0}, max_wait_ms=500), version=12)
+@pytest.mark.parametrize("count", [0, 1])
+def test_too_little_comes_when_the_time_is_over(kit: BrokerKit, count: int) -> None:
+    request = fetch_request(kit, {("events", 0): 0}, min_bytes=3 * SIZE, max_wait_ms=500)
+    waiting = kit.begin(request, version=12)
+    append(kit, *[make_batch()] * count)
     kit.advance(499)
     assert not waiting.done()
     kit.advance(1)
-    assert sizes(waiting.result()) == {0: 0}
-    assert (len(kit.broker.parked_fetches), kit.broker.parked_fetches.partition_count) == (0, 0)
+    assert sizes(waiting.result()) == {0: count * SIZE}
+    assert parked(kit) == (0, 0)
 
 
 def test_a_fetch_waits_until_there_is_enough(kit: BrokerKit) -> None:
@@ -213,13 +216,6 @@ def test_a_fetch_waits_until_there_is_enough(kit: BrokerKit) -> None:
     assert not waiting.done()
     append(kit, make_batch())
     assert sum(sizes(waiting.result()).values()) == 3 * SIZE
-
-
-def test_too_little_comes_when_the_time_is_over(kit: BrokerKit) -> None:
-    waiting = kit.begin(fetch_request(kit, {("events", 0): 0}, min_bytes=3 * SIZE))
-    append(kit, make_batch())
-    kit.advance(500)
-    assert sizes(waiting.result()) == {0: SIZE}
 
 
 def test_more_than_the_limit_is_not_waited_for(kit: BrokerKit) -> None:
@@ -260,7 +256,7 @@ def test_a_lost_connection_leaves_nothing_behind(kit: BrokerKit) -> None:
     waiting = kit.begin(fetch_request(kit, {("events", 0): 0}), connection=connection)
     kit.disconnect(connection)
     assert waiting.cancelled()
-    assert (len(kit.broker.parked_fetches), kit.broker.parked_fetches.partition_count) == (0, 0)
+    assert parked(kit) == (0, 0)
     append(kit, make_batch())
 
 
@@ -280,8 +276,7 @@ def test_closed_segments_are_read_off_the_loop(rolled: BrokerKit) -> None:
     kit = rolled
     kit.hold_work(work=True)
     waiting = kit.begin(fetch_request(kit, {("events", 0): 0}))
-    assert not waiting.done()
-    assert kit.work.count == 1
+    assert (waiting.done(), kit.work.count) == (False, 1)
     kit.release_work()
     assert sizes(waiting.result()) == {0: 2 * SIZE}
     assert kit.broker.background_reads.bytes == 0

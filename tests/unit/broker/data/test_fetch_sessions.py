@@ -8,7 +8,7 @@ import pytest
 from tests.support.broker_kit import BrokerKit
 from tests.support.data_requests import append, fetch_request, fetched
 from tests.support.log_bench import make_batch
-from varve.broker.data.fetch_sessions import FetchSessions
+from varve.broker.data.fetch_sessions import FetchSession, FetchSessions
 from varve.broker.settings import DataSettings
 from varve.foundation.clock import ManualClock
 from varve.wire import ErrorCode
@@ -142,19 +142,25 @@ def request(count: int, session: tuple[int, int] = (0, 0)) -> FetchRequest:
     return FetchRequest(session_id=session[0], session_epoch=session[1], topics=[topic])
 
 
+def make_sessions(clock: ManualClock | None = None, **settings: int) -> FetchSessions:
+    return FetchSessions(DataSettings(**settings), clock or ManualClock(), random.Random(1))
+
+
+def opened(sessions: FetchSessions, count: int) -> FetchSession:
+    session = sessions.plan(request(count), has_ids=False).session
+    assert session is not None
+    return session
+
+
 def test_sessions_are_bounded_and_the_unused_make_room() -> None:
     clock = ManualClock()
-    settings = DataSettings(fetch_session_count_max=2)
-    sessions = FetchSessions(settings, clock, random.Random(1))
-    first, second = (sessions.plan(request(3), has_ids=False).session for _ in range(2))
-    assert first is not None
-    assert second is not None
+    sessions = make_sessions(clock, fetch_session_count_max=2)
+    first, second = opened(sessions, 3), opened(sessions, 3)
     assert sessions.plan(request(3), has_ids=False).session is None
     clock.advance(100_000)
     sessions.plan(request(0, (second.id, 1)), has_ids=False)
     clock.advance(30_000)
-    third = sessions.plan(request(3), has_ids=False).session
-    assert third is not None
+    opened(sessions, 3)
     with pytest.raises(KafkaError) as caught:
         sessions.plan(request(0, (first.id, 1)), has_ids=False)
     assert caught.value.code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
@@ -163,22 +169,19 @@ def test_sessions_are_bounded_and_the_unused_make_room() -> None:
 
 def test_a_larger_session_takes_the_place_of_a_smaller_one_that_had_its_time() -> None:
     clock = ManualClock()
-    sessions = FetchSessions(DataSettings(fetch_session_count_max=1), clock, random.Random(1))
-    small = sessions.plan(request(3), has_ids=False).session
-    assert small is not None
+    sessions = make_sessions(clock, fetch_session_count_max=1)
+    small = opened(sessions, 3)
     clock.advance(121_000)
     sessions.plan(request(0, (small.id, 1)), has_ids=False)
     assert sessions.plan(request(3), has_ids=False).session is None
-    assert sessions.plan(request(4), has_ids=False).session is not None
+    opened(sessions, 4)
     assert (len(sessions), sessions.partition_count) == (1, 4)
 
 
 def test_partitions_of_sessions_are_bounded() -> None:
-    settings = DataSettings(fetch_session_partition_count_max=5)
-    sessions = FetchSessions(settings, ManualClock(), random.Random(1))
+    sessions = make_sessions(fetch_session_partition_count_max=5)
     assert sessions.plan(request(6), has_ids=False).session is None
-    session = sessions.plan(request(3), has_ids=False).session
-    assert session is not None
+    session = opened(sessions, 3)
     assert sessions.plan(request(3), has_ids=False).session is None
     with pytest.raises(KafkaError) as caught:
         sessions.plan(request(6, (session.id, 1)), has_ids=False)
@@ -187,16 +190,13 @@ def test_partitions_of_sessions_are_bounded() -> None:
 
 
 def test_no_sessions_at_all() -> None:
-    settings = DataSettings(fetch_session_count_max=0)
-    sessions = FetchSessions(settings, ManualClock(), random.Random(1))
-    plan = sessions.plan(request(2), has_ids=False)
+    plan = make_sessions(fetch_session_count_max=0).plan(request(2), has_ids=False)
     assert (plan.session, len(plan.partitions)) == (None, 2)
 
 
 def test_epochs_begin_again_behind_the_last() -> None:
-    sessions = FetchSessions(DataSettings(), ManualClock(), random.Random(1))
-    session = sessions.plan(request(1), has_ids=False).session
-    assert session is not None
+    sessions = make_sessions()
+    session = opened(sessions, 1)
     session.epoch = 2**31 - 1
     plan = sessions.plan(request(0, (session.id, 2**31 - 1)), has_ids=False)
     assert plan.session is session

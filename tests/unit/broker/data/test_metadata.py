@@ -1,4 +1,4 @@
-"""Metadata, DescribeTopicPartitions and DescribeCluster."""
+"""ApiVersions, Metadata, DescribeTopicPartitions and DescribeCluster."""
 
 from typing import Any
 from uuid import UUID
@@ -8,11 +8,13 @@ import pytest
 from tests.support.broker_kit import LISTENER, BrokerKit
 from tests.support.rights import all_but
 from varve.broker.broker import Endpoint
+from varve.broker.handlers import HANDLERS
 from varve.broker.request import CLUSTER_NAME, ConnectionContext, Operation, ResourceType
 from varve.broker.settings import BrokerSettings
 from varve.foundation.errors import InvalidRequest
-from varve.wire import NO_ID, ErrorCode
+from varve.wire import NO_ID, ApiKey, ErrorCode
 from varve.wire.messages.cluster import (
+    ApiVersionsRequest,
     Cursor,
     DescribeClusterRequest,
     DescribeTopicPartitionsRequest,
@@ -189,3 +191,20 @@ def test_a_topic_named_often_is_described_once(kit: BrokerKit) -> None:
     by_id = MetadataRequestTopic(topic_id=kit.topic("events").id, name=None)
     answer = kit.ask(MetadataRequest([by_id] * 3), version=12)
     assert [topic.name for topic in answer.topics] == ["events"]
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_what_is_served_is_told(kit: BrokerKit, version: int) -> None:
+    answer = kit.ask(ApiVersionsRequest("client", "1.0"), version=version)
+    told = {one.api_key: (one.min_version, one.max_version) for one in answer.api_keys}
+    assert set(told) == {*HANDLERS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE}
+    assert told[ApiKey.PRODUCE] == (0, 13)  # older librdkafka would not compress otherwise
+    assert told[ApiKey.FETCH] == (4, 17)
+    assert answer.error_code == 0
+    assert answer.finalized_features == []
+
+
+@pytest.mark.parametrize("name", ["", "-a", "a b", "a\n"])
+def test_a_name_that_breaks_the_rule_is_refused(kit: BrokerKit, name: str) -> None:
+    answer = kit.ask(ApiVersionsRequest(name, "1"), version=3)
+    assert answer.error_code == ErrorCode.INVALID_REQUEST

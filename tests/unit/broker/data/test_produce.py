@@ -146,15 +146,6 @@ def test_zstd_is_for_those_who_know_it(kit: BrokerKit) -> None:
     assert produce(kit, batch=batch, version=7).error_code == 0
 
 
-@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
-def test_compressed_batches_come_out_as_they_went_in(kit: BrokerKit, codec: Codec) -> None:
-    batch = make_batch(5, codec=codec)
-    produce(kit, batch=batch)
-    records = fetch(kit).records
-    assert records is not None
-    assert bytes(records)[16:] == batch[16:]
-
-
 def test_acks_have_three_values(kit: BrokerKit) -> None:
     assert produce(kit, acks=2).error_code == ErrorCode.INVALID_REQUIRED_ACKS
     assert kit.log("events").end_offset == 0

@@ -61,15 +61,6 @@ def test_duplicates_in_a_batch_leave_holes(kit: BrokerKit, log: Log, codec: Code
     assert batches_in(log)[1].columns().headers(0) == (("h", b"1"),)
 
 
-def test_the_window_reaches_both_ways_and_ends(kit: BrokerKit, log: Log) -> None:
-    send(kit, ("a", WINDOW_MS))
-    assert send(kit, ("a", 0)) == (NONE, 0)
-    assert send(kit, ("a", 2 * WINDOW_MS)) == (NONE, 0)
-    assert send(kit, ("a", 2 * WINDOW_MS + 1)) == (NONE, 1)
-    # Only what was kept has a window: the copy at 0 is not remembered.
-    assert records_in(log) == [(0, "a", WINDOW_MS), (1, "a", 2 * WINDOW_MS + 1)]
-
-
 def test_idempotent_retries_are_told_by_their_sequences(kit: BrokerKit, log: Log) -> None:
     assert send(kit, ("a", 0), **producer(0)) == (NONE, 0)
     assert send(kit, ("b", 0), ("a", 1), **producer(1)) == (NONE, 1)
@@ -149,18 +140,6 @@ def test_what_cannot_be_compared_is_appended_and_counted(kit: BrokerKit, log: Lo
         "missing": 2,
         "no_id": 2,
     }
-
-
-def test_who_is_far_ahead_makes_nobody_late(kit: BrokerKit, log: Log) -> None:
-    send(kit, ("ahead", LATENESS_MS), ("further", 3 * LATENESS_MS))
-    assert send(kit, ("a", 0)) == (NONE, 2)
-    assert send(kit, ("a", 0)) == (NONE, 2)
-
-
-def test_duplicates_do_not_move_the_time_by_which_others_are_late(kit: BrokerKit, log: Log) -> None:
-    send(kit, ("a", 0), ("b", -LATENESS_MS))
-    send(kit, ("a", WINDOW_MS))
-    assert send(kit, ("b", -LATENESS_MS)) == (NONE, 1)
 
 
 def test_transactions_are_refused(
