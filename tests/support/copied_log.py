@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-import numpy as np
-
 from tests.support.log_bench import DIRECTORY, NOW_MS, Bench, make_batch, make_marker
 from tests.support.remote_builder import open_manifest
 from varve.commit_log import AppendOrigin, Log
@@ -13,7 +11,7 @@ from varve.commit_log.leader_epochs import LeaderEpochs
 from varve.commit_log.names import LEADER_EPOCH_FILE, SNAPSHOT, log_name
 from varve.disk.memory import MemoryFileSystem
 from varve.foundation.clock import ManualClock
-from varve.kernels.crc import crc32c
+from varve.kernels.crc import crc32c_of
 from varve.object_store import ObjectStore
 from varve.tiering.manifest.paths import RemotePath
 from varve.tiering.manifest.segment import ObjectPart, RemoteSegment, SegmentState, restrict_epochs
@@ -120,10 +118,7 @@ def describe(
 
 
 def make_parts(data: dict[str, bytes]) -> tuple[ObjectPart, ...]:
-    return tuple(
-        ObjectPart(name, len(body), int(crc32c(np.frombuffer(body, np.uint8), 0, len(body))))
-        for name, body in data.items()
-    )
+    return tuple(ObjectPart(name, len(body), crc32c_of(body)) for name, body in data.items())
 
 
 def upload(

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from tests.support.log_bench import split_batches
+from tests.support.log_model import split_batches
 from varve.commit_log import Isolation, Log, TimestampOffset
 from varve.commit_log.log_reader import RemoteRead, RemoteReadRequest
 from varve.commit_log.transaction_index import AbortedTransaction
@@ -31,12 +31,11 @@ class FakeRemoteLog:
         offset = log.log_start_offset
         while offset < before_offset:
             fetched = log.read(start_offset=offset, isolation=Isolation.LOG_END)
-            found, position = split_batches(fetched.data), 0
-            for batch in found:
-                end = position + batch.header.size
-                if batch.header.base_offset < before_offset:
-                    self.batches.append(bytes(fetched.data[position:end]))
-                position = end
+            self.batches += [
+                data
+                for data in split_batches(fetched.data)
+                if Batch(data).header.base_offset < before_offset
+            ]
             offset = fetched.next_offset
         self.aborted = [
             one for one in log.aborted_transactions() if one.last_offset < before_offset

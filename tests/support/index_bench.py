@@ -2,15 +2,13 @@
 
 from dataclasses import replace
 
-import numpy as np
-
 from tests.support.remote_builder import HOME, make_segment
 from varve.commit_log.names import REMOTE_INDEX_CACHE_DIRECTORY
 from varve.commit_log.sparse_index import OffsetIndex, TimeIndex
 from varve.commit_log.transaction_index import AbortedTransaction, TransactionIndex
 from varve.disk import FileSystem
 from varve.foundation.clock import ManualClock
-from varve.kernels.crc import crc32c
+from varve.kernels.crc import crc32c_of
 from varve.object_store import MemoryObjectStore, ObjectStore
 from varve.testing import FaultyObjectStore
 from varve.testing.faulty_disk import FaultyFileSystem
@@ -43,7 +41,7 @@ class IndexBench:
         files = _make_indexes(segment, entry_count=3 + number, has_aborted=number == ABORTED)
         self.files[segment.id] = files
         named = {kind: data for kind, data in files.items() if data}
-        parts = tuple(ObjectPart(kind, len(data), checksum(data)) for kind, data in named.items())
+        parts = tuple(ObjectPart(kind, len(data), crc32c_of(data)) for kind, data in named.items())
         for kind, data in named.items():
             self.bucket.put(HOME.part_key(segment, kind), data)
         return replace(segment, parts=parts)
@@ -101,10 +99,6 @@ def _make_indexes(
         aborted.append(AbortedTransaction(8, base + 9, base + 50, base + 51))
     contents = (offsets.encode(), times.encode(), aborted.encode())
     return dict(zip(KINDS, contents, strict=True))
-
-
-def checksum(data: bytes) -> int:
-    return int(crc32c(np.frombuffer(data, np.uint8), 0, len(data)))
 
 
 def file_name(segment: RemoteSegment, kind: str) -> str:

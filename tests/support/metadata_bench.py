@@ -4,13 +4,13 @@ import random
 from dataclasses import dataclass, field
 from uuid import UUID
 
+from tests.support.log_bench import split_batches
 from varve.commit_log import LoadRequest, Log, LogSettings, SegmentFiles, TopicPartition
 from varve.disk import FileSystem
 from varve.disk.memory import MemoryFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.settings import LONG_MAX
 from varve.object_store import MemoryObjectStore
-from varve.records import Batch
 from varve.tiering.manifest.paths import RemotePath
 from varve.tiering.metadata.events import Event, decode_event
 from varve.tiering.metadata.topic import COMMIT_BYTES_MAX, METADATA_TOPIC, MetadataTopic
@@ -88,10 +88,7 @@ class MetadataBench:
             log, offset = self.open_log(number), 0
             while offset < log.end_offset:
                 fetched = log.read(start_offset=offset)
-                position = 0
-                while position < len(fetched.data):
-                    batch = Batch(fetched.data, position=position)
-                    position += batch.header.size
+                for batch in split_batches(fetched.data):
                     found += [one.value or b"" for one in batch.records()]
                 offset = fetched.next_offset
         return found

@@ -5,8 +5,6 @@ from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from tests.support.cleaning_bench import PARTITION, TOPIC_ID, CleaningBench, compacted
 from varve.cleaning.compaction.log_cleaner import LogCleaner
 from varve.cleaning.key_index.key_index import KeyEntry
@@ -15,7 +13,7 @@ from varve.commit_log import LogSettings, TopicPartition
 from varve.commit_log.directory_files import encode_topic_id
 from varve.commit_log.names import INDEX, KEYS, LOG, SNAPSHOT, TIME_INDEX, TXN_INDEX, log_name
 from varve.foundation.worker import StopSignal
-from varve.kernels.crc import crc32c
+from varve.kernels.crc import crc32c_of
 from varve.object_store import MemoryObjectStore, ObjectStore
 from varve.testing import FaultyObjectStore, ObjectFaultPlan
 from varve.testing.faulty_disk import CrashMode, FaultyFileSystem
@@ -176,7 +174,7 @@ class TierBench:
             for part in segment.parts:
                 data = self.bucket.get(keys[part.name])
                 assert len(data) == part.size
-                assert part.crc32c == (_crc(data) if data else 0)
+                assert part.crc32c == crc32c_of(data)
                 known = self.files[segment.id].get(part.name)
                 assert known is None or known == data, part.name
         objects = {entry.key for entry in self.bucket.list(self.home.segment_folder)}
@@ -194,7 +192,3 @@ class TierBench:
         tiered = self.partitions.get(PARTITION)
         tiered.load()
         return tiered.next_copy_offset
-
-
-def _crc(data: bytes) -> int:
-    return int(crc32c(np.frombuffer(data, np.uint8), 0, len(data)))

@@ -110,7 +110,7 @@ class TieredStore:
         self._connect()
         self.kit = VirtualStore(settings=STORE_SETTINGS, seed=self.seed, objects=self.objects)
         self.kit.store.create_topic(TOPIC, settings={**TOPIC_SETTINGS, **self.settings})
-        self._calm()
+        let_no_time_pass(self.kit.store.tier)
         self.home = self.kit.store.tier.partitions.get(PARTITION).path
 
     def _connect(self) -> None:
@@ -118,9 +118,6 @@ class TieredStore:
         self.objects = FaultyObjectStore(self.bucket, self.plan)
         if self.is_down:
             self.objects.go_down()
-
-    def _calm(self) -> None:
-        let_no_time_pass(self.kit.store.tier)
 
     @property
     def log(self) -> Log:
@@ -368,7 +365,7 @@ class TieredStore:
         except PowerLoss:
             assert fault is not None
             assert fault.is_crash
-            self._restart(mode)
+            self.crash(mode)
         except Unavailable:
             assert fault is not None or self.is_down
         self._disarm()
@@ -412,9 +409,6 @@ class TieredStore:
         self.model.history.log_start_offset = start
 
     def crash(self, mode: CrashMode) -> None:
-        self._restart(mode)
-
-    def _restart(self, mode: CrashMode) -> None:
         self.had_trouble = True
         start = self.model.start
         acked = self.model.end
@@ -422,7 +416,7 @@ class TieredStore:
         self._connect()
         self.kit.objects = self.objects
         self.kit.reopen(mode)
-        self._calm()
+        let_no_time_pass(self.kit.store.tier)
         log = self.log
         assert log.log_start_offset >= start or not log.is_start_known
         self._take_end(acked if mode is CrashMode.KEEP_ALL else self.durable_end)
@@ -447,7 +441,7 @@ class TieredStore:
         """
         if self.is_down or not self._knows_epochs():
             return  # Without leader epochs what comes back cannot be copied.
-        self._reopen(loses_start=True)
+        self.reopen(loses_start=True)
         log = self.log
         lowest = log.local_start_offset
         if log.settings.remote_storage_enable:
@@ -462,10 +456,7 @@ class TieredStore:
         first = min([self.log.local_start_offset, *(one.base_offset for one in self.remote())])
         return bool(self.log.epochs) and self.log.epochs[0].start_offset <= first
 
-    def reopen(self) -> None:
-        self._reopen()
-
-    def _reopen(self, *, loses_start: bool = False) -> None:
+    def reopen(self, *, loses_start: bool = False) -> None:
         self.kit.store.close()
         self.kit._store = None
         if loses_start:
@@ -474,7 +465,7 @@ class TieredStore:
         self._connect()
         self.kit.objects = self.objects
         self.kit.reopen()
-        self._calm()
+        let_no_time_pass(self.kit.store.tier)
         self.durable_end = self.model.end
         self._take_end(self.model.end)
 

@@ -91,12 +91,12 @@ class TieredModel:
         found = list(read_batches(log, self.start, Isolation.LOG_END, max_bytes))
         self._check_stable_offset(log)
         self._check_batches(found, log.last_stable_offset)
-        whole = [batch for batch, _ in _committed(log, self.start, max_bytes)]
+        whole = list(_committed(log, self.start, max_bytes))
         self._check_committed(whole, log.last_stable_offset)
         for start in starts:
             again = list(read_batches(log, start, Isolation.LOG_END, max_bytes))
             assert again == [data for data in found if StoredBatch.of(data).last_offset >= start]
-            committed = [record for record, _ in _committed(log, start, max_bytes)]
+            committed = list(_committed(log, start, max_bytes))
             assert committed == [record for record in whole if record.offset >= start]
         self._check_outside(log)
         self._check_times(log, found)
@@ -190,8 +190,8 @@ def read_batches(
         offset = fetched.next_offset
 
 
-def _committed(log: Log, start_offset: int, max_bytes: int) -> Iterator[tuple[Record, int]]:
-    """What a client makes of read-committed fetches, each with the offset it was fetched from."""
+def _committed(log: Log, start_offset: int, max_bytes: int) -> Iterator[Record]:
+    """What a client makes of read-committed fetches."""
     offset = start_offset
     while True:
         fetched = log.read(
@@ -201,7 +201,7 @@ def _committed(log: Log, start_offset: int, max_bytes: int) -> Iterator[tuple[Re
             return
         for record in filter_committed(split_batches(fetched.data), list(fetched.aborted)):
             if record.offset >= offset:
-                yield record, offset
+                yield record
         offset = fetched.next_offset
 
 

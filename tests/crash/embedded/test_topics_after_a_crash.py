@@ -1,4 +1,4 @@
-"""A crash at any step of creating and deleting topics leaves whole topics only (G3)."""
+"""A crash at any step of creating, growing and deleting topics leaves whole topics only (G3)."""
 
 import random
 from contextlib import suppress
@@ -8,6 +8,7 @@ import pytest
 
 import varve
 from tests.support.crash_images import crash_images, named, record
+from varve.embedded.topic_table import TOPICS_FILE, TopicState, decode_topics
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import DirectoryOffline, DiskFull, TopicExists
 from varve.records import build_batch
@@ -22,6 +23,8 @@ class _Acknowledged:
 
     there: set[str] = field(default_factory=set)
     gone: set[str] = field(default_factory=set)
+    count: int = 2
+    """Partitions of each topic; the first may have one more when its growth was under way."""
 
 
 def _open(fs: FaultyFileSystem, clock: ManualClock) -> varve.Store:
@@ -33,7 +36,9 @@ def _script(fs: FaultyFileSystem, clock: ManualClock, acknowledged: _Acknowledge
     for name in ("first", "second"):
         store.create_topic(name, partitions=2, settings={"flush": "ack"})
         acknowledged.there.add(name)
-    store.topic("first").append(value=b"kept")
+    store.topic("first").append(value=b"kept", partition=0)
+    store.add_partitions("first", 3)
+    acknowledged.count = 3
     store.delete_topic("second")
     acknowledged.there.remove("second")
     acknowledged.gone.add("second")
@@ -46,10 +51,13 @@ def _check(fs: FaultyFileSystem, clock: ManualClock, acknowledged: _Acknowledged
         assert acknowledged.there - {"second"} <= found
         assert not acknowledged.gone & found
         for topic in store.topics():
-            assert topic.partition_count == 2
+            is_first = topic.name == "first"
+            assert topic.partition_count in ({acknowledged.count, 3} if is_first else {2})
             assert topic.settings.syncs_every_append
-            for partition in range(2):
+            for partition in range(topic.partition_count):
                 topic.append(value=b"later", partition=partition)
+    table = decode_topics(fs.read(f"{PATHS[0]}/{TOPICS_FILE}"))
+    assert {entry.state for entry in table.topics.values()} <= {TopicState.READY}
 
 
 def test_topics_are_whole_after_a_crash_at_any_step() -> None:
@@ -57,7 +65,7 @@ def test_topics_are_whole_after_a_crash_at_any_step() -> None:
     fs, acknowledged = FaultyFileSystem(clock), _Acknowledged()
     points = record(
         lambda: _script(fs, clock, acknowledged),
-        lambda: _Acknowledged(set(acknowledged.there), set(acknowledged.gone)),
+        lambda: _Acknowledged(set(acknowledged.there), set(acknowledged.gone), acknowledged.count),
         disk=fs,
     )
     assert len(points) > 50

@@ -185,7 +185,7 @@ def test_what_retention_let_go_stays_gone_where_the_log_start_was_not_known() ->
     with bench.step(None, CrashMode.KEEP_ALL):
         bench.append_all(SEGMENT)
     bench.set_down(True)
-    bench._reopen(loses_start=True)
+    bench.reopen(loses_start=True)
     assert not bench.log.is_start_known
     bench.kit.advance(seconds=4_000)
     with bench.step(None, CrashMode.KEEP_ALL):

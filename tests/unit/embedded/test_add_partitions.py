@@ -8,12 +8,11 @@ import pytest
 import varve
 from tests.support.tiered_topic import PARTITION, TieredTopic
 from varve.commit_log import TopicPartition
-from varve.disk import MemoryFileSystem, PowerLoss
-from varve.embedded.topic_table import TOPICS_FILE, TopicState, decode_topics
+from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import DiskFull, InvalidRequest, InvalidSetting, TopicExists
 from varve.foundation.settings import GivenValue
-from varve.testing.faulty_disk import CrashMode, FaultyFileSystem
+from varve.testing.faulty_disk import FaultyFileSystem
 
 OpenStore = Callable[..., varve.Store]
 
@@ -58,39 +57,6 @@ def test_a_growth_that_a_full_disk_cut_short_is_gone_on_with() -> None:
             store.create_topic("orders", partitions=40)
         store.add_partitions("orders", 40)
         assert topic.partition(39).offsets().end == 0
-
-
-@pytest.mark.parametrize("mode", list(CrashMode))
-def test_a_growth_that_a_crash_cut_is_finished_or_never_began(mode: CrashMode) -> None:
-    clock = ManualClock()
-    trial = FaultyFileSystem(clock)
-    begin, end = _grow(trial, clock)
-    seen = set()
-    for step in range(begin + 1, end + 1):
-        fs = FaultyFileSystem(clock, seed=step)
-        fs.crash_at(step)
-        with pytest.raises(PowerLoss):
-            _grow(fs, clock)
-        survivor = fs.after_crash(mode, seed=step)
-        with _open(survivor, clock) as store:
-            topic = store.topic("orders")
-            assert [one.value for one in topic.read(partition=0)] == [b"kept"]
-            assert topic.partition_count in (1, 3)
-            seen.add(topic.partition_count)
-            for number in range(topic.partition_count):
-                topic.append(value="later", partition=number)
-        table = decode_topics(survivor.read(f"/a/{TOPICS_FILE}"))
-        assert table.topics["orders"].state is TopicState.READY
-    assert 3 in seen
-
-
-def _grow(fs: FaultyFileSystem, clock: ManualClock) -> tuple[int, int]:
-    """The steps before and after the growth."""
-    store = _open(fs, clock)
-    store.create_topic("orders", settings={"flush": "ack"}).append(value="kept")
-    begin = fs.steps
-    store.add_partitions("orders", 3)
-    return begin, fs.steps
 
 
 def test_defaults_of_all_topics_change_while_the_store_is_open(open_store: OpenStore) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import varve
-from varve.foundation.errors import StoreDenied, StoreUnavailable
+from varve.foundation.errors import StoreDenied
 
 TIERED = {"remote.storage.enable": True, "segment.bytes": 1_000, "retention.ms": -1}
 
@@ -83,23 +83,3 @@ def test_a_topic_that_cannot_leave_keeps_no_store_from_opening(
     store.abandon()
     with varve.open(tmp_path / "data", maintain=False) as again:
         again.topic("other").append(value=b"goes on")
-
-
-def test_a_plain_file_in_the_place_of_the_tier_fails_the_tier_alone(
-    tmp_path: Path, store: varve.Store
-) -> None:
-    store.close()
-    (tmp_path / "data.cold").rename(tmp_path / "away")
-    (tmp_path / "data.cold").write_text("no directory")
-    with varve.open(tmp_path / "data", maintain=False) as again:
-        again.run_once()
-        again.topic("other").append(value=b"goes on")
-        assert len(list(again.topic("t").read(partition=0))) == 40
-        assert not again.health().offline
-        with pytest.raises(StoreUnavailable, match="a file is where a directory has to be"):
-            _ = again.tier
-        (tmp_path / "data.cold").unlink()
-        (tmp_path / "away").rename(tmp_path / "data.cold")
-    with varve.open(tmp_path / "data", maintain=False) as again:
-        again.run_once()
-        assert again.health().tier == {}

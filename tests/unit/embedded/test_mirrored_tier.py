@@ -97,26 +97,6 @@ def test_copies_fail_clearly_when_the_first_store_is_down(bench: Bench) -> None:
     assert bench.kit.store.health().is_healthy
 
 
-def test_copies_go_on_when_the_second_store_is_down_and_repair_brings_it_level(
-    bench: Bench,
-) -> None:
-    bench.second.go_down()
-    bench.append(50)
-    bench.kit.run_background()
-    assert bench.local_start() > 0
-    assert bench.values() == list(range(50))
-    health = bench.kit.store.health()
-    assert "memory:second is behind by" in health.mirror
-    assert health.tier == {}
-    assert not health.is_healthy
-    bench.second.come_up()
-    assert bench.mirror.repair().extra == ()
-    assert bench.keys(bench.first) == bench.keys(bench.second)
-    assert bench.kit.store.health().is_healthy
-    bench.first.go_down()
-    assert bench.values() == list(range(50))
-
-
 # By settings
 
 

@@ -5,7 +5,6 @@ import pytest
 import varve
 from varve.cleaning.explanation import RecordState
 from varve.cleaning.retention.rules import BlockingRule
-from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import InvalidRequest, InvalidSetting, OffsetOutOfRange
 
@@ -34,24 +33,6 @@ def test_a_record_is_explained_before_and_after_cleaning(store: varve.Store) -> 
     assert store.explain_key("scores", key=b"never") is None
     with pytest.raises(OffsetOutOfRange):
         store.explain_offset("scores", offset=9)
-
-
-def test_a_segment_tells_its_stale_bytes(store: varve.Store) -> None:
-    topic = _scores(store)
-    closed, active = store.explain("scores")
-    assert closed.stale_bytes is not None
-    assert 0 < closed.stale_bytes < closed.size
-    assert active.is_active
-    assert topic.offsets().end == active.next_offset
-
-
-def test_a_held_segment_is_named(store: varve.Store, fs: MemoryFileSystem) -> None:
-    _scores(store)
-    with fs.open_writable("/data/scores-0/00000000000000000000.log") as file:
-        file.write_at(70, b"damage")
-    closed, _ = store.explain("scores", 0)
-    assert closed.compaction is not None
-    assert BlockingRule.HELD in {block.rule for block in closed.compaction.blocks}
 
 
 def test_an_offset_needs_its_partition(store: varve.Store) -> None:

@@ -22,7 +22,6 @@ from varve.foundation.errors import (
     OffsetOutOfRange,
     StoreDenied,
     StoreUnavailable,
-    TopicExists,
     Unavailable,
 )
 from varve.foundation.settings import GivenValue
@@ -198,16 +197,6 @@ def test_leaving_needs_an_explicit_yes(orders: TieredTopic) -> None:
     with pytest.raises(InvalidSetting, match=r"remote\.log\.delete\.on\.disable=true"):
         orders.alter(remote_storage_enable=False)
     assert orders.offsets() == list(range(6))
-
-
-def test_a_store_that_is_down_lets_nobody_leave_and_nothing_is_lost(orders: TieredTopic) -> None:
-    with orders.down(), pytest.raises(Unavailable):
-        orders.kit.store.alter_topic("orders", OFF)
-    assert orders.log.log_start_offset == 0
-    assert orders.offsets() == list(range(6))
-    orders.fill(1)
-    orders.copy()
-    assert orders.remote_bases() == [0, 2, 4, 6]
 
 
 def forget_the_settings(orders: TieredTopic) -> None:
@@ -413,8 +402,3 @@ def test_a_store_without_tiered_topics_asks_for_nothing() -> None:
     assert topic.requests() == 0
     assert topic.kit.store._tier.metrics() is None
     topic.close()
-
-
-def test_creating_a_tiered_topic_twice_is_told_as_ever(orders: TieredTopic) -> None:
-    with pytest.raises(TopicExists):
-        orders.kit.store.create_topic("orders")

@@ -1,11 +1,7 @@
 """examples/topic_classes/compact_tiered.py: current prices at hand, all in the bucket: G4."""
 
-import pytest
-
 from examples.topic_classes.compact_tiered import Prices, live
-from varve import errors
-from varve.object_store import MemoryObjectStore
-from varve.testing import FaultyObjectStore, VirtualStore
+from varve.testing import VirtualStore
 
 
 def _latest(kit: VirtualStore, start: int | None = None) -> Prices:
@@ -57,30 +53,3 @@ def test_a_tombstone_stays_for_as_long_as_the_bucket_has_what_it_deletes() -> No
         assert first.offset < topic.offsets().local_start
         assert _latest(kit)["article-1"] is None
         assert all(report.is_clean for report in kit.store.audit("prices", deep=True))
-
-
-def test_while_the_bucket_is_away_nothing_is_compacted_that_it_does_not_have() -> None:
-    bucket = FaultyObjectStore(MemoryObjectStore())
-    prices: Prices = {}
-    with VirtualStore(objects=bucket) as kit:
-        for _ in live(kit, prices, years=2):
-            pass
-        bucket.go_down()
-        topic = kit.store.topic("prices")
-        for number in range(13):
-            prices["article-3"] = f"{number} cents"
-            topic.append(key="article-3", value=prices["article-3"])
-            kit.advance(days=14)
-            kit.run_background()
-        tail = [record.offset for record in topic.read(start=624)]
-        assert tail == list(range(624, 637))
-        with pytest.raises(errors.StoreUnavailable):
-            next(topic.read(start=0))
-
-        bucket.come_up()
-        for _ in range(3):
-            kit.advance(days=14)
-            kit.run_background()
-        found = _latest(kit)
-        assert {key: found.get(key) for key in prices} == prices
-        assert len(list(topic.read(start=624))) < 13

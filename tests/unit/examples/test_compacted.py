@@ -1,6 +1,6 @@
 """examples/topic_classes/compacted.py: the latest settings of each account, for years."""
 
-from examples.topic_classes.compacted import SETTINGS, State, live
+from examples.topic_classes.compacted import State, live
 from varve.testing import VirtualStore
 
 WEEKS_TO_CLEAN = 7
@@ -30,27 +30,3 @@ def test_the_last_state_of_every_account_is_right_for_years() -> None:
             assert at.kept <= len(state) + WEEKS_TO_CLEAN * 20
         assert at.appended == 4 * 52 * 20
         assert at.kept < at.appended / 10
-
-
-def test_superseded_values_and_old_tombstones_are_off_the_disk() -> None:
-    with VirtualStore() as kit:
-        accounts = kit.store.create_topic("accounts", settings=SETTINGS)
-        accounts.append(key="eve", value="street and number")
-        accounts.append(key="ann", value="old")
-        accounts.append(key="ann", value="new")
-        kit.advance(days=7)
-        kit.run_background()
-        accounts.append(key="eve", value=None)
-        for week in range(WEEKS_TO_CLEAN + 3):
-            accounts.append(key=f"other-{week}", value="x")
-            kit.advance(days=7)
-            kit.run_background()
-        records = {record.key: record.value for record in accounts.read()}
-        assert records[b"ann"] == b"new"
-        assert b"eve" not in records
-        assert accounts.get("eve") is None
-        files = [name for name in kit.fs.names("/data/accounts-0") if ".log" in name]
-        data = b"".join(kit.fs.read(f"/data/accounts-0/{name}") for name in files)
-        assert b"street" not in data
-        assert b"eve" not in data
-        assert all(report.is_clean for report in kit.store.audit("accounts"))

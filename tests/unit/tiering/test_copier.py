@@ -207,21 +207,6 @@ def test_a_segment_joined_across_the_copied_offset_takes_the_place_of_what_it_ho
     bench.check()
 
 
-def test_the_cleaner_leaves_what_is_not_copied_as_it_is(bench: TierBench) -> None:
-    bench.fill(4)
-    bench.copy()
-    bench.fill(3, 2)
-    before = bench.local_files()
-    assert bench.hot.clean().end_offset == 4
-    assert [one.base_offset for one in bench.hot.log.view.closed] == [0, 4, 7]
-    after = bench.local_files()
-    assert {key: after[key]["log"] for key in ((4, 7), (7, 9))} == {
-        key: before[key]["log"] for key in ((4, 7), (7, 9))
-    }
-    bench.copy()
-    bench.check()
-
-
 def test_a_log_that_lost_what_was_copied_does_not_replace_the_good_copy(bench: TierBench) -> None:
     bench.fill(3, 3)
     bench.copy()

@@ -1,7 +1,6 @@
 """Expiry over both tiers: what goes, in which order of steps, and what a failure leaves."""
 
 import contextlib
-import json
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -85,23 +84,6 @@ def test_what_the_log_no_longer_has_counts_for_no_limit() -> None:
     topic.expire()
     assert topic.log.log_start_offset == 0
     topic.close()
-
-
-def test_deleted_records_take_their_remote_segments_along(orders: TieredTopic) -> None:
-    orders.topic.delete_records(5)
-    orders.expire()
-    assert orders.remote_bases() == [4, 6]
-    assert orders.manifest().log_start_offset == 5
-    assert orders.offsets() == [5, 6, 7]
-
-
-def test_each_pass_leaves_a_balance_among_the_evidence(orders: TieredTopic) -> None:
-    orders.alter(retention_ms=MINUTE * 2 + 1)
-    orders.expire()
-    (key,) = [key for key in orders.object_keys() if "expiry-" in key]
-    balance = json.loads(orders.bucket.get(key))
-    assert balance["end_offset"] == 4
-    assert [one[0] for one in balance["inputs"]] == [0, 2]
 
 
 @pytest.mark.parametrize("step", range(1, 9))

@@ -23,12 +23,6 @@ def remove(orders: TieredTopic) -> int:
     return orders.tier.remove(PARTITION, orders.kit.now_ms)
 
 
-def test_no_object_is_left(orders: TieredTopic) -> None:
-    assert orders.object_keys()
-    assert remove(orders) == 3
-    assert orders.object_keys() == []
-
-
 def test_others_keep_theirs(orders: TieredTopic) -> None:
     store = orders.kit.store
     other = store.create_topic("other", settings={"remote.storage.enable": True})

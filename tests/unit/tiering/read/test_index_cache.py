@@ -15,7 +15,6 @@ from tests.support.index_bench import (
     DIRECTORY,
     KINDS,
     IndexBench,
-    checksum,
     file_name,
     file_path,
     get_index,
@@ -32,6 +31,7 @@ from varve.foundation.errors import (
     StoreUnavailable,
     Unavailable,
 )
+from varve.kernels.crc import crc32c_of
 from varve.object_store import MemoryObjectStore, ObjectStore
 from varve.tiering.manifest.segment import ObjectPart, RemoteSegment
 from varve.tiering.read import index_cache
@@ -237,7 +237,7 @@ def test_an_index_that_cannot_be_true_is_corrupt_though_its_checksum_is_right(
     segment = tier.segments[0]
     torn = b"\0" * 7
     parts = tuple(
-        ObjectPart("index", 7, checksum(torn)) if part.name == "index" else part
+        ObjectPart("index", 7, crc32c_of(torn)) if part.name == "index" else part
         for part in segment.parts
     )
     tier.damage(segment, "index", torn)
@@ -274,7 +274,7 @@ def test_another_description_of_a_segment_is_not_answered_with_the_old_one(
     index.append(segment.base_offset, 0)
     changed = index.encode()
     tier.damage(segment, "index", changed)
-    parts = (ObjectPart("index", len(changed), checksum(changed)),)
+    parts = (ObjectPart("index", len(changed), crc32c_of(changed)),)
     found = cache.offset_index(HOME, replace(segment, parts=parts))
     assert found.encode() == changed
     assert tier.disk.read(file_path(segment, "index")) == changed
