@@ -185,12 +185,6 @@ def test_what_is_remembered_may_be_told_in_any_spelling() -> None:
     check_remembered("--mirror", "file:///p/q/", "file:/p/q", "/a")
 
 
-def test_a_remembered_prefix_may_be_written_otherwise(fs: Unreadable) -> None:
-    logs = directories(fs, "/a")
-    remember_location(fs, logs, PLACE)
-    assert find(fs, logs, "S3://bucket/prefix/") == PLACE
-
-
 def test_a_secret_in_a_url_is_refused_before_it_could_be_shown(fs: Unreadable) -> None:
     logs = directories(fs, "/a")
     for _ in range(2):

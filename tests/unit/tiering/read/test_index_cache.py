@@ -4,9 +4,11 @@ import errno
 import logging
 import random
 import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
+from typing import NamedTuple
 
 import pytest
 
@@ -366,14 +368,33 @@ class Gate(MemoryObjectStore):
         return self.store.get_range(key, start, end)
 
 
-def test_many_readers_of_one_index_fetch_it_once(tier: IndexBench) -> None:
-    gate = Gate(tier.bucket)
-    cache = tier.open(objects=gate, memory_bytes=0, limit_bytes=1)
-    segment = tier.segments[ABORTED]
-    with ThreadPoolExecutor(12) as pool:
-        waiting = [pool.submit(cache.offset_index, HOME, segment) for _ in range(12)]
+class Fetching(NamedTuple):
+    """A cache while it fetches an index, which `waiting` threads asked for."""
+
+    gate: Gate
+    cache: IndexCache
+    waiting: list[Future[OffsetIndex]]
+    pool: ThreadPoolExecutor
+
+
+@contextmanager
+def fetching(
+    tier: IndexBench, segment: RemoteSegment, readers: int = 1, gate: Gate | None = None
+) -> Iterator[Fetching]:
+    """The fetch goes on when the gate is opened, at the end at the latest."""
+    gate = gate or Gate(tier.bucket)
+    cache = tier.open(objects=gate)
+    with ThreadPoolExecutor(readers + 1) as pool:
+        waiting = [pool.submit(cache.offset_index, HOME, segment) for _ in range(readers)]
         assert gate.is_reached.wait(10)
-        _wait_for_waiters(cache, segment, 11)
+        _wait_for_waiters(cache, segment, readers - 1)
+        yield Fetching(gate, cache, waiting, pool)
+        gate.is_open.set()
+
+
+def test_many_readers_of_one_index_fetch_it_once(tier: IndexBench) -> None:
+    segment = tier.segments[ABORTED]
+    with fetching(tier, segment, 12) as (gate, cache, waiting, _):
         gate.is_open.set()
         for future in waiting:
             tier.check(segment, "index", future.result())
@@ -397,13 +418,8 @@ def _wait_for_waiters(cache: IndexCache, segment: RemoteSegment, count: int) -> 
 
 def test_a_failure_is_told_to_all_who_wait_and_forgotten(tier: IndexBench) -> None:
     tier.objects.go_down()
-    gate = Gate(tier.objects)
-    cache = tier.open(objects=gate)
     segment = tier.segments[ABORTED]
-    with ThreadPoolExecutor(5) as pool:
-        waiting = [pool.submit(cache.offset_index, HOME, segment) for _ in range(5)]
-        assert gate.is_reached.wait(10)
-        _wait_for_waiters(cache, segment, 4)
+    with fetching(tier, segment, 5, Gate(tier.objects)) as (gate, cache, waiting, _):
         gate.is_open.set()
         errors = [future.exception() for future in waiting]
     assert all(isinstance(error, StoreUnavailable) for error in errors)
@@ -422,13 +438,8 @@ def test_an_interrupted_fetch_is_taken_over_by_one_who_waits(tier: IndexBench) -
                 raise KeyboardInterrupt
             return data
 
-    gate = Interrupted(tier.bucket)
-    cache = tier.open(objects=gate)
-    segment = replace(tier.segments[0])
-    with ThreadPoolExecutor(2) as pool:
-        waiting = [pool.submit(cache.offset_index, HOME, segment) for _ in range(2)]
-        assert gate.is_reached.wait(10)
-        _wait_for_waiters(cache, segment, 1)
+    segment = tier.segments[0]
+    with fetching(tier, segment, 2, Interrupted(tier.bucket)) as (gate, cache, waiting, _):
         gate.is_open.set()
         errors = [future.exception() for future in waiting]
     assert sorted(type(error).__name__ for error in errors) == ["KeyboardInterrupt", "NoneType"]
@@ -436,12 +447,8 @@ def test_an_interrupted_fetch_is_taken_over_by_one_who_waits(tier: IndexBench) -
 
 
 def test_closing_waits_for_what_is_on_its_way(tier: IndexBench) -> None:
-    gate = Gate(tier.bucket)
-    cache = tier.open(objects=gate)
     segment = tier.segments[0]
-    with ThreadPoolExecutor(2) as pool:
-        waiting = pool.submit(cache.offset_index, HOME, segment)
-        assert gate.is_reached.wait(10)
+    with fetching(tier, segment) as (gate, cache, (waiting,), pool):
         closing = pool.submit(cache.close)
         _wait_for_waiters(cache, segment, 1)
         assert not closing.done()
@@ -452,12 +459,8 @@ def test_closing_waits_for_what_is_on_its_way(tier: IndexBench) -> None:
 
 def test_closing_has_a_deadline(tier: IndexBench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index_cache, "_CLOSE_DEADLINE_SECONDS", 0.02)
-    gate = Gate(tier.bucket)
-    cache = tier.open(objects=gate)
     segment = tier.segments[ABORTED]
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(cache.offset_index, HOME, segment)
-        assert gate.is_reached.wait(10)
+    with fetching(tier, segment) as (gate, cache, (waiting,), _):
         cache.close()
         assert not waiting.done()
         gate.is_open.set()
@@ -465,13 +468,9 @@ def test_closing_has_a_deadline(tier: IndexBench, monkeypatch: pytest.MonkeyPatc
 
 
 def test_who_waits_for_another_description_is_not_told_its_failure(tier: IndexBench) -> None:
-    gate = Gate(tier.bucket)
-    cache = tier.open(objects=gate)
     segment = tier.segments[0]
     parts = tuple(part._replace(crc32c=part.crc32c ^ 1) for part in segment.parts)
-    with ThreadPoolExecutor(2) as pool:
-        wrong = pool.submit(cache.offset_index, HOME, replace(segment, parts=parts))
-        assert gate.is_reached.wait(10)
+    with fetching(tier, replace(segment, parts=parts)) as (gate, cache, (wrong,), pool):
         right = pool.submit(cache.offset_index, HOME, segment)
         gate.is_open.set()
         tier.check(segment, "index", right.result())
@@ -479,12 +478,8 @@ def test_who_waits_for_another_description_is_not_told_its_failure(tier: IndexBe
 
 
 def test_the_kinds_of_one_segment_do_not_wait_for_one_another(tier: IndexBench) -> None:
-    gate = Gate(tier.bucket)
-    cache = tier.open(objects=gate)
     segment = tier.segments[ABORTED]
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(cache.offset_index, HOME, segment)
-        assert gate.is_reached.wait(10)
+    with fetching(tier, segment) as (gate, cache, (waiting,), _):
         assert cache.has_offset_index(segment)
         assert cache.txn_index(HOME, tier.segments[0]).entries() == ()
         gate.is_open.set()
