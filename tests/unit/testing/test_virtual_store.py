@@ -95,16 +95,6 @@ def test_an_error_within_the_block_is_not_swallowed() -> None:
         raise ZeroDivisionError
 
 
-def test_reopening_without_a_crash_loses_nothing() -> None:
-    with VirtualStore() as kit:
-        kit.store.create_topic("orders").append(value="x")
-        kit.reopen()
-        assert _values(kit) == [b"x"]
-        kit.close()
-        kit.reopen()
-        assert _values(kit) == [b"x"]
-
-
 def test_equal_seeds_give_equal_bytes() -> None:
     def run() -> bytes:
         with VirtualStore(seed=7) as kit:

@@ -1,8 +1,7 @@
 """Backends of manifests by name, and the making of the topic that one of them needs."""
 
 import random
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from importlib.metadata import EntryPoint, EntryPoints
 
 import pytest
@@ -10,10 +9,12 @@ import pytest
 from tests.support.metadata_bench import MetadataBench
 from tests.support.remote_builder import HOME
 from varve.commit_log import LogSettings
+from varve.embedded.topic_admin import TopicAdmin
 from varve.foundation import plugins
 from varve.foundation.errors import InvalidSetting
-from varve.foundation.settings import GivenValue, parse_settings
+from varve.foundation.settings import parse_settings
 from varve.object_store import MemoryObjectStore
+from varve.testing import VirtualStore
 from varve.tiering.manifest.paths import RemotePath
 from varve.tiering.manifest.store import ManifestStore, ObjectManifestStore
 from varve.tiering.metadata.topic import (
@@ -70,46 +71,24 @@ def test_a_backend_of_an_installed_package_is_found(monkeypatch: pytest.MonkeyPa
         open_stores("etcd")
 
 
-@dataclass
-class Known:
-    partition_count: int
+@pytest.fixture
+def admin() -> Iterator[TopicAdmin]:
+    with VirtualStore() as kit:
+        yield kit.store._admin
 
 
-@dataclass
-class Maker:
-    """Notes what topics are made."""
-
-    topics: dict[str, Known] = field(default_factory=dict)
-    settings: dict[str, GivenValue] = field(default_factory=dict)
-
-    def find(self, name: str) -> Known | None:
-        return self.topics.get(name)
-
-    def create(
-        self,
-        name: str,
-        *,
-        partition_count: int | None,
-        settings: Mapping[str, GivenValue] | None,
-        exist_ok: bool,
-    ) -> None:
-        assert name not in self.topics
-        self.topics[name] = Known(partition_count or 1)
-        self.settings = dict(settings or {})
-
-
-def test_the_topic_is_made_once_as_kafka_makes_it() -> None:
-    maker = Maker()
-    ensure_metadata_topic(maker, MetadataSettings())
-    ensure_metadata_topic(maker, MetadataSettings())
-    assert maker.topics == {METADATA_TOPIC: Known(50)}
-    made = parse_settings(LogSettings, maker.settings, METADATA_TOPIC)
+def test_the_topic_is_made_once_as_kafka_makes_it(admin: TopicAdmin) -> None:
+    for _ in range(2):
+        ensure_metadata_topic(admin, MetadataSettings())
+    entry = admin.get(METADATA_TOPIC)
+    assert entry.partition_count == 50
+    made = parse_settings(LogSettings, entry.settings, METADATA_TOPIC)
     assert (made.cleanup_policy, made.retention_ms, made.retention_bytes) == (("delete",), -1, -1)
     assert not made.remote_storage_enable
     assert made.max_message_bytes == COMMIT_BYTES_MAX
 
 
-def test_another_number_of_partitions_is_refused() -> None:
-    maker = Maker({METADATA_TOPIC: Known(50)})
+def test_another_number_of_partitions_is_refused(admin: TopicAdmin) -> None:
+    ensure_metadata_topic(admin, MetadataSettings())
     with pytest.raises(InvalidSetting, match=r"has 50 partitions.* is 12: set it to 50"):
-        ensure_metadata_topic(maker, MetadataSettings(remote_log_metadata_topic_num_partitions=12))
+        ensure_metadata_topic(admin, MetadataSettings(remote_log_metadata_topic_num_partitions=12))
