@@ -324,3 +324,8 @@ def test_segments_of_another_history_are_passed_over() -> None:
 
 def test_what_the_log_does_not_reach_is_passed_over() -> None:
     assert expired(end_offset=450, retention_ms=1)[-1] == (3, Reason.EXPIRED_TIME)
+
+
+def test_a_timestamp_far_in_the_future_does_not_keep_a_segment_for_ever() -> None:
+    late = replace(SEGMENTS[0], max_timestamp=1 << 50)
+    assert expired([late], now_ms=1 << 40, retention_ms=1_000) == [(0, Reason.EXPIRED_TIME)]
