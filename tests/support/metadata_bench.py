@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from tests.support.log_bench import split_batches
+from tests.support.remote_builder import make_segment as make_plain
 from varve.commit_log import LoadRequest, Log, LogSettings, SegmentFiles, TopicPartition
 from varve.disk import FileSystem
 from varve.disk.memory import MemoryFileSystem
@@ -12,6 +13,7 @@ from varve.foundation.clock import ManualClock
 from varve.foundation.settings import LONG_MAX
 from varve.object_store import MemoryObjectStore
 from varve.tiering.manifest.paths import RemotePath
+from varve.tiering.manifest.segment import RemoteSegment, SegmentState
 from varve.tiering.metadata.events import Event, decode_event
 from varve.tiering.metadata.topic import COMMIT_BYTES_MAX, METADATA_TOPIC, MetadataTopic
 from varve.tiering.metadata.topic_manifest_store import TopicManifestStore
@@ -27,6 +29,13 @@ SETTINGS = LogSettings(
 def make_id(name: object) -> str:
     """A segment's id that is the same for the same name."""
     return str(UUID(bytes=random.Random(str(name)).randbytes(16), version=4))
+
+
+def make_segment(
+    number: int, state: SegmentState = SegmentState.COPY_STARTED, id: object = None
+) -> RemoteSegment:
+    """A segment as those of `remote_builder`, under an id that the topic can hold."""
+    return make_plain(number, state, make_id(number if id is None else id))
 
 
 @dataclass

@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from tests.support.metadata_bench import MetadataBench, make_id
+from tests.support.metadata_bench import MetadataBench, make_id, make_segment
 from tests.support.remote_builder import HOME, open_manifest
-from tests.support.remote_builder import make_segment as make_plain
 from varve.foundation.errors import Fenced, InvalidRequest
 from varve.object_store import MemoryObjectStore
 from varve.tiering.manifest.manifest import NO_EPOCH, Manifest
@@ -63,10 +62,6 @@ def store(place: Place) -> Iterator[ManifestStore]:
     again = place.open()
     assert again.load() == before
     assert list(again.segments(again.load())) == segments
-
-
-def make_segment(number: int, state: SegmentState = STARTED, id: object = None) -> RemoteSegment:
-    return make_plain(number, state, make_id(number if id is None else id))
 
 
 def rich_segment(state: SegmentState) -> RemoteSegment:
@@ -240,35 +235,17 @@ def test_time_does_not_go_back(store: ManifestStore) -> None:
     assert announce(store, 2, now_ms=60).at_ms == 60
 
 
-def _finish_unannounced(manifest: Manifest) -> Manifest:
-    return manifest.update(make_segment(5, FINISHED))
+WRONG: dict[str, Callable[[Manifest], Manifest]] = {
+    "finish unannounced": lambda m: m.update(make_segment(5, FINISHED)),
+    "forget readable": lambda m: replace(m, segments=()),
+    "lower log start": lambda m: replace(m, log_start_offset=1),
+    "become another": lambda m: replace(m, path=replace(HOME, partition=9)),
+    "list twice": lambda m: replace(m, segments=m.segments * 2),
+    "move": lambda m: replace(m, segments=(make_segment(1, FINISHED, id=0),)),
+}
 
 
-def _forget_readable(manifest: Manifest) -> Manifest:
-    return replace(manifest, segments=())
-
-
-def _lower_log_start(manifest: Manifest) -> Manifest:
-    return replace(manifest, log_start_offset=1)
-
-
-def _become_another(manifest: Manifest) -> Manifest:
-    return replace(manifest, path=replace(HOME, partition=9))
-
-
-def _list_twice(manifest: Manifest) -> Manifest:
-    return replace(manifest, segments=(*manifest.segments, *manifest.segments))
-
-
-def _move(manifest: Manifest) -> Manifest:
-    return replace(manifest, segments=(make_segment(1, FINISHED, id=0),))
-
-
-@pytest.mark.parametrize(
-    "change",
-    [_finish_unannounced, _forget_readable, _lower_log_start, _become_another, _list_twice, _move],
-    ids=lambda change: change.__name__,
-)
+@pytest.mark.parametrize("change", WRONG.values(), ids=WRONG)
 def test_a_change_that_breaks_a_rule_is_refused_and_leaves_nothing(
     store: ManifestStore, change: Callable[[Manifest], Manifest]
 ) -> None:

@@ -7,14 +7,13 @@ from dataclasses import replace
 import pytest
 
 from tests.support.crash_images import crash_images, named, record
-from tests.support.metadata_bench import NOW_MS, SETTINGS, MetadataBench, make_id
+from tests.support.metadata_bench import NOW_MS, SETTINGS, MetadataBench, make_id, make_segment
 from tests.support.remote_builder import HOME
-from tests.support.remote_builder import make_segment as make_plain
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Unavailable
 from varve.testing.faulty_disk import FaultyFileSystem
 from varve.tiering.manifest.manifest import Manifest
-from varve.tiering.manifest.segment import RemoteSegment, SegmentState
+from varve.tiering.manifest.segment import SegmentState
 from varve.tiering.metadata.topic_manifest_store import TopicManifestStore
 
 STARTED, FINISHED, _ = SegmentState
@@ -22,11 +21,7 @@ STARTED, FINISHED, _ = SegmentState
 SMALL = replace(SETTINGS, segment_bytes=1_500)
 
 
-def make_segment(number: int, state: SegmentState = STARTED) -> RemoteSegment:
-    return make_plain(number, state, make_id(number))
-
-
-MERGED = replace(make_plain(0, STARTED, make_id("merged")), end_offset=299)
+MERGED = replace(make_segment(0, STARTED, id="merged"), end_offset=299)
 
 
 def announce(manifest: Manifest) -> Manifest:

@@ -349,7 +349,7 @@ def test_what_is_in_neither_tier_is_a_hole(
         (gone, {}, [(first.end_offset + 1, middle.end_offset + 1)]),
         (gone, {"local_start_offset": middle.base_offset}, []),
     ):
-        part = replace(local, **changes)  # type: ignore[arg-type]  # fields by name
+        part = replace(local, **changes)
         assert find_holes(manifests, known, part) == expected, changes
 
 

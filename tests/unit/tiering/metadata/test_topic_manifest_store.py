@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from tests.support.metadata_bench import SETTINGS, MetadataBench, make_id
+from tests.support.metadata_bench import SETTINGS, MetadataBench, make_id, make_segment
 from tests.support.remote_builder import HOME
 from tests.support.remote_builder import make_segment as make_plain
 from tests.support.tier_history import TierHistory
@@ -39,10 +39,6 @@ from varve.tiering.metadata.topic_manifest_store import (
 
 STARTED, FINISHED, DELETING = SegmentState
 NAMED = TopicIdPartition(HOME.topic, decode_topic_id(HOME.topic_id), HOME.partition)
-
-
-def make_segment(number: int, state: SegmentState = STARTED) -> RemoteSegment:
-    return make_plain(number, state, make_id(number))
 
 
 @pytest.fixture
