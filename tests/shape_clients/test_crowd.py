@@ -44,9 +44,7 @@ def test_a_crowd_of_clients_follows_four_shapes(
             npm.follow(*few, url=shape_server.url, params=asked, liveSse=is_sse)
     asyncio.run(_crowd(shape_server, topic, traffic, npm, names))
     for those in names.values():
-        for name in those:
-            assert npm.facts(name)["errors"] == []
-        npm.stop(*those)
+        npm.leave(*those)
 
 
 async def _crowd(

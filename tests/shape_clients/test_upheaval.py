@@ -51,10 +51,7 @@ def test_a_restart_in_the_middle_goes_unnoticed(
             traffic.change(50)
         for name, topic in names.items():
             npm.wait(topic.rows(), name)
-            facts = npm.facts(name)
-            assert facts["errors"] == []
-            assert facts["refetches"] == 0, "the shape outlives its server"
-    npm.stop(*names)
+    npm.leave(*names, refetches=0)  # the shapes outlive their server
 
 
 @pytest.mark.node
@@ -74,11 +71,7 @@ def test_a_deleted_shape_sends_its_clients_to_a_new_one(
         npm.wait(topic.rows(), *names)
         handles.add(npm.facts(names[0])["handle"])
     assert len(handles) == 3
-    for name in names:
-        facts = npm.facts(name)
-        assert facts["refetches"] == 2
-        assert facts["errors"] == []
-    npm.stop(*names)
+    npm.leave(*names, refetches=2)
 
 
 @pytest.mark.node
@@ -96,10 +89,7 @@ def test_a_topic_that_is_deleted_and_made_again_is_followed_again(
     with ShapeTopic(broker.bootstrap, topic.name) as again:
         Traffic(again).add(10)
         npm.wait(again.rows(), *names)
-    for name in names:
-        facts = npm.facts(name)
-        assert (facts["refetches"], facts["errors"]) == (1, [])
-    npm.stop(*names)
+    npm.leave(*names, refetches=1)
 
 
 @pytest.mark.node
@@ -121,12 +111,8 @@ def test_compaction_in_the_middle_goes_unnoticed(
         npm.wait(topic.rows(), name)
     npm.follow(late, url=shape_server.url, params=table, liveSse=is_sse)
     npm.wait(topic.rows(), late)
-    for one in (name, late):
-        facts = npm.facts(one)
-        assert facts["handle"] == handle
-        assert facts["refetches"] == 0
-        assert facts["errors"] == []
-    npm.stop(name, late)
+    assert {npm.facts(one)["handle"] for one in (name, late)} == {handle}
+    npm.leave(name, late, refetches=0)
 
 
 def test_a_row_that_changed_often_costs_a_new_client_little_after_compaction(
@@ -171,8 +157,7 @@ def test_a_slow_client_arrives_and_holds_up_nobody(
         npm.wait(topic.rows(), name, seconds=5)
         shape_server.compact(handle)
     npm.wait(topic.rows(), slow)
-    assert npm.facts(slow)["errors"] == []
-    npm.stop(name, slow)
+    npm.leave(name, slow)
 
 
 def test_clients_that_do_not_read_cost_the_server_little_memory(

@@ -18,6 +18,7 @@ from varve.shapes.feed.initial_load import FullScan, InitialRows
 from varve.shapes.feed.row import Row
 from varve.shapes.feed.source_transactions import SourceTransactions
 from varve.shapes.feed.topic_feed import TopicFeed
+from varve.shapes.offset import ShapeOffset
 from varve.topics import StoreCluster, TopicReader
 
 TOPIC: Final = "orders"
@@ -139,3 +140,41 @@ def short(change: Change) -> tuple[str, bytes | None, bytes | None]:
     row = None if change.row is None else change.row["n"]
     previous = None if change.previous is None else change.previous["n"]
     return change.key[len(row_key_of("")) - 1 : -1], row, previous
+
+
+class FollowedShape:
+    """What a client of a filtered shape of a feed has, and what of it is durable."""
+
+    def __init__(self, is_in: Callable[[Row], bool] = lambda row: True) -> None:
+        self.rows: dict[str, Row] = {}
+        self.start = self.seen = self.told = ShapeOffset(0, 0)
+        """Where it began, where it is, and the highest offset that a client was ever given."""
+        self._is_in = is_in
+        self._durable: tuple[dict[str, Row], ShapeOffset] = ({}, self.seen)
+
+    def take(self, change: Change) -> None:
+        if change.offset <= self.seen:
+            return
+        row, previous = change.row, change.previous
+        if row is not None and self._is_in(row):
+            self.rows[change.key] = row
+        elif change.is_uncertain or (previous is not None and self._is_in(previous)):
+            self.rows.pop(change.key, None)
+        else:
+            return
+        self.seen = change.offset
+        self.told = max(self.told, self.seen)
+
+    def flush(self) -> None:
+        self._durable = (dict(self.rows), self.seen)
+
+    def crash(self) -> None:
+        rows, self.seen = self._durable
+        self.rows = dict(rows)
+
+    def begin(self, feed: TopicFeed) -> None:
+        """Starts anew from the table."""
+        with feed.view() as view:
+            self.rows = {key: row for key, row in view.rows() if self._is_in(row)}
+            self.start = self.seen = self.told = view.position
+        self.flush()

@@ -85,6 +85,14 @@ class NpmClients:
     def subset(self, name: str, **params: Any) -> None:
         self._order("subset", name=name, params=params)
 
+    def leave(self, *names: str, refetches: int | None = None) -> None:
+        """Stops clients that told the app of no error, and had to begin anew so often."""
+        for name in names:
+            facts = self.facts(name)
+            assert facts["errors"] == [], name
+            assert refetches in (None, facts["refetches"]), f"{name}: {facts}"
+        self.stop(*names)
+
     def stop(self, *names: str) -> None:
         self._order("stop", names=names)
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import varve
 from tests.support.feed_bench import build_feed
+from tests.support.shape_messages import apply_message
 from varve.disk import FileSystem, RealFileSystem
 from varve.embedded import Store
 from varve.foundation.clock import Clock, ManualClock
@@ -142,7 +143,7 @@ class Follower:
             self.handle = None
             return True
         for message in json.loads(data):
-            self._apply(message)
+            apply_message(self.rows, message)
         self.offset = end
         return True
 
@@ -153,18 +154,6 @@ class Follower:
         assert shape.handle != self.handle, "a handle came back"
         self.handle, self.offset, self.rows = shape.handle, BEFORE_ALL, {}
         return shape
-
-    def _apply(self, message: dict[str, Any]) -> None:
-        operation = message["headers"].get("operation")
-        if operation is None:
-            return
-        key = message["key"]
-        if operation == "insert":
-            self.rows[key] = message["value"]
-        elif operation == "update":
-            self.rows[key] = {**self.rows.get(key, {}), **message["value"]}
-        else:
-            self.rows.pop(key, None)
 
     def catch_up(self) -> dict[str, Row]:
         """Follows to the end; rows by their key column, without columns that are null."""

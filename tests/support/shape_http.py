@@ -84,16 +84,26 @@ def with_server(
             async with open_shape_http(access, can_delete=can_delete, **settings) as http:
                 await test(http, **fixtures)
 
-        @functools.wraps(test)
-        def run(**fixtures: Any) -> None:
-            asyncio.run(serve(fixtures))
-
-        signature = inspect.signature(test)
-        others = list(signature.parameters.values())[1:]
-        run.__signature__ = signature.replace(parameters=others)  # type: ignore[attr-defined]
-        return run
+        return as_test(test, lambda fixtures: asyncio.run(serve(fixtures)))
 
     return decorate
+
+
+def as_test(
+    test: Callable[..., Awaitable[None]], run: Callable[[dict[str, Any]], None]
+) -> Callable[..., None]:
+    """What pytest calls in place of a test: it asks for all fixtures but the first argument."""
+
+    @functools.wraps(test)
+    def run_with_fixtures(**fixtures: Any) -> None:
+        run(fixtures)
+
+    signature = inspect.signature(test)
+    others = list(signature.parameters.values())[1:]
+    run_with_fixtures.__signature__ = signature.replace(  # type: ignore[attr-defined]
+        parameters=others
+    )
+    return run_with_fixtures
 
 
 async def until(is_met: Callable[[], bool]) -> None:

@@ -3,7 +3,9 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from varve.windows.entries import WindowEntry
+from tests.support.window_bench import RETENTION_MS, SEGMENT_MS
+from varve.windows.changelog import Changelog
+from varve.windows.entries import WindowEntry, decode_window_key
 
 
 @dataclass
@@ -86,3 +88,12 @@ class WindowModel:
 
     def _first_live_id(self) -> int:
         return (self.stream_time_ms - self.retention_ms) // self.segment_ms
+
+
+def replay(changelog: Changelog) -> list[WindowEntry]:
+    """What the plainest store shows after the writes of a changelog."""
+    model = WindowModel(SEGMENT_MS, RETENTION_MS)
+    for batch in changelog.read(changelog.start_offset):
+        for key, value in batch.puts:
+            model.put(decode_window_key(key).key, value, decode_window_key(key).time_ms)
+    return model.visible()

@@ -17,12 +17,11 @@ import pytest
 
 from tests.support.memory_changelog import MemoryChangelog
 from tests.support.window_bench import WindowBench, put_all, rocks_bench, times, visible
-from tests.support.window_model import WindowModel
+from tests.support.window_model import replay
 from tests.support.window_writer import parse_line
 from varve.foundation.errors import Corrupt, DiskFull, Locked, Unavailable
 from varve.rocks.database import rocks_failure
 from varve.windows.changelog import LoggedWrite
-from varve.windows.entries import WindowEntry, decode_window_key
 
 ROOT = Path(__file__).parents[3]
 
@@ -61,19 +60,11 @@ def _changelog(lines: list[str]) -> MemoryChangelog:
     return changelog
 
 
-def _replayed(changelog: MemoryChangelog) -> list[WindowEntry]:
-    model = WindowModel(10_000, 25_000)
-    for batch in changelog.read(0):
-        for key, value in batch.puts:
-            model.put(decode_window_key(key).key, value, decode_window_key(key).time_ms)
-    return model.visible()
-
-
 def _check(bench: WindowBench, lines: list[str]) -> None:
     """The store holds what was printed; one write more may be there, which was not."""
     bench.changelog = _changelog(lines)
     with bench.store() as store:
-        found, wanted = set(visible(store)), set(_replayed(bench.changelog))
+        found, wanted = set(visible(store)), set(replay(bench.changelog))
         assert len(found ^ wanted) <= 1
         assert wanted, "the writer died before its first write"
 
@@ -117,76 +108,40 @@ def _segment(bench: WindowBench) -> Path:
     return Path(bench.path("s.20000"))
 
 
-def _data_file(bench: WindowBench) -> Path:
-    return min(_segment(bench).glob("*.sst"))
+def _data_file(segment: Path) -> Path:
+    return min(segment.glob("*.sst"))
 
 
-def _truncate_data(bench: WindowBench) -> None:
-    os.truncate(_data_file(bench), 100)
+def _scribble(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[10:30] = bytes(20)
+    path.write_bytes(data)
 
 
-def _remove_data(bench: WindowBench) -> None:
-    _data_file(bench).unlink()
+def _replace(path: Path, make: Callable[[Path], object]) -> None:
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    make(path)
 
 
-def _remove_current(bench: WindowBench) -> None:
-    (_segment(bench) / "CURRENT").unlink()
+_DAMAGES: dict[str, Callable[[Path], object]] = {
+    "data cut": lambda segment: os.truncate(_data_file(segment), 100),
+    "data gone": lambda segment: _data_file(segment).unlink(),
+    "CURRENT gone": lambda segment: (segment / "CURRENT").unlink(),
+    "CURRENT empty": lambda segment: os.truncate(segment / "CURRENT", 0),
+    "CURRENT a directory": lambda segment: _replace(segment / "CURRENT", Path.mkdir),
+    "manifest gone": lambda segment: min(segment.glob("MANIFEST-*")).unlink(),
+    "manifest damaged": lambda segment: _scribble(min(segment.glob("MANIFEST-*"))),
+    "segment a file": lambda segment: _replace(segment, lambda path: path.write_bytes(b"stray")),
+    "segment gone": shutil.rmtree,
+    "segment empty": lambda segment: _replace(segment, Path.mkdir),
+}
 
 
-def _empty_current(bench: WindowBench) -> None:
-    os.truncate(_segment(bench) / "CURRENT", 0)
-
-
-def _unreadable_current(bench: WindowBench) -> None:
-    (_segment(bench) / "CURRENT").unlink()
-    (_segment(bench) / "CURRENT").mkdir()
-
-
-def _remove_manifest(bench: WindowBench) -> None:
-    for path in _segment(bench).glob("MANIFEST-*"):
-        path.unlink()
-
-
-def _scribble_manifest(bench: WindowBench) -> None:
-    for path in _segment(bench).glob("MANIFEST-*"):
-        data = bytearray(path.read_bytes())
-        data[10:30] = bytes(20)
-        path.write_bytes(data)
-
-
-def _file_for_segment(bench: WindowBench) -> None:
-    shutil.rmtree(_segment(bench))
-    _segment(bench).write_bytes(b"stray")
-
-
-def _lose_segment(bench: WindowBench) -> None:
-    shutil.rmtree(_segment(bench))
-
-
-def _empty_segment(bench: WindowBench) -> None:
-    shutil.rmtree(_segment(bench))
-    _segment(bench).mkdir()
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        _truncate_data,
-        _remove_data,
-        _remove_current,
-        _empty_current,
-        _unreadable_current,
-        _remove_manifest,
-        _scribble_manifest,
-        _file_for_segment,
-        _lose_segment,
-        _empty_segment,
-    ],
-)
+@pytest.mark.parametrize("damage", _DAMAGES.values(), ids=_DAMAGES)
 def test_a_damaged_segment_is_wiped_and_restored_with_a_warning(
-    bench: WindowBench, damage: Callable[[WindowBench], None], caplog: pytest.LogCaptureFixture
+    bench: WindowBench, damage: Callable[[Path], object], caplog: pytest.LogCaptureFixture
 ) -> None:
-    damage(bench)
+    damage(_segment(bench))
     with caplog.at_level(logging.WARNING), bench.store() as store:
         assert times(store.all()) == [5_000, 12_000, 22_000, 23_000]
     assert "wiped and restored" in caplog.text

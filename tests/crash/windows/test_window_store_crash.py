@@ -11,12 +11,11 @@ import pytest
 from tests.support.crash_images import crash_images, named, record
 from tests.support.memory_changelog import MemoryChangelog
 from tests.support.window_bench import WindowBench, memory_bench, put_all, visible
-from tests.support.window_model import WindowModel
+from tests.support.window_model import replay
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import DiskFull, StoreError
 from varve.rocks.memory_database import LOG_NAME, MemoryDatabases
 from varve.testing.faulty_disk import CrashMode, FaultyFileSystem
-from varve.windows.entries import WindowEntry, decode_window_key
 from varve.windows.window_store import WindowStore
 
 
@@ -50,24 +49,15 @@ def _work(bench: WindowBench) -> None:
     store.close()
 
 
-def _replayed(changelog: MemoryChangelog) -> list[WindowEntry]:
-    """What the plainest store shows after the writes of the changelog."""
-    model = WindowModel(10_000, 25_000)
-    for batch in changelog.read(0):
-        for key, value in batch.puts:
-            model.put(decode_window_key(key).key, value, decode_window_key(key).time_ms)
-    return model.visible()
-
-
 def _check(file_system: FaultyFileSystem, changelog: MemoryChangelog) -> None:
     """What is there opens, shows the changelog's state, and goes on."""
     bench = _bench(file_system, changelog)
     store = _open(bench)
-    assert visible(store) == _replayed(changelog)
+    assert visible(store) == replay(changelog)
     put_all(store, [92_000], key=b"e")
     store.close()
     with _open(bench) as store:
-        assert visible(store) == _replayed(changelog)
+        assert visible(store) == replay(changelog)
         assert not [name for name in bench.names() if name.endswith(".deleting")]
 
 

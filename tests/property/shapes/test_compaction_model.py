@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.rounds import machine_settings
+from tests.support.shape_entries import decode_entries
 from tests.support.shape_messages import (
     CONTROL,
     DELETE,
@@ -81,18 +82,7 @@ def _block(entries: list[ShapeEntry]) -> Block:
 
 
 def _decode(block: Block) -> list[ShapeEntry]:
-    """Entries as plain Python reads them."""
-    data, entries = block.data.tobytes(), []
-    for start, size in zip(block.starts.tolist(), block.sizes.tolist(), strict=True):
-        entry = data[start : start + size]
-        tx, op = int.from_bytes(entry[:8]), int.from_bytes(entry[8:16])
-        key_end = 20 + int.from_bytes(entry[16:20])
-        entries.append(
-            ShapeEntry(
-                ShapeOffset(tx, op), entry[20:key_end], entry[key_end], entry[key_end + 10 : -4]
-            )
-        )
-    return entries
+    return [stored.entry for stored in decode_entries(block.data.tobytes())]
 
 
 def _compact(block: Block) -> Block:

@@ -15,7 +15,7 @@ from unittest.mock import patch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.support.feed_bench import build_feed
+from tests.support.feed_bench import FollowedShape, build_feed
 from tests.support.memory_directory import memory_directory
 from tests.support.memory_topic import MemoryTopic
 from tests.support.rounds import machine_settings
@@ -65,47 +65,9 @@ def _steps(turns: list[Any]) -> Iterator[tuple[str, int]]:
 _PARTITIONS_MAX = 3
 
 
-def _is_in(row: Row | None) -> bool:
+def _is_in(row: Row) -> bool:
     """The filter of the shape: rows with odd numbers."""
-    return row is not None and int(row["n"]) % 2 == 1
-
-
-class _Shape:
-    """What a client of a filtered shape has, and what of it is durable."""
-
-    def __init__(self) -> None:
-        self.rows: dict[str, Row] = {}
-        self.seen = ShapeOffset(0, 0)
-        self.told = self.seen
-        """The highest offset that a client was ever given."""
-        self._durable: tuple[dict[str, Row], ShapeOffset] = ({}, self.seen)
-
-    def take(self, change: Change) -> None:
-        if change.offset <= self.seen:
-            return
-        if _is_in(change.row):
-            assert change.row is not None
-            self.rows[change.key] = change.row
-        elif change.is_uncertain or _is_in(change.previous):
-            self.rows.pop(change.key, None)
-        else:
-            return
-        self.seen = change.offset
-        self.told = max(self.told, self.seen)
-
-    def flush(self) -> None:
-        self._durable = (dict(self.rows), self.seen)
-
-    def crash(self) -> None:
-        rows, self.seen = self._durable
-        self.rows = dict(rows)
-
-    def begin(self, feed: TopicFeed) -> None:
-        """Starts anew from the table."""
-        with feed.view() as view:
-            self.rows = {key: row for key, row in view.rows() if _is_in(row)}
-            self.seen = self.told = view.position
-        self.flush()
+    return int(row["n"]) % 2 == 1
 
 
 class _Run:
@@ -115,7 +77,7 @@ class _Run:
         self._is_cut = is_cut
         self._written_ms: dict[tuple[int, int], int] = {}
         self._rows: dict[bytes, bytes] = {}
-        self.shape = _Shape()
+        self.shape = FollowedShape(_is_in)
         self._path = path
         self._clock = ManualClock()
         self._number = 0

@@ -18,7 +18,7 @@ from unittest.mock import patch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.support.feed_bench import build_feed
+from tests.support.feed_bench import FollowedShape, build_feed
 from tests.support.memory_directory import memory_directory
 from tests.support.memory_topic import MemoryTopic
 from tests.support.rounds import machine_settings
@@ -74,43 +74,11 @@ def _steps(turns: list[Any]) -> Iterator[tuple[str, int]]:
         yield from [*writes, *reads, (durable, 0), *behind, crash]
 
 
-class _Shape:
-    """What a client of all rows has, and what of it is durable."""
-
-    def __init__(self) -> None:
-        self.rows: dict[str, bytes] = {}
-        self.start = self.seen = self.told = ShapeOffset(0, 0)
-        self._durable: tuple[dict[str, bytes], ShapeOffset] = ({}, self.seen)
-
-    def take(self, change: Change) -> None:
-        if change.offset <= self.seen:
-            return
-        if change.row is None:
-            self.rows.pop(change.key, None)
-        else:
-            self.rows[change.key] = change.row["n"]
-        self.seen = change.offset
-        self.told = max(self.told, self.seen)
-
-    def flush(self) -> None:
-        self._durable = (dict(self.rows), self.seen)
-
-    def crash(self) -> None:
-        rows, self.seen = self._durable
-        self.rows = dict(rows)
-
-    def begin(self, feed: TopicFeed) -> None:
-        with feed.view() as view:
-            self.rows = {key: row["n"] for key, row in view.rows()}
-            self.start = self.seen = self.told = view.position
-        self.flush()
-
-
 class _Run:
     def __init__(self, path: str, partitions: int, *, is_compacted: bool) -> None:
         self.source = MemoryTopic(_TOPIC, partitions=partitions)
         self.ends = MemoryTopic("db.transaction")
-        self.shape = _Shape()
+        self.shape = FollowedShape()
         self.counts = FeedCounts()
         self._path = path
         self._clock = ManualClock()
@@ -300,7 +268,7 @@ class _Run:
         expected = self._expected()
         with self.feed.view() as view:
             assert {key: row["n"] for key, row in view.rows()} == expected
-        assert self.shape.rows == expected
+        assert {key: row["n"] for key, row in self.shape.rows.items()} == expected
         assert self.shape.seen >= self.shape.told
         self._check_whole()
         self.feed.close()

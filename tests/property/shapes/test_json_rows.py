@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.support.rounds import machine_settings
 from varve.shapes.feed.row import join_row, split_texts
-from varve.shapes.kernels.json_text import DEPTH_MAX
+from varve.shapes.kernels.json_text import DEPTH_MAX, split_messages
 
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
 _SCALARS = (
@@ -106,3 +106,18 @@ def test_nesting_is_bounded() -> None:
     assert split_texts([b"[" + deepest + b"]"]) == [None]
     assert split_texts([b"[" * (1 << 20)]) == [None]
     assert split_texts([b'{"a":' * DEPTH_MAX + b"1" + b"}" * DEPTH_MAX]) != [None]
+
+
+@given(
+    values=st.lists(_VALUES, max_size=8),
+    separator=st.sampled_from([b",", b",\n", b" , "]),
+    lead=st.sampled_from([b"", b","]),
+    is_ascii=st.booleans(),
+)
+def test_joined_texts_are_split_where_they_were_joined(
+    values: list[object], separator: bytes, lead: bytes, is_ascii: bool
+) -> None:
+    texts = [
+        json.dumps(one, ensure_ascii=is_ascii).encode(errors="surrogatepass") for one in values
+    ]
+    assert split_messages(lead + separator.join(texts)) == texts

@@ -22,7 +22,7 @@ from varve.foundation.errors import (
 )
 from varve.records import Producer, Record, build_batch
 from varve.testing.faulty_disk import CrashMode, FaultyFileSystem
-from varve.topics import StoreCluster, StoreTransactionalWriter, read_range
+from varve.topics import StoreCluster, StoreTransactionalWriter
 from varve.topics.store_transaction import FIRST_PRODUCER_ID
 
 TOPICS = DedupTopics(input="in", output="out", name="out", side="late")
@@ -241,20 +241,6 @@ def test_epochs_that_are_used_up_go_on_with_another_producer(store: Store) -> No
         assert again._writers[0].transaction.producer.epoch == position - 2
         again.commit(0, commit_of(position, b"b"))
     assert committed(store, "out") == [b"a", b"b", b"b"]
-
-
-def test_the_changelog_is_read_from_any_offset(store: Store) -> None:
-    backend = make_backend(store)
-    backend.open_task(0)
-    backend.commit(0, commit_of(1, b"a", b"b"))
-    end = backend.commit(0, commit_of(2, b"c"))
-    reader = backend.read_changelog()
-    assert reader.offsets(0) == (0, end + 1)
-    for start, expected in ((0, [b"a", b"b", b"c"]), (2, [b"b", b"c"]), (end, [])):
-        pieces = list(read_range(reader, 0, start=start, end=end + 1))
-        values = [record.value for piece in pieces for record in piece.columns().records()]
-        assert values == expected
-        assert pieces[-1].next_offset == end + 1
 
 
 def test_a_progress_that_was_compacted_is_found(store: Store) -> None:

@@ -14,7 +14,7 @@ from tests.support.window_dedup import (
     to_arrivals,
     to_changelog,
 )
-from varve.dedup.id_store import IdStore, KeptRecord
+from varve.dedup.id_store import IdStore
 from varve.dedup.ids import decode_entries, encode_entries
 from varve.dedup.judge import Judge
 from varve.dedup.rules import DedupRules, Verdict
@@ -65,15 +65,6 @@ def test_where_cells_share_a_segment_the_key_has_the_cell() -> None:
     assert list(read_all(bench)) == [b"id" + bytes(14) + bytes([2, 0, 0, 0, 3])]
 
 
-def test_find_tells_what_is_remembered_within_the_window() -> None:
-    bench = DedupBench(make_rules())
-    bench.chunk([Arrival(0, b"x", 100), Arrival(1, b"x", 111), Arrival(2, b"y", 105)])
-    assert find_kept(bench.store, b"x", 105) == [KeptRecord(100, 0), KeptRecord(111, 1)]
-    assert find_kept(bench.store, b"x", 121) == [KeptRecord(111, 1)]
-    assert find_kept(bench.store, b"x", 89) == []
-    assert find_kept(bench.store, b"z", 105) == []
-
-
 def test_a_start_goes_on_from_the_checkpoint() -> None:
     bench = DedupBench(make_long_rules())
     bench.chunk([Arrival(0, b"x", START)])
@@ -108,17 +99,6 @@ def test_a_directory_that_does_not_fit_is_made_anew(change: str) -> None:
     store.close()
 
 
-def test_another_lateness_keeps_the_directory_and_what_was_late_is_late() -> None:
-    bench = DedupBench(make_long_rules(lateness=10))
-    bench.chunk([Arrival(0, b"x", START), Arrival(1, b"y", START + 40 * MINUTE)])
-    bench.checkpoint()
-    bench.change_rules(make_long_rules(lateness=60))
-    assert bench.store.changelog_offset == 1
-    assert bench.chunk(
-        [Arrival(2, b"x", START + 30 * MINUTE - 1), Arrival(3, b"y", START + 30 * MINUTE)]
-    ) == [Judged(Verdict.LATE, -1), Judged(DUPLICATE, 1)]
-
-
 def test_a_value_that_is_no_span_of_its_cell_is_corrupt() -> None:
     bench = DedupBench(make_long_rules())
     bench.chunk([Arrival(0, b"id", START)])
@@ -137,14 +117,6 @@ def test_a_value_that_is_no_span_of_its_cell_is_corrupt() -> None:
             with pytest.raises(Corrupt, match="not a span of its cell"):
                 bench.judge([Arrival(1, b"id", START)], few_count_max=few_count_max)
         bench.store.close()
-
-
-def test_expired_segments_go_with_the_stream_time() -> None:
-    bench = DedupBench(make_long_rules())
-    bench.chunk([Arrival(0, b"x", START)])
-    assert bench.store.maintain(START + bench.rules.retention_ms) == 0
-    assert bench.store.maintain(START + bench.rules.retention_ms + bench.rules.segment_ms) == 1
-    assert not [name for name in bench.file_system.names(bench.directory) if "ids." in name]
 
 
 def test_a_chunk_that_outruns_its_own_beginning_writes_what_is_live() -> None:

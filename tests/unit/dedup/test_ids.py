@@ -10,7 +10,7 @@ import pytest
 from tests.support.json_ids import FOUND, NOT_FOUND, NUMBERS
 from tests.support.window_dedup import SECRET
 from varve.dedup.ids import Arrivals, JsonField, fold_chunk, fold_id
-from varve.dedup.kernels.id_words import LONG, NO_ID
+from varve.dedup.kernels.id_words import NO_ID
 from varve.dedup.rules import parse_id_source
 from varve.foundation.errors import Corrupt
 from varve.kernels.batch_layout import RecordColumn
@@ -32,12 +32,6 @@ def ids_of(result: Arrivals) -> list[bytes | None]:
         None if kind == NO_ID else data[16 * row : 16 * row + kind]
         for row, kind in enumerate(result.kinds.tolist())
     ]
-
-
-def test_ids_up_to_sixteen_bytes_are_themselves() -> None:
-    result = fold([Record(key=key, value=b"") for key in IDS])
-    assert result.kinds.tolist() == [0, 1, 2, 16, 16, LONG, LONG, NO_ID]
-    assert ids_of(result)[:5] == IDS[:5]
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
@@ -69,11 +63,6 @@ def test_one_id_is_folded_as_many_are() -> None:
             assert kinds[0] == many.kinds[row]
 
 
-def test_another_secret_makes_other_words_of_long_ids_alone() -> None:
-    for key, is_same in ((b"short", True), (b"longer than sixteen", False)):
-        assert (fold_id(key, (1, 2))[0].tolist() == fold_id(key, (3, 4))[0].tolist()) == is_same
-
-
 def test_the_last_header_of_a_name_is_the_id() -> None:
     headers: list[tuple[tuple[str, bytes | None], ...]] = [
         (("id", b"first"), ("other", b"x"), ("id", b"last")),
@@ -95,12 +84,6 @@ def test_headers_that_break_their_format_are_corrupt() -> None:
     table[0, RecordColumn.HEADERS_COUNT] = 2
     with pytest.raises(Corrupt, match="offset 40 break their format"):
         fold_chunk([RecordColumns(columns.payload, table)], parse_id_source("header:id"), SECRET)
-
-
-def test_a_field_of_the_value_is_the_id() -> None:
-    values = [b'{"order":{"id":"a-1"}}', b'{"order":{"id":17}}', b'{"order":1}', b"no JSON", None]
-    records = [Record(key=b"k", value=value) for value in values]
-    assert ids_of(fold(records, "field:order.id")) == [b"a-1", b"17", None, None, None]
 
 
 def test_chunks_are_joined_in_order_and_may_be_empty() -> None:

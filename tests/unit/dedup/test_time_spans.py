@@ -4,14 +4,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from varve.dedup.kernels.id_words import NO_ID, find_headers, fold_cells
+from varve.dedup.kernels.id_words import find_headers, fold_cells
 from varve.dedup.kernels.time_spans import (
     ABSENT,
-    KEPT,
-    LATE,
-    NO_ID_FOUND,
     NO_ROW,
-    classify,
     find_cells,
     make_spans,
     read_spans,
@@ -31,24 +27,6 @@ def numbers(*values: int) -> npt.NDArray[np.int64]:
     return np.array(values, np.int64)
 
 
-def test_cells_of_one_id_and_stretch_have_one_row() -> None:
-    words, kinds = np.zeros((4, 2), np.uint64), np.array([1, 1, 2, 1], np.uint8)
-    times = numbers(10, 12, 10, 19)
-    own, other, cells = numbers(*[0] * 4), numbers(*[0] * 4), np.zeros((8, 4), np.int64)
-    slots = np.full(16, NO_ROW)
-    count = find_cells(words, kinds, times, np.arange(4), 5, 4, 10, K, K, slots, cells, own, other)
-    assert own.tolist() == [0, 0, 2, 0]
-    assert other.tolist() == [1, 1, 3, 4]
-    assert cells[:count, 2:].tolist() == [[1, 1], [1, 0], [2, 1], [2, 0], [1, 2]]
-
-
-def test_a_window_in_one_cell_looks_into_no_other() -> None:
-    own, other, cells = numbers(0), numbers(0), np.zeros((2, 4), np.int64)
-    arrays = np.zeros((1, 2), np.uint64), np.ones(1, np.uint8), numbers(15), numbers(0)
-    assert find_cells(*arrays, 5, 4, 10, K, K, np.full(4, NO_ROW), cells, own, other) == 1
-    assert other.tolist() == [NO_ROW]
-
-
 def test_cells_need_room_and_windows_no_wider_than_cells() -> None:
     own, other, cells = numbers(0), numbers(0), np.zeros((2, 4), np.int64)
     arrays = np.zeros((1, 2), np.uint64), np.ones(1, np.uint8), numbers(15), numbers(0)
@@ -59,13 +37,6 @@ def test_cells_need_room_and_windows_no_wider_than_cells() -> None:
         find_cells(*arrays, 5, 4, 10, K, K, slots[:2].copy(), cells, own, other)
     with pytest.raises(IndexError, match="not there"):
         find_cells(*arrays[:3], numbers(1), 5, 4, 10, K, K, slots, cells, own, other)
-
-
-def test_the_stream_time_is_that_before_each_record() -> None:
-    kinds = np.array([1, NO_ID, 1, 1], np.uint8)
-    verdicts = np.empty(4, np.uint8)
-    assert classify(kinds, numbers(50, 90, 80, 79), 1_000, 10, -1, verdicts) == 90
-    assert verdicts.tolist() == [KEPT, NO_ID_FOUND, KEPT, LATE]
 
 
 @pytest.mark.parametrize(

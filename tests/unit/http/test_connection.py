@@ -11,6 +11,7 @@ import pytest
 from tests.support.shape_http import ShapeHttp, run_with_server, until, with_server
 from varve.foundation.errors import Corrupt
 from varve.http.server import HttpServer
+from varve.http.shapes.openapi import make_document
 
 
 @with_server()
@@ -43,6 +44,7 @@ def test_http_1_0_gets_whole_answers_and_no_events() -> None:
         events = b"offset=0_0&live=true&live_sse=true&handle=" + shape.handle.encode()
         head, body = await ask(http, events)
         assert b" 505 " in head
+        assert "505" in make_document()["paths"]["/v1/shape"]["get"]["responses"]
         assert b"\r\naccess-control-allow-origin: *" in head
         assert "HTTP/1.1" in json.loads(body)["message"]
         figures = (await http.client.get("/metrics")).text

@@ -4,8 +4,6 @@ import asyncio
 import threading
 from pathlib import Path
 
-import httpx
-
 from tests.support.memory_directory import memory_directory
 from tests.support.shape_engine import Stage
 from tests.support.shape_engine_http import open_http
@@ -46,13 +44,10 @@ def _follow_compacted_shape(path: Path) -> None:
 
     async def follow() -> list[str]:
         messages: list[str] = []
-        async with open_http(stage) as server, httpx.AsyncClient(trust_env=False) as client:
+        async with open_http(stage) as http:
             offset = str(BEFORE_ALL)
             for _ in range(10):
-                answer = await client.get(
-                    f"http://127.0.0.1:{server.port}/v1/shape",
-                    params={"table": "items", "offset": offset, "handle": shape.handle},
-                )
+                answer = await http.get(table="items", offset=offset, handle=shape.handle)
                 assert answer.status_code == 200
                 messages += [one["headers"].get("operation", "control") for one in answer.json()]
                 offset = answer.headers["electric-offset"]

@@ -1,14 +1,11 @@
 """The OpenAPI document says what the server does."""
 
-import asyncio
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import httpx
 import pytest
 from jsonschema import ValidationError, validate  # type: ignore[import-untyped]
 
-from tests.support.shape_http import ShapeHttp, with_server
 from varve.http.exchange import HttpError
 from varve.http.shapes.openapi import make_document
 from varve.http.shapes.parameters import parse_request
@@ -64,27 +61,3 @@ def test_params_of_any_number_are_valid() -> None:
         validate({"x": "a"}, schema)
     with pytest.raises(HttpError):
         parse_request({"table": "items", "offset": "-1", "params[x]": "a"})
-
-
-@with_server()
-async def test_events_over_http_1_0_get_a_status_of_the_document(http: ShapeHttp) -> None:
-    shape, _ = await http.begin()
-    http.engine.add(shape, b'{"key":"a"}')
-    request = (
-        f"GET /v1/shape?table=items&offset={shape.latest}&handle={shape.handle}"
-        "&live=true&live_sse=true HTTP/1.0\r\n\r\n"
-    )
-    answer = await _send_raw(http, request.encode())
-    assert answer.startswith(b"HTTP/1.1 505 ")
-    responses = make_document()["paths"]["/v1/shape"]["get"]["responses"]
-    assert "505" in responses
-
-
-async def _send_raw(http: ShapeHttp, request: bytes) -> bytes:
-    url = httpx.URL(http.client.base_url)
-    reader, writer = await asyncio.open_connection(url.host, url.port)
-    writer.write(request)
-    answer = await reader.read()
-    writer.close()
-    await writer.wait_closed()
-    return answer

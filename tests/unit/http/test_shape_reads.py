@@ -284,17 +284,6 @@ async def test_a_place_that_the_topic_has_and_the_shape_does_not_tell_again_is_g
     assert len(later.json()) == 2
 
 
-@with_server()
-async def test_a_request_waits_for_the_snapshot_to_begin(http: ShapeHttp) -> None:
-    http.engine.begins_at_once = False
-    asked = asyncio.ensure_future(http.get(offset="-1"))
-    await until(lambda: http.api.waiters.count == 1)
-    shape = http.engine.by_handle["0001-handle"]
-    shape.is_snapshot_started = True
-    http.engine.tell([shape.handle])
-    assert (await asked).status_code == 200
-
-
 @with_server(snapshot_wait_ms=200)
 async def test_a_snapshot_that_fails_or_does_not_begin_is_503(http: ShapeHttp) -> None:
     http.engine.begins_at_once = False
@@ -345,6 +334,7 @@ async def test_who_waits_follows_the_shape(http: ShapeHttp) -> None:
         await until(lambda: shape.followers == 1)
         asked.cancel()
         await until(lambda: shape.followers == 0)
+    await until(lambda: http.api.limiter.counts["existing"] == http.api.waiters.count == 0)
 
 
 @with_server()
@@ -413,16 +403,6 @@ async def test_h21_a_server_that_stops_calls_no_offset_bogus(http: ShapeHttp) ->
     await until(lambda: http.api.waiters.count == 1)
     await http.server.stop()
     assert (await asked).status_code == 503
-
-
-@with_server()
-async def test_a_client_that_leaves_waits_no_more(http: ShapeHttp) -> None:
-    shape, _ = await http.begin()
-    asked = asyncio.ensure_future(http.get(offset="0_inf", handle=shape.handle, live="true"))
-    await until(lambda: http.api.waiters.count == 1)
-    asked.cancel()
-    await until(lambda: http.api.waiters.count == 0)
-    await until(lambda: http.api.limiter.counts["existing"] == 0)
 
 
 @with_server(long_poll_ms=10)

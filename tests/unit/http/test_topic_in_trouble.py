@@ -28,12 +28,8 @@ def _remove(path: Path) -> None:
 
 
 async def _ask(stage: Stage) -> httpx.Response:
-    async with (
-        open_http(stage) as door,
-        httpx.AsyncClient(trust_env=False, verify=False, timeout=60) as client,
-    ):
-        url = f"http://127.0.0.1:{door.port}/v1/shape?table=t&offset=-1"
-        return await client.get(url)
+    async with open_http(stage) as http:
+        return await http.get()
 
 
 def _ask_after(harm: Callable[[Path], None]) -> httpx.Response:

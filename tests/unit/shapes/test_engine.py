@@ -5,7 +5,6 @@ Carries S5 and S6.
 
 import gc
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,18 +32,6 @@ def _messages(shape: Shape) -> list[dict[str, Any]]:
     return actual
 
 
-def test_a_client_gets_the_rows_and_then_the_changes(stage: Stage) -> None:
-    stage.put("items", "a", {"n": 1})
-    stage.put("items", "b", {"n": 2})
-    client = Follower(stage, "items")
-    assert client.catch_up() == {"a": {"key": "a", "n": 1}, "b": {"key": "b", "n": 2}}
-    stage.put("items", "a", {"n": 3})
-    stage.put("items", "b", None)
-    stage.put("items", "c", {"n": 4})
-    assert client.catch_up() == {"a": {"key": "a", "n": 3}, "c": {"key": "c", "n": 4}}
-    assert client.refetches == 0
-
-
 def test_one_definition_is_one_shape(stage: Stage) -> None:
     definition = define("items", where="n = 1")
     shape = stage.engine.find_or_create(definition)
@@ -69,15 +56,6 @@ def test_before_its_snapshot_has_begun_a_shape_cannot_be_read_and_stays(stage: S
     assert not shape.is_dropped
     stage.settle("items")
     assert shape.is_snapshot_complete
-
-
-def test_rows_that_enter_and_leave_a_filter_are_inserted_and_deleted(stage: Stage) -> None:
-    shape = stage.create("items", where="n > 1")
-    for n in (1, 2, 3, 1):
-        stage.put("items", "a", {"n": n})
-    stage.settle("items")
-    operations = [item["headers"].get("operation") for item in _messages(shape)]
-    assert operations == [None, "insert", "update", "delete"]
 
 
 def test_a_dropped_shape_is_found_no_more_and_its_handle_not_used_again_h23(stage: Stage) -> None:
@@ -202,19 +180,6 @@ def test_how_changes_are_told_is_forgotten_with_the_last_shape_told_so(stage: St
     del shape
     gc.collect()
     assert len(stage.engine.topics.get("items")._encoders) <= 1
-
-
-def test_a_topic_whose_records_went_before_they_were_read_drops_its_shapes(stage: Stage) -> None:
-    client = Follower(stage, "items")
-    stage.put("items", "a", {"n": 1})
-    client.catch_up()
-    stage.engine.close()
-    stage.put("items", "b", {"n": 2})
-    stage.put("items", "c", {"n": 3})
-    stage.store.topic("items").delete_records(before=2, partition=0)
-    stage.engine = stage._open()
-    assert client.catch_up() == {"c": {"key": "c", "n": 3}}
-    assert client.refetches == 1
 
 
 def test_changes_only_begins_without_rows(stage: Stage) -> None:
@@ -394,14 +359,6 @@ def test_a_topic_that_is_lost_meanwhile_keeps_nobody_from_the_figures_of_others(
 def test_one_directory_has_one_engine(stage: Stage) -> None:
     with pytest.raises(Locked):
         stage._open()
-
-
-def test_a_closed_engine_makes_no_shapes(path: Path) -> None:
-    stage = Stage(path)
-    stage.store.create_topic("t")
-    stage.close()
-    with pytest.raises(Closed):
-        stage.engine.find_or_create(define("t"))
 
 
 def test_a_log_of_deletes_alone_is_given_up_for_a_new_snapshot(make_stage: StageMaker) -> None:

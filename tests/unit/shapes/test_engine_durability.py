@@ -25,24 +25,6 @@ from varve.shapes.storage.log_writer import LogFlush, ShapeEntry
 from varve.shapes.storage.shape_storage import ShapeStorage
 
 
-def test_changes_survive_a_crash_behind_a_checkpoint_and_come_again_before_one(
-    stage: Stage,
-) -> None:
-    client = Follower(stage, "items")
-    client.catch_up()
-    stage.put("items", "a", {"n": 1})
-    client.catch_up()
-    stage.engine.checkpoint_now()
-    stage.put("items", "a", {"n": 2})
-    assert client.catch_up() == {"a": {"key": "a", "n": 2}}
-    offset = client.offset
-    stage.crash()
-    stage.put("items", "b", {"n": 3})
-    assert client.catch_up() == {"a": {"key": "a", "n": 2}, "b": {"key": "b", "n": 3}}
-    assert client.offset > offset
-    assert client.refetches == 0
-
-
 def test_a_shape_whose_snapshot_was_not_complete_is_dropped_at_the_start(stage: Stage) -> None:
     shape = stage.engine.find_or_create(define("items"))
     stage.crash()
@@ -199,31 +181,6 @@ def test_a_topic_is_read_no_further_while_too_much_waits_for_a_checkpoint(
     assert stage.engine.run_turn("t") == 0
     stage.engine.checkpoint()
     assert stage.engine.run_turn("t") == 1
-
-
-def test_rows_are_right_when_records_went_between_crash_and_restart(make_stage: StageMaker) -> None:
-    stage = make_stage(
-        None,
-    )
-    stage.store.create_topic("t", settings={"cleanup.policy": "compact"})
-    live = Follower(stage, "t", where="n < 5")
-    stage.put("t", "a", {"n": 1})
-    stage.put("t", "b", {"n": 1})
-    live.catch_up()
-    stage.engine.checkpoint_now()
-    for key, n in (("a", 9), ("a", 2), ("b", 3), ("b", 9), ("c", 1), ("a", 3)):
-        stage.put("t", key, {"n": n})
-    assert sorted(live.catch_up()) == ["a", "c"]
-    stage.engine.abandon()
-    stage.put("t", "end", {"n": 9})
-    stage.store.clean("t", roll=True, at_once=True)
-    stage.engine = stage._open()
-    expected = {"a": {"key": "a", "n": 3}, "c": {"key": "c", "n": 1}}
-    assert live.catch_up() == expected
-    assert live.refetches == 0
-    assert Follower(stage, "t", where="n < 5").catch_up() == expected
-    feed = stage.engine.topics.get("t").feed
-    assert feed.counts.uncertain > 0
 
 
 def _fail_first_append(monkeypatch: pytest.MonkeyPatch, fail: Callable[[Shape], None]) -> None:

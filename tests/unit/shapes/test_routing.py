@@ -40,20 +40,6 @@ def _operations(reported: dict[str, list[dict[str, Any]]]) -> dict[str, list[str
     }
 
 
-def test_a_filter_makes_inserts_updates_deletes_and_nothing() -> None:
-    router = ChangeRouter()
-    for handle, where in (("all-1", None), ("low-1", "n < 5"), ("high", "n >= 5")):
-        router.add(detached_shape(handle, where=where))
-    reported = _tell(router, _change(1, _row(n=1), None))
-    assert _operations(reported) == {"all-1": ["insert"], "low-1": ["insert"]}
-    reported = _tell(router, _change(2, _row(n=2), _row(n=1)))
-    assert _operations(reported) == {"all-1": ["update"], "low-1": ["update"]}
-    reported = _tell(router, _change(3, _row(n=7), _row(n=2)))
-    assert _operations(reported) == {"all-1": ["update"], "low-1": ["delete"], "high": ["insert"]}
-    reported = _tell(router, _change(4, None, _row(n=7)))
-    assert _operations(reported) == {"all-1": ["delete"], "high": ["delete"]}
-
-
 def test_what_stands_in_the_snapshot_is_not_told() -> None:
     router = ChangeRouter()
     router.add(detached_shape("old-1", start=3))
@@ -61,17 +47,6 @@ def test_what_stands_in_the_snapshot_is_not_told() -> None:
     assert _tell(router, _change(3, _row(n=1), None)) == {}
     assert list(_tell(router, _change(4, _row(n=1), None))) == ["old-1"]
     assert sorted(_tell(router, _change(6, _row(n=1), None))) == ["new-1", "old-1"]
-
-
-def test_an_uncertain_row_is_told_whole_or_deleted_everywhere() -> None:
-    router = ChangeRouter()
-    router.add(detached_shape("low-1", where="n < 5"))
-    router.add(detached_shape("high", where="n >= 5", replica="full"))
-    reported = _tell(router, _change(1, _row(n=1), _row(n=9), is_uncertain=True))
-    assert _operations(reported) == {"low-1": ["insert"], "high": ["delete"]}
-    assert reported["high"][0]["value"] == {"key": "a"}
-    reported = _tell(router, _change(2, None, None, is_uncertain=True))
-    assert _operations(reported) == {"low-1": ["delete"], "high": ["delete"]}
 
 
 def test_the_last_message_of_a_transaction_is_the_last_for_eachdetached_shape() -> None:

@@ -15,18 +15,6 @@ from varve.shapes.topics import LOOKUP_INTERVAL_MS
 PATIENCE_SECONDS = 20.0
 
 
-def test_a_feed_that_nobody_needs_is_closed_and_used_again(stage: Stage) -> None:
-    shape = stage.create("items")
-    stage.put("items", "a", {"n": 1})
-    stage.settle("items")
-    stage.engine.drop(shape, DropReason.DELETED)
-    stage.engine.run_maintenance()
-    stage.engine.run_maintenance()
-    assert stage.engine.topics.all() == []
-    stage.put("items", "b", {"n": 2})
-    assert sorted(Follower(stage, "items").catch_up()) == ["a", "b"]
-
-
 def test_a_shape_made_while_its_topic_goes_is_dropped_by_upkeep(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -41,21 +41,6 @@ def _follow(client: Follower, expected: int) -> None:
     wait_until(has_all)
 
 
-def test_clients_follow_producers_over_a_restart(stage: Stage) -> None:
-    clients = [Follower(stage, "t"), Follower(stage, "t", where="n >= 0", replica="full")]
-    for number in range(300):
-        stage.put("t", f"k{number % 40}", {"n": number})
-        if number == 150:
-            for client in clients:
-                client.step()
-            stage.restart()
-    expected = sum(range(260, 300))
-    for client in clients:
-        _follow(client, expected)
-    wait_until(lambda: stage.engine.is_caught_up("t"))
-    assert stage.engine.health() == "active"
-
-
 def test_waiting_shapes_are_served_together_and_their_listeners_told(stage: Stage) -> None:
     stage.put("t", "a", {"n": 1})
     reported: set[str] = set()

@@ -75,13 +75,6 @@ def test_records_without_key_or_value() -> None:
         PlainDecoder("")
 
 
-def test_many_records_are_decoded_as_each_alone() -> None:
-    records = [(b"a", b'{"x":1}'), (None, b"1"), (b'{"i":1}', None), (b"b", b"\xff"), (b"", b"")]
-    decoder = PlainDecoder()
-    assert decoder.decode_many(records) == [decode(decoder, *record) for record in records]
-    assert decoder.decode_many([]) == []
-
-
 @pytest.mark.parametrize(
     ("columns", "name"),
     [

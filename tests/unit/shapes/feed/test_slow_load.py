@@ -6,7 +6,7 @@ from typing import Final
 
 import pytest
 
-from tests.support.feed_bench import build_feed, row_key_of, short
+from tests.support.feed_bench import build_feed, row_key_of
 from tests.support.slow_topic import SlowTopic
 from varve.foundation.clock import ManualClock
 from varve.shapes.feed.initial_load import FullScan, InitialRows
@@ -67,29 +67,6 @@ def test_rows_whose_deletions_went_before_they_were_read_are_not_kept(
     assert bench.keys() == [row_key_of(key) for key in "bcdefg"]
     assert bench.fillings == 2
     assert "took longer to load than tombstones are kept" in caplog.text
-    bench.feed.close()
-
-
-def test_a_row_written_again_meanwhile_comes_behind_the_filling(bench: _Bench) -> None:
-    def happen(next_offset: int) -> None:
-        if next_offset == 3:
-            bench.put("b", 2)
-            bench.clean_twice()
-
-    def write_before_the_second_filling() -> None:
-        if bench.fillings == 2:
-            bench.put("c", 2)
-            bench.source.clean()
-
-    bench.source.happen = happen
-    bench.opened = write_before_the_second_filling
-    bench.feed.open()
-    options = bench.feed.poll(max_records=100, wait_ms=0)
-    assert [short(item) for part in options for item in part.changes] == [
-        ("b", b"2", b"1"),
-        ("c", b"2", None),
-    ]
-    assert bench.keys() == [row_key_of(key) for key in "bcdefg"]
     bench.feed.close()
 
 

@@ -182,21 +182,6 @@ def test_a_tombstone_that_comes_behind_its_transaction_holds_up_nothing(bench: _
     assert bench.counts.unfinished == 0
 
 
-def test_transactions_keep_their_offsets_over_a_crash(bench: _Bench) -> None:
-    bench.put(1, 1, "a")
-    bench.put(2, 2, "a")
-    bench.end("a", 2)
-    options = bench.poll()
-    bench.put(3, 3, "b")
-    bench.crash()
-    assert bench.poll() == options
-    bench.end("b", 1)
-    options += bench.poll()
-    assert _numbers(options) == [[1, 2], [3]]
-    bench.crash()
-    assert bench.poll() == options
-
-
 def test_records_keep_their_offsets_where_others_of_the_transaction_are_gone(
     bench: _Bench,
 ) -> None:
@@ -245,20 +230,6 @@ def test_parts_whose_end_stays_away_do_not_wait_for_each_other(tmp_path: Path) -
     bench.feed.close()
 
 
-def test_a_transaction_that_is_too_long_is_given_in_parts(bench: _Bench) -> None:
-    for number in range(60):
-        bench.put(number, number, "a")
-    options: list[Transaction] = []
-    for _ in range(40):
-        options += bench.feed.poll(max_records=10, wait_ms=0)
-    assert sum(len(item.changes) for item in options) >= 50
-    bench.crash()
-    again: list[Transaction] = []
-    for _ in range(40):
-        again += bench.feed.poll(max_records=10, wait_ms=0)
-    assert again[: len(options)] == options
-
-
 def test_a_transaction_that_is_too_large_is_given_in_parts(tmp_path: Path) -> None:
     bench = _Bench(tmp_path, partitions=2, bytes_max=2_000)
     bench.begin("a")
@@ -300,17 +271,6 @@ def test_entries_that_are_held_are_looked_at_once() -> None:
     buffer.held[:10] = [None] * 10
     hold(10)
     assert gate.ready_count(buffer, 1) == 0
-
-
-def test_parts_in_several_partitions_are_transactions_of_their_own(tmp_path: Path) -> None:
-    bench = _Bench(tmp_path, partitions=2)
-    bench.put(1, 1, "a", partition=0)
-    bench.put(2, 2, "a", partition=1)
-    bench.put(3, 3, "a", partition=1)
-    bench.end("a", 3)
-    assert sorted(_numbers(bench.poll())) == [[1], [2, 3]]
-    assert bench.counts.unfinished == 0
-    bench.feed.close()
 
 
 def test_events_of_postgres_belong_together_by_the_number_before_the_colon(bench: _Bench) -> None:

@@ -5,7 +5,6 @@ Recently read rows and keys are kept in memory within bounds.
 
 import json
 import resource
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -33,21 +32,6 @@ def test_a_new_table_says_that_shapes_of_before_must_go_until_a_checkpoint(
     assert bench.crash() == text
     bench.feed.checkpoint(bench.feed.mark())
     assert bench.crash() is None
-
-
-def test_retention_that_overtakes_the_feed_resets_and_fills_again(bench: FeedBench) -> None:
-    bench.open()
-    for number in range(5):
-        bench.put(f"k{number}", {"n": number})
-    bench.topic.partition(0).delete_records(3)
-    (only,) = bench.poll()
-    assert only.reset is not None
-    assert not bench.feed.is_open
-    with pytest.raises(Closed):
-        bench.poll()
-    reason = bench.open()
-    assert reason is not None
-    assert bench.rows().keys() == {row_key_of("k3"), row_key_of("k4")}
 
 
 def test_a_table_read_further_than_the_log_reaches_is_made_anew(bench: FeedBench) -> None:
@@ -164,15 +148,6 @@ def test_segments_replaced_under_way_are_read_as_they_are(make_bench: BenchMaker
     }
 
 
-def test_a_table_directory_that_vanished_is_filled_again(bench: FeedBench, tmp_path: Path) -> None:
-    bench.put("a", {"n": 1})
-    bench.open()
-    bench.feed.close()
-    shutil.rmtree(tmp_path / "tables" / "orders")
-    assert bench.crash() == "the table of topic orders is new"
-    assert len(bench.rows()) == 1
-
-
 @pytest.mark.parametrize("count", [0, 1])
 def test_a_log_without_closed_segments_has_a_state_by_key_indexes(
     make_bench: BenchMaker, count: int
@@ -249,21 +224,6 @@ def test_what_fails_unforeseen_is_read_again_by_a_feed_that_is_opened_again(
         bench.poll()
     assert bench.feed.open() is None
     assert [short(item)[0] for item in bench.changes()] == ["a", "bad", "b"]
-
-
-def test_a_topic_made_anew_while_the_feed_runs_is_noticed(bench: FeedBench) -> None:
-    bench.put("a", {"n": 1})
-    bench.open()
-    bench.poll_all()
-    bench.store.delete_topic("orders", at_once=True)
-    bench.topic = bench.store.create_topic("orders")
-    for number in range(3):
-        bench.put("b", {"n": number})
-    (only,) = bench.poll()
-    assert only.reset is not None
-    assert "created again" in only.reset.text
-    assert bench.open() is not None
-    assert bench.rows().keys() == {row_key_of("b")}
 
 
 @contextmanager
@@ -372,14 +332,6 @@ def test_of_a_checkpoint_the_last_rows_are_kept(store: _Store) -> None:
     keys = list(rows)
     assert _find_asked(table, store, keys[-4:]) == []
     assert _find_asked(table, store, keys[:4]) == keys[:4]
-
-
-def test_a_row_that_a_checkpoint_does_not_keep_is_not_known_as_it_was(store: _Store) -> None:
-    table = TopicTable(store, recent_rows=4)
-    _fill(table, {'"10"': b'{"n":1}'})
-    rows: dict[str, bytes | None] = {f'"{number}"': b"{}" for number in range(10, 30)}
-    _fill(table, rows)
-    assert table.find_rows(['"10"']) == {'"10"': b"{}"}
 
 
 def test_rows_that_are_kept_have_a_bound_in_bytes(store: _Store) -> None:

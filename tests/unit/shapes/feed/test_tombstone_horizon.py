@@ -62,22 +62,6 @@ def test_a_gap_before_a_checkpoint_makes_uncertain_what_lies_behind_it(
     assert [item.is_uncertain for item in bench.changes()] == [False]
 
 
-def test_what_came_after_the_restart_is_uncertain_if_it_made_the_gap(
-    make_bench: BenchMaker,
-) -> None:
-    bench = make_bench(settings={"cleanup.policy": "compact"})
-    bench.put("a", {"n": 1})
-    bench.open()
-    bench.put("a", {"n": 2})
-    bench.put("b", {"n": 1})
-    bench.poll_all()
-    bench.crash()
-    bench.put("a", {"n": 1})
-    bench.store.clean("orders", roll=True, at_once=True)
-    result = [(short(item), item.is_uncertain) for item in bench.changes()]
-    assert result == [(("b", b"1", None), True), (("a", b"1", b"1"), True)]
-
-
 def test_deletions_that_may_be_lost_reset_the_topic(make_bench: BenchMaker) -> None:
     settings: dict[str, str | int] = {"cleanup.policy": "compact", "delete.retention.ms": 1000}
     bench = make_bench(settings=settings)

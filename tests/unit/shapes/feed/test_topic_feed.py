@@ -3,14 +3,9 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-import pytest
-
 from tests.support.feed_bench import BenchMaker, FeedBench, build_feed, row_key_of, short
 from tests.support.memory_topic import MemoryTopic
-from varve.foundation.errors import Closed
-from varve.records import CommittedBatches, Producer, build_batch, stamp_producer
-from varve.records.batch import Record as LogRecord
-from varve.shapes.feed.changes import Transaction
+from varve.records import CommittedBatches
 from varve.shapes.offset import ShapeOffset
 from varve.topics import Position
 
@@ -47,81 +42,6 @@ def test_what_changes_nothing_gives_no_change_and_moves_the_position(bench: Feed
     assert bench.feed.counts.unchanged == 2
 
 
-def test_records_without_a_key_are_skipped_and_counted(bench: FeedBench) -> None:
-    bench.open()
-    bench.topic.append(value=b'{"n":1}')
-    assert bench.changes() == []
-    assert bench.feed.counts.skipped == 1
-    assert bench.feed.is_caught_up
-
-
-def test_after_a_crash_all_behind_the_checkpoint_is_given_again_alike(bench: FeedBench) -> None:
-    bench.open()
-    bench.put("a", {"n": 1})
-    bench.poll_all()
-    bench.feed.checkpoint(bench.feed.mark())
-    bench.put("a", {"n": 2})
-    bench.put("b", {"n": 3})
-    options = bench.poll_all()
-    assert bench.crash() is None
-    assert bench.rows() == {row_key_of("a"): {"key": b'"a"', "n": b"1"}}
-    assert bench.poll_all() == options
-
-
-def test_a_checkpoint_writes_no_more_than_its_mark(bench: FeedBench) -> None:
-    bench.open()
-    bench.put("a", {"n": 1})
-    bench.poll_all()
-    mark = bench.feed.mark()
-    bench.put("a", {"n": 2})
-    bench.poll_all()
-    bench.feed.checkpoint(mark)
-    assert bench.feed.unflushed_rows == 1
-    bench.crash()
-    assert bench.rows()[row_key_of("a")]["n"] == b"1"
-    assert [short(item) for item in bench.changes()] == [("a", b"2", b"1")]
-
-
-def test_a_view_stays_as_it_was(bench: FeedBench) -> None:
-    bench.put("a", {"n": 1})
-    bench.put("b", {"n": 1})
-    bench.open()
-    bench.put("c", {"n": 1})
-    bench.poll_all()
-    with bench.feed.view() as view:
-        bench.put("a", None)
-        bench.put("b", {"n": 2})
-        bench.poll_all()
-        bench.feed.checkpoint(bench.feed.mark())
-        assert view.position == ShapeOffset(3, 0)
-        rows = dict(view.rows())
-        assert {key: row["n"] for key, row in rows.items()} == {
-            row_key_of("a"): b"1",
-            row_key_of("b"): b"1",
-            row_key_of("c"): b"1",
-        }
-        assert dict(view.rows()) == rows
-    assert bench.rows().keys() == {row_key_of("b"), row_key_of("c")}
-    with pytest.raises(Closed):
-        next(view.rows())
-
-
-def test_several_partitions_have_one_order_that_stays(make_bench: BenchMaker) -> None:
-    bench = make_bench(partitions=3)
-    bench.open()
-    for number in range(30):
-        bench.put(f"k{number % 7}", {"n": number})
-    options: list[Transaction] = []
-    while not bench.feed.is_caught_up or len(options) < 30:
-        options += bench.poll(4)
-    offsets = [change.offset for item in options for change in item.changes]
-    assert offsets == sorted(set(offsets))
-    assert bench.crash() is None
-    again = bench.poll_all(5)
-    assert again == options
-    assert bench.feed.newest_tx == 30
-
-
 def test_a_topic_that_gets_more_partitions_keeps_its_offsets(bench: FeedBench) -> None:
     bench.open()
     bench.put("a", {"n": 1})
@@ -150,20 +70,6 @@ def test_partitions_that_come_while_the_feed_runs_are_found(bench: FeedBench) ->
     assert len(options) == 2
     bench.crash()
     assert bench.poll_all() == options
-
-
-def test_aborted_records_are_left_out(bench: FeedBench) -> None:
-    bench.open()
-    log = bench.topic.partition(0).log
-    options = []
-    for sequence, (name, is_committed) in enumerate([("a", True), ("b", False)]):
-        batch = build_batch([LogRecord(key=name.encode(), value=b'{"n":1}', timestamp=1)])
-        log.append(stamp_producer(batch, Producer(7, 0), sequence))
-        options.append(bench.changes())
-        log.end_transaction(producer_id=7, producer_epoch=0, committed=is_committed)
-    options.append(bench.changes())
-    assert [[short(item) for item in part] for part in options] == [[], [("a", b"1", None)], []]
-    assert bench.feed.is_caught_up
 
 
 def test_ranges_that_the_table_has_are_cut_off_the_journal(

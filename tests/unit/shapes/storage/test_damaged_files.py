@@ -119,24 +119,8 @@ def _compacted(storage: ShapeStorage, path_of: Callable[[str, str], str]) -> str
     return path_of(storage.directory, storage.manifest.compacted)
 
 
-def _remove_log(storage: ShapeStorage) -> None:
-    storage.fs.remove(_compacted(storage, log_path))
-
-
-def _empty_log(storage: ShapeStorage) -> None:
-    _cut(storage, _compacted(storage, log_path), 0)
-
-
-def _empty_index(storage: ShapeStorage) -> None:
-    _cut(storage, _compacted(storage, index_path), 0)
-
-
-def _cut_index_at_a_chunk(storage: ShapeStorage) -> None:
-    _cut(storage, _compacted(storage, index_path), CHUNK_BYTES)
-
-
-def _cut_index_in_a_chunk(storage: ShapeStorage) -> None:
-    _cut(storage, _compacted(storage, index_path), EDGE_BYTES)
+def _live(storage: ShapeStorage, path_of: Callable[[str, str], str]) -> str:
+    return path_of(storage.directory, storage.manifest.latest)
 
 
 def _move_boundary(storage: ShapeStorage) -> None:
@@ -144,32 +128,20 @@ def _move_boundary(storage: ShapeStorage) -> None:
     write_manifest(storage.fs, storage.directory, moved)
 
 
-def _empty_live_index(storage: ShapeStorage) -> None:
-    _cut(storage, index_path(storage.directory, storage.manifest.latest), 0)
+_DAMAGES: dict[str, Callable[[ShapeStorage], None]] = {
+    "log gone": lambda storage: storage.fs.remove(_compacted(storage, log_path)),
+    "log empty": lambda storage: _cut(storage, _compacted(storage, log_path), 0),
+    "index empty": lambda storage: _cut(storage, _compacted(storage, index_path), 0),
+    "index cut": lambda storage: _cut(storage, _compacted(storage, index_path), CHUNK_BYTES),
+    "index torn": lambda storage: _cut(storage, _compacted(storage, index_path), EDGE_BYTES),
+    "boundary moved": _move_boundary,
+    "live index empty": lambda storage: _cut(storage, _live(storage, index_path), 0),
+    "live index gone": lambda storage: storage.fs.remove(_live(storage, index_path)),
+    "live log gone": lambda storage: storage.fs.remove(_live(storage, log_path)),
+}
 
 
-def _remove_live_index(storage: ShapeStorage) -> None:
-    storage.fs.remove(index_path(storage.directory, storage.manifest.latest))
-
-
-def _remove_live_log(storage: ShapeStorage) -> None:
-    storage.fs.remove(log_path(storage.directory, storage.manifest.latest))
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        _remove_log,
-        _empty_log,
-        _empty_index,
-        _cut_index_at_a_chunk,
-        _cut_index_in_a_chunk,
-        _move_boundary,
-        _empty_live_index,
-        _remove_live_index,
-        _remove_live_log,
-    ],
-)
+@pytest.mark.parametrize("damage", _DAMAGES.values(), ids=_DAMAGES)
 def test_a_log_that_lost_its_end_is_not_opened(
     storage: ShapeStorage, damage: Callable[[ShapeStorage], None]
 ) -> None:

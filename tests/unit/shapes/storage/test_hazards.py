@@ -6,7 +6,6 @@ from itertools import accumulate
 
 import pytest
 
-from tests.support.shape_entries import encode_entry
 from tests.support.shape_log import (
     CLOCK,
     HANDLE,
@@ -77,21 +76,6 @@ def test_h3_the_writer_goes_on_behind_a_swap_as_if_there_had_been_none() -> None
         place = storage.chunk_end(place)
     storage.close()
     _check(open_storage(storage.fs), model)
-
-
-def test_h4_chunk_positions_are_those_of_the_new_file() -> None:
-    storage, model = _filled(60)
-    storage.flush()
-    for round_number in range(4):
-        assert compact_plainly(storage, 0)
-        _check(storage, model)
-        for tx in range(61 + round_number * 20, 81 + round_number * 20):
-            _append(storage, model, tx)
-        _check(storage, model)
-        storage.flush()
-    data = storage.fs.read(log_path(storage.directory, storage.manifest.latest))
-    rest = [e for e in model.committed if e.offset > storage.manifest.boundary]
-    assert data == b"".join(map(encode_entry, rest))
 
 
 def test_h9_the_open_chunk_does_not_count_when_none_is_kept() -> None:
@@ -169,31 +153,6 @@ def test_h11_a_stream_in_flight_reads_on_while_its_file_is_removed() -> None:
     assert b",".join([first, *stream]) == b",".join(e.json for e in model.committed)
 
 
-def test_h12_what_was_flushed_survives_the_loss_of_all_unsynced_bytes() -> None:
-    disk = FaultyFileSystem(ManualClock())
-    storage, model = create_storage(disk), LogModel()
-    for tx in range(1, 20):
-        _append(storage, model, tx)
-    storage.flush()
-    assert compact_plainly(storage, 0)
-    storage = open_storage(disk.after_crash(CrashMode.LOSE_UNSYNCED))
-    _check(storage, model)
-    storage.append([make_entry(20)])
-    assert storage.latest == ShapeOffset(20, 0)
-
-
-def test_h13_a_reader_of_the_open_chunk_stops_for_good_at_its_limit() -> None:
-    settings = StorageSettings(chunk_bytes=1 << 20, buffer_bytes=64, read_bytes=100)
-    storage = create_storage(_disk(), settings)
-    entries = [make_entry(2 * tx) for tx in range(1, 30)]
-    for entry in entries:
-        storage.append([entry])
-    for limit in range(1, 60):
-        expected = messages_of([e for e in entries if e.offset <= ShapeOffset(limit, 0)])
-        assert read_messages(storage, SNAPSHOT_END, ShapeOffset(limit, 0)) == expected
-        assert read_messages(storage, SNAPSHOT_END, ShapeOffset(limit, 5)) == expected
-
-
 def test_h14_a_limit_between_entries_of_the_tail_is_exact() -> None:
     storage = create_storage(_disk(), StorageSettings())
     entries = [make_entry(10 * tx) for tx in range(1, 9)]
@@ -250,19 +209,6 @@ def test_h24_leftovers_without_a_manifest_are_wiped() -> None:
     storage, model = _filled(9, disk)
     storage.close()
     _check(open_storage(disk), model)
-
-
-def test_recovery_removes_files_that_the_manifest_does_not_name() -> None:
-    disk = _disk()
-    storage, model = _filled(30, disk)
-    storage.flush()
-    assert write_compacted(storage, 0) is not None
-    storage.close()
-    storage = open_storage(disk)
-    storage.append([make_entry(31)])
-    logs = [name for name in disk.names(log_directory(storage.directory)) if "log." in name]
-    assert logs == ["log.latest.0.chunk.bin", "log.latest.0.jsonfile.bin"]
-    assert read_messages(storage) == messages_of([*model.committed, make_entry(31)])
 
 
 def test_readers_see_a_growing_prefix_while_another_thread_writes_and_swaps() -> None:

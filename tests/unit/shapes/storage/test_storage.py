@@ -13,7 +13,6 @@ from tests.support.shape_log import (
     ROOT,
     SMALL,
     create_storage,
-    follow,
     make_entry,
     messages_of,
     open_storage,
@@ -51,36 +50,6 @@ def _filled(count: int, disk: MemoryFileSystem | None = None) -> ShapeStorage:
     return storage
 
 
-def test_a_new_shape_ends_with_its_snapshot() -> None:
-    storage = create_storage(_disk())
-    assert storage.latest == SNAPSHOT_END
-    assert storage.persisted == SNAPSHOT_END
-    assert read_messages(storage) == []
-
-
-def test_what_is_appended_is_read_at_once_and_after_a_flush() -> None:
-    entries = [make_entry(tx) for tx in range(1, 30)]
-    storage = create_storage(_disk())
-    for count, entry in enumerate(entries, 1):
-        storage.append([entry])
-        assert read_messages(storage) == messages_of(entries[:count])
-        assert follow(storage) == messages_of(entries[:count])
-    storage.flush()
-    assert storage.persisted == storage.latest == ShapeOffset(29, 0)
-    assert read_messages(storage) == messages_of(entries)
-
-
-def test_every_range_is_exact() -> None:
-    entries = [make_entry(tx, op) for tx in range(1, 12) for op in (0, 2)]
-    storage = create_storage(_disk())
-    for tx in range(1, 12):
-        storage.append([entry for entry in entries if entry.offset.tx == tx])
-    for start in [SNAPSHOT_END, *(ShapeOffset(tx, op) for tx in range(1, 13) for op in (0, 1, 2))]:
-        for end in [ShapeOffset(tx, op) for tx in range(1, 13) for op in (0, 1, 2)]:
-            expected = messages_of([e for e in entries if start < e.offset <= end])
-            assert read_messages(storage, start, end) == expected
-
-
 def test_nothing_of_a_transaction_is_seen_when_its_end_fails() -> None:
     disk = FaultyFileSystem(ManualClock())
     storage = create_storage(disk)
@@ -92,15 +61,6 @@ def test_nothing_of_a_transaction_is_seen_when_its_end_fails() -> None:
     assert storage.live_bytes < len(disk.read(log_path(storage.directory, "latest.0")))
     assert storage.latest == ShapeOffset(1, 0)
     assert read_messages(storage) == messages_of([make_entry(1)])
-
-
-def test_entries_that_are_stored_already_are_left_out() -> None:
-    storage = _filled(5)
-    storage.append([make_entry(tx) for tx in range(1, 9)])
-    assert storage.latest == ShapeOffset(8, 0)
-    storage.append([make_entry(3)])
-    assert storage.latest == ShapeOffset(8, 0)
-    assert read_messages(storage) == messages_of([make_entry(tx) for tx in range(1, 9)])
 
 
 def test_entries_out_of_order_are_refused_and_change_nothing() -> None:
@@ -200,25 +160,6 @@ def test_a_closed_shape_reads_on_and_takes_no_writes() -> None:
         storage.append([make_entry(6)])
 
 
-def test_an_opened_shape_has_everything_and_goes_on_with_the_same_chunks() -> None:
-    disk = _disk()
-    one_by_one = _filled(60)
-    storage = _filled(20, disk)
-    for start in (21, 41):
-        storage.close()
-        storage = open_storage(disk)
-        before = messages_of([make_entry(tx) for tx in range(1, start)])
-        assert read_messages(storage) == follow(storage) == before
-        for tx in range(start, start + 20):
-            storage.append([make_entry(tx)])
-    for item in (one_by_one, storage):
-        item.flush()
-        assert read_messages(item) == messages_of([make_entry(tx) for tx in range(1, 61)])
-    for path in (index_path, log_path):
-        name = path(storage.directory, "latest.0")
-        assert disk.read(name) == one_by_one.fs.read(name)
-
-
 def test_a_chunk_that_is_overfull_under_new_settings_closes_with_the_next_entry() -> None:
     disk = _disk()
     storage = create_storage(disk, StorageSettings(chunk_bytes=10_000))
@@ -228,13 +169,6 @@ def test_a_chunk_that_is_overfull_under_new_settings_closes_with_the_next_entry(
     storage.append([make_entry(21), make_entry(22)])
     assert storage.chunk_end(SNAPSHOT_END) == ShapeOffset(21, 0)
     assert read_messages(storage) == messages_of([make_entry(tx) for tx in range(1, 23)])
-
-
-def test_a_shape_without_a_complete_snapshot_cannot_be_opened() -> None:
-    disk = _disk()
-    ShapeStorage.create(disk, ROOT, HANDLE, SMALL, ManualClock())
-    with pytest.raises(NotFound, match="never finished"):
-        open_storage(disk)
 
 
 def test_a_handle_is_used_once() -> None:
@@ -371,9 +305,3 @@ def test_a_chunk_is_closed_when_all_its_entries_are_flushed() -> None:
     reopened = bench.reopen(bench.fs)
     assert reopened.chunk_end(SNAPSHOT_END) == ShapeOffset(1, 0)
     bench.check(reopened)
-
-
-def test_nothing_is_closed_where_there_is_nothing() -> None:
-    bench = _bench()
-    bench.storage.close_chunk()
-    assert bench.storage.compaction_target(0) is None
