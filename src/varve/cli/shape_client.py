@@ -80,7 +80,10 @@ class ShapeClient(Closing):
             headers = {name.lower(): value for name, value in answer.getheaders()}
             return Reply(answer.status, headers, answer.read())
         except UnicodeError as error:
-            raise InvalidRequest(f"the request cannot be sent to {self._url}: {error}") from error
+            raise InvalidRequest(
+                f"the request cannot be sent to {self._url}: its address or a parameter has "
+                "characters that no URL holds; write them as %XX"
+            ) from error
         except (OSError, http.client.HTTPException) as error:
             self.close()
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__

@@ -1,27 +1,25 @@
 """`varve clean`, `get`, `explain`, `forecast` and `metrics` on one directory of keyed topics."""
 
-import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 import varve
+from tests.support.varve_command import Ran, run_varve
 from varve.cleaning.metrics import CleanProgress
 from varve.cli.clean import format_change
-from varve.cli.main import app
 from varve.cli.output import interrupts_between
 from varve.commit_log import TopicPartition
 from varve.foundation.clock import ManualClock
 
-Run = Callable[..., Any]
+Run = Callable[..., Ran]
 DAY_MS = 86_400_000
 YEAR_2026 = 1_767_225_600_000
 FAR_MS = 40_000 * DAY_MS  # later than any clock of a machine that runs this
@@ -48,14 +46,7 @@ def data(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def run(data: Path) -> Run:
-    def run(command: str, *arguments: str) -> Any:
-        return CliRunner().invoke(app, [command, *arguments, "--dir", str(data)])
-
-    return run
-
-
-def _lines(result: Any) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in result.stdout.splitlines()]
+    return partial(run_varve, VARVE_DIR=str(data))
 
 
 def _offsets(data: Path, topic: str, partition: int = 0) -> list[int]:
@@ -65,7 +56,6 @@ def _offsets(data: Path, topic: str, partition: int = 0) -> list[int]:
 
 def test_clean_compacts_and_expires_everything_that_is_due(run: Run, data: Path) -> None:
     result = run("clean")
-    assert result.exit_code == 0, result.output
     assert "scores-0  1 of 2 segments compacted" in result.stdout
     assert "5 records kept, 5 superseded" in result.stdout
     assert "visits-0  nothing to do" in result.stdout
@@ -86,7 +76,7 @@ def test_a_dry_run_tells_and_leaves_it(run: Run, data: Path) -> None:
 
 
 def test_clean_tells_a_program_everything(run: Run) -> None:
-    scores, _, visits = _lines(run("clean", "--json"))
+    scores, _, visits = run("clean", "--json").rows
     assert scores["type"] == "cleaning"
     assert (scores["partition"], scores["dry_run"], scores["error"]) == ("scores-0", False, None)
     assert scores["compaction"]["records"] == {"kept": 5, "superseded": 5}
@@ -99,8 +89,8 @@ def test_clean_tells_a_program_everything(run: Run) -> None:
 def test_clean_takes_one_partition_and_rolls_when_asked(run: Run, data: Path) -> None:
     with varve.open(data, maintain=False) as store:
         store.topic("scores").append(key="k1", value="newest")
-    assert [one["partition"] for one in _lines(run("clean", "visits:1", "--json"))] == ["visits-1"]
-    (report,) = _lines(run("clean", "scores:0", "--roll", "--json"))
+    assert [one["partition"] for one in run("clean", "visits:1", "--json").rows] == ["visits-1"]
+    (report,) = run("clean", "scores:0", "--roll", "--json").rows
     assert report["compaction"]["end_offset"] == 11
     assert _offsets(data, "scores") == [4, 6, 7, 8, 10]
 
@@ -109,38 +99,11 @@ def test_a_damaged_segment_is_left_alone_and_told(run: Run, data: Path) -> None:
     with (data / "scores-0" / "00000000000000000000.log").open("r+b") as file:
         file.seek(70)
         file.write(b"damage")
-    result = run("clean", "--json")
-    assert result.exit_code == 1
+    result = run("clean", "--json", code=1)
     assert "segment 0" in result.stderr
-    scores, _, visits = _lines(result)
+    scores, _, visits = result.rows
     assert scores["compaction"]["holds"][0]["base_offset"] == 0
     assert visits["expiry"] is not None
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        (["nothing"], 1, "there is no topic 'nothing'"),
-        (["scores:7"], 1, "no partition 7"),
-        (["scores:x"], 2, "is not a partition"),
-    ],
-)
-@pytest.mark.parametrize("command", ["clean", "forecast", "explain"])
-def test_what_is_not_there_is_named(
-    run: Run, command: str, arguments: list[str], code: int, message: str
-) -> None:
-    result = run(command, *arguments)
-    assert result.exit_code == code
-    assert message in " ".join(result.stderr.split())
-
-
-@pytest.mark.parametrize("command", ["clean", "forecast", "explain", "get", "metrics"])
-def test_looking_makes_no_store(tmp_path: Path, command: str) -> None:
-    arguments = {"get": ["t", "k"], "explain": ["t"]}.get(command, [])
-    result = CliRunner().invoke(app, [command, *arguments, "--dir", str(tmp_path / "none")])
-    assert result.exit_code == 1
-    assert "there is no log directory" in result.stderr
-    assert not (tmp_path / "none").exists()
 
 
 def test_an_interrupt_is_taken_between_two_chunks() -> None:
@@ -204,21 +167,20 @@ def test_get_prints_the_latest_value(run: Run, data: Path) -> None:
     assert run("get", "scores", "k1").stdout == "v9\n"
     assert run("get", "scores", "azE=", "--key-encoding", "base64").stdout == "v9\n"
     assert run("get", "scores", "6b31", "--key-encoding", "hex").stdout == "v9\n"
-    (record,) = _lines(run("get", "scores", "k1", "--json"))
+    (record,) = run("get", "scores", "k1", "--json").rows
     assert (record["offset"], record["key"], record["value"]) == (9, "k1", "v9")
 
 
 def test_get_fails_with_a_sentence_when_there_is_none_or_it_is_deleted(run: Run) -> None:
-    missing = run("get", "scores", "k9")
-    assert (missing.exit_code, missing.stdout) == (1, "")
+    missing = run("get", "scores", "k9", code=1)
+    assert missing.stdout == ""
     assert missing.stderr == "error: topic scores has no record with key 'k9'\n"
-    deleted = run("get", "scores", "k2")
-    assert (deleted.exit_code, deleted.stdout) == (1, "")
+    deleted = run("get", "scores", "k2", code=1)
+    assert deleted.stdout == ""
     assert "was deleted by offset 6 of partition 0" in deleted.stderr
-    shown = run("get", "scores", "k2", "--json")
-    assert shown.exit_code == 1
-    assert _lines(shown)[0]["value"] is None
-    assert run("get", "scores", "!", "--key-encoding", "base64").exit_code == 2
+    shown = run("get", "scores", "k2", "--json", code=1)
+    assert shown.rows[0]["value"] is None
+    run("get", "scores", "!", "--key-encoding", "base64", code=2)
 
 
 def test_explain_tells_what_became_of_a_record(run: Run) -> None:
@@ -228,41 +190,39 @@ def test_explain_tells_what_became_of_a_record(run: Run) -> None:
     assert "cleanup.policy=compact" in superseded.stdout
     newest = run("explain", "scores", "--key", "k1")
     assert "scores-0 offset 9: newest value of its key" in newest.stdout
-    (record,) = _lines(run("explain", "scores", "--key", "k2", "--json"))
+    (record,) = run("explain", "scores", "--key", "k2", "--json").rows
     assert (record["offset"], record["is_tombstone"]) == (6, True)
     assert record["compaction"]["blocks"][0]["rule"] == "delete.retention.ms"
-    assert "no record with key 'k9'" in run("explain", "scores", "--key", "k9").stderr
-    assert run("explain", "scores", "--key", "k1", "--offset", "1").exit_code == 2
-    assert "no record has offset 99" in run("explain", "scores", "--offset", "99").stderr
+    assert "no record with key 'k9'" in run("explain", "scores", "--key", "k9", code=1).stderr
+    run("explain", "scores", "--key", "k1", "--offset", "1", code=2)
+    assert "no record has offset 99" in run("explain", "scores", "--offset", "99", code=1).stderr
 
 
 def test_explain_lists_all_segments(run: Run) -> None:
     result = run("explain", "visits:1")
-    assert result.exit_code == 0
     rows = [line.split() for line in result.stdout.splitlines() if not line.startswith(" ")]
     assert [row[:2] for row in rows[1:]] == [
         ["visits-1", "0"],
         ["visits-1", "1"],
         ["visits-1", "2"],
     ]
-    first = _lines(run("explain", "visits", "--json"))[1]
+    first = run("explain", "visits", "--json").rows[1]
     assert (first["partition"], first["base_offset"]) == ("visits-1", 0)
     assert first["retention"]["by"] == "retention"
 
 
 def test_forecast_shows_what_goes_when_under_which_policy(run: Run, data: Path) -> None:
     result = run("forecast")
-    assert result.exit_code == 0, result.output
     assert "visits-1" in result.stdout
     assert "bytes are left now, " in result.stdout
-    scores, _, visits = _lines(run("forecast", "--json"))
+    scores, _, visits = run("forecast", "--json").rows
     assert scores["stale_bytes"] > 0
     assert scores["kept_bytes"] == scores["size"]
     assert 0 < visits["due_now_bytes"] < visits["size"]
-    (kept,) = _lines(run("forecast", "visits:1", "--set", "retention.ms=-1", "--json"))
+    (kept,) = run("forecast", "visits:1", "--set", "retention.ms=-1", "--json").rows
     assert (kept["due_now_bytes"], kept["kept_bytes"]) == (0, kept["size"])
     assert "with retention.ms=-1" in run("forecast", "--set", "retention.ms=-1").stdout
-    assert "did you mean" in run("forecast", "--set", "retention.m=1").stderr
+    assert "did you mean" in run("forecast", "--set", "retention.m=1", code=1).stderr
     assert _offsets(data, "visits", 1) == [0, 1]
 
 
@@ -274,18 +234,16 @@ def test_the_store_of_several_disks_is_one(tmp_path: Path) -> None:
             topic.append(key=f"k{number}", value=f"v{number}")
     where = ["-d", str(disks[0]), "-d", str(disks[1])]
     for command in (["clean", "--roll"], ["explain", "t"], ["forecast"], ["audit"], ["check"]):
-        result = CliRunner().invoke(app, [*command, *where])
-        assert result.exit_code == 0, result.output
-    environment = {"VARVE_DIR": f"{disks[0]}:{disks[1]}"}
+        run_varve(*command, *where)
     for number in range(40):
-        found = CliRunner().invoke(app, ["get", "t", f"k{number}"], env=environment)
+        found = run_varve("get", "t", f"k{number}", VARVE_DIR=f"{disks[0]}:{disks[1]}")
         assert found.stdout == f"v{number}\n"
 
 
 def test_metrics_are_printed_as_json_lines(run: Run) -> None:
     labels = {"partition": "0", "topic": "scores"}
     end = {"type": "metric", "name": "varve_log_end_offset", "labels": labels, "value": 10.0}
-    assert end in _lines(run("metrics", "--json"))
+    assert end in run("metrics", "--json").rows
 
 
 def test_without_a_directory_the_remedy_names_the_ways_to_give_one(
@@ -295,18 +253,16 @@ def test_without_a_directory_the_remedy_names_the_ways_to_give_one(
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     monkeypatch.chdir(elsewhere)
-    result = CliRunner().invoke(app, ["get", "scores", "k1"])
-    assert result.exit_code == 2
+    result = run_varve("get", "scores", "k1", code=2)
     assert "--dir or VARVE_DIR" in result.stderr
     copy = shutil.copytree(data, elsewhere / "varve-data", ignore=shutil.ignore_patterns("else*"))
-    assert CliRunner().invoke(app, ["get", "scores", "k1"]).stdout == "v9\n"
+    assert run_varve("get", "scores", "k1").stdout == "v9\n"
     monkeypatch.setenv("VARVE_DIR", str(copy / "none"))
-    assert CliRunner().invoke(app, ["get", "scores", "k1"]).exit_code == 1
+    run_varve("get", "scores", "k1", code=1)
 
 
 def test_metrics_are_printed_as_prometheus_reads_them(run: Run) -> None:
     result = run("metrics")
-    assert result.exit_code == 0
     assert "varve_cleaner_max_dirty_percent 100.0\n" in result.stdout
     assert 'varve_log_end_offset{partition="0",topic="scores"} 10.0\n' in result.stdout
     assert 'varve_log_segments{partition="1",topic="visits"} 3.0\n' in result.stdout
@@ -320,7 +276,7 @@ def test_a_dry_run_leaves_to_compaction_what_is_decided_after_it(run: Run, data:
     result = run("clean", "scores", "--dry-run")
     assert "1 segment from offset 0 on, past retention: decided after" in result.stdout
     assert "would be deleted" not in result.stdout
-    (told,) = _lines(run("clean", "scores", "--dry-run", "--json"))
+    (told,) = run("clean", "scores", "--dry-run", "--json").rows
     assert told["expiry"] is None
     assert [one["base_offset"] for one in told["undecided"]] == [0]
 
@@ -375,32 +331,16 @@ def test_a_change_is_told_as_more_or_less(before: int, after: int, text: str) ->
     assert format_change(before, after) == text
 
 
-@pytest.mark.parametrize("command", ["clean", "metrics"])
-def test_a_path_that_is_no_log_directory_is_told_as_what_it_is(data: Path, command: str) -> None:
-    def complaint(path: Path) -> str:
-        result = CliRunner().invoke(app, [command, "--dir", str(path)])
-        assert result.exit_code == 1
-        return str(result.stderr)
-
-    missing = complaint(data / "none")
-    assert "--dir or VARVE_DIR" not in missing
-    assert "varve topic create TOPIC --dir" in missing
-    assert "it is a file" in complaint(data / "meta.properties")
-    partition = complaint(data / "scores-0")
-    assert "directory of one partition" in partition
-    assert "scores:0" in partition
-
-
 def test_an_offset_beyond_the_log_is_told_with_those_there_are(run: Run, data: Path) -> None:
-    assert "the log holds 0 to 9;" in run("explain", "scores", "--offset", "10").stderr
-    assert "the log is empty" in run("explain", "visits:0", "--offset", "0").stderr
-    several = run("explain", "visits", "--offset", "0")
+    assert "the log holds 0 to 9;" in run("explain", "scores", "--offset", "10", code=1).stderr
+    assert "the log is empty" in run("explain", "visits:0", "--offset", "0", code=1).stderr
+    several = run("explain", "visits", "--offset", "0", code=1)
     assert "TOPIC:PARTITION, from visits:0 to visits:1" in several.stderr
 
 
 def test_get_looks_in_one_partition(run: Run) -> None:
     assert run("get", "scores", "k1", "-p", "0").stdout == "v9\n"
-    assert "no partition 3" in run("get", "scores", "k1", "-p", "3").stderr
+    assert "no partition 3" in run("get", "scores", "k1", "-p", "3", code=1).stderr
 
 
 def test_a_removed_record_leads_to_the_audit(run: Run) -> None:
@@ -416,19 +356,9 @@ def test_a_held_segment_is_explained_without_a_time_of_retry(run: Run, data: Pat
     assert "held after 1 attempt, it is damaged" in shown
 
 
-def test_configure_warns_of_records_without_a_key(run: Run, data: Path) -> None:
-    def configure(*arguments: str) -> Any:
-        return CliRunner().invoke(app, ["topic", "alter", *arguments, "--dir", str(data)])
-
-    result = configure("visits", "-s", "cleanup.policy=compact")
-    assert result.exit_code == 0
-    assert "compaction removes those without a key" in result.stderr
-    assert configure("visits", "-s", "cleanup.policy=compact").stderr == ""
-    both = configure("visits", "-s", "retention.ms=5", "--unset", "retention.ms")
-    assert both.exit_code == 2
-    wrong = configure("visits", "-s", "cleanup.policy=eat").stderr
-    assert "is 'eat'" in wrong
-    lags = configure(
-        "visits", "-s", "min.compaction.lag.ms=9", "-s", "max.compaction.lag.ms=8"
-    ).stderr
+def test_compaction_of_records_without_a_key_is_warned_of(run: Run) -> None:
+    alter = ("topic", "alter", "visits", "-s")
+    assert "compaction removes those without a key" in run(*alter, "cleanup.policy=compact").stderr
+    assert run(*alter, "cleanup.policy=compact").stderr == ""
+    lags = run(*alter, "min.compaction.lag.ms=9", "-s", "max.compaction.lag.ms=8", code=1).stderr
     assert "LogSettings" not in lags

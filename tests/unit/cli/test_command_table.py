@@ -126,11 +126,10 @@ def test_help_fits_a_screen(words: tuple[str, ...]) -> None:
 
 
 def test_help_of_a_group_lists_its_commands() -> None:
-    shown = _help("topic")
     for words, entry in ENTRIES.items():
-        if words[0] == "topic":
-            assert f"  {words[1]} " in shown
-            assert entry.summary in shown
+        shown = _help(*words[:-1])
+        assert f"{words[-1]} " in shown
+        assert entry.summary[:40] in shown
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["topic", "--help"], ["topic"], []])
@@ -139,14 +138,16 @@ def test_help_of_groups_imports_no_command(arguments: list[str]) -> None:
         "import sys\n"
         "from click.testing import CliRunner\n"
         "from varve.cli.main import app\n"
-        f"assert 'varve' in CliRunner().invoke(app, {arguments}).output\n"
+        f"print(CliRunner().invoke(app, {arguments}).output)\n"
         "names = ('numba', 'numpy', 'confluent_kafka', 'typer', 'rich', 'varve.cli.')\n"
         "print([name for name in sys.modules if name.startswith(names)])\n"
     )
     result = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
-    assert result.stdout.strip() == "['varve.cli.command', 'varve.cli.main']"
+    *shown, imported = result.stdout.strip().splitlines()
+    assert "varve" in shown[0]
+    assert imported == "['varve.cli.command', 'varve.cli.main']"
 
 
 def test_help_of_a_command_imports_neither_engine_nor_libraries() -> None:
@@ -195,25 +196,3 @@ def test_a_command_imports_only_what_it_needs(
     )
     allowed = _ENGINE if needed is None else needed
     assert set(result.stdout.split()) <= allowed
-
-
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        (["topics"], "no command 'topics'. Did you mean `varve topic`?"),
-        (["consum", "orders"], "Did you mean `varve consume`?"),
-        (["log", "read", "orders"], "varve consume with --dir"),
-        (["append", "orders"], "Did you mean `varve produce --dir`?"),
-        (["lag"], "Did you mean `varve group describe`?"),
-        (["xyzzy"], "`varve --help` lists the commands."),
-        (["topic", "descr"], "Did you mean `varve topic describe`?"),
-        (["topic", "configure"], "Did you mean `varve topic alter`?"),
-        (["topic", "add-partitions", "orders", "3"], "alter TOPIC --partitions N`?"),
-        (["group", "reset", "audit"], "Did you mean `varve group reset-offsets`?"),
-        (["topic", "xyzzy"], "`varve topic --help` lists the commands."),
-    ],
-)
-def test_a_wrong_command_gets_a_suggestion(arguments: list[str], text: str) -> None:
-    result = CliRunner().invoke(app, arguments)
-    assert result.exit_code == 2
-    assert text in result.stderr

@@ -1,23 +1,19 @@
 """`varve demo`: a real kill, and every acknowledged record found again (G1)."""
 
-import json
 import re
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 import varve
+from tests.support.varve_command import run_varve
 from varve.cli.demo import find_lost, make_order
-from varve.cli.main import app
 
 
 def test_a_killed_writer_loses_nothing_it_acknowledged(tmp_path: Path) -> None:
     directory = tmp_path / "kept"
     arguments = ["demo", "--dir", str(directory), "--records", "20000"]
-    result = CliRunner().invoke(app, [*arguments, "--json"])
-    assert result.exit_code == 0, result.output
-    lines = list(map(json.loads, result.stdout.splitlines()))
+    lines = run_varve(*arguments, "--json").rows
     steps = {line["step"]: line for line in lines}
     assert {line["type"] for line in lines} == {"step"}
     assert steps["compare"]["lost"] == 0
@@ -37,14 +33,11 @@ def test_a_killed_writer_loses_nothing_it_acknowledged(tmp_path: Path) -> None:
         assert store.recovered == {}
         assert sum(1 for _ in store.topic("orders").read()) == steps["read"]["read"]
         assert store.topic("balances").get(steps["get"]["key"]) is not None
-    again = CliRunner().invoke(app, arguments)
-    assert again.exit_code == 1
-    assert "new or an empty" in again.stderr
+    assert "new or an empty" in run_varve(*arguments, code=1).stderr
 
 
 def test_people_see_the_steps_and_what_to_try_next() -> None:
-    result = CliRunner().invoke(app, ["demo", "--records", "1000"])
-    assert result.exit_code == 0, result.output
+    result = run_varve("demo", "--records", "1000")
     lines = result.stdout.splitlines()
     steps = [line.split()[1] for line in lines if re.match(r"\d+\. ", line)]
     assert steps == [

@@ -1,30 +1,22 @@
 """`varve dump` reads every file of a directory, names damage, and goes on."""
 
 import io
-import json
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
 import varve
 from tests.check_builder import ROOT, build_store
+from tests.support.varve_command import run_varve
 from varve.cli.dump.files import dump_paths
 from varve.cli.dump.records import DumpOptions
 from varve.cli.dump.text import DumpDecoder, TextFormat, decode_text
-from varve.cli.main import app
 from varve.disk import RealFileSystem
 from varve.embedded.topic_table import TOPICS_FILE
 from varve.records import Record, build_batch
 
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(app, ["dump", *map(str, arguments)])
-
-
-def objects(result: Result) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in result.stdout.splitlines()]
+run = partial(run_varve, "dump")
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +46,6 @@ def data_file(tmp_path: Path) -> Path:
 
 def test_a_directory_stands_for_all_files_in_it_and_its_partitions(store: Path) -> None:
     result = run(store)
-    assert result.exit_code == 0, result.stderr
     dumped = {line.removeprefix("Dumping ") for line in result.stdout.splitlines()}
     files = [path for path in store.rglob("*") if path.is_file() and path.name != ".lock"]
     assert {str(path) for path in files} <= dumped
@@ -87,7 +78,6 @@ def test_evidence_is_left_to_the_audit(tmp_path: Path) -> None:
     path = tmp_path / "varve-evidence.jsonl"
     path.write_text("{}\n")
     result = run(tmp_path)
-    assert result.exit_code == 0
     assert result.stdout == ""
     expected = f"Skipping {path}: evidence of removals, `varve audit` reads it\n"
     assert result.stderr == expected
@@ -96,7 +86,6 @@ def test_evidence_is_left_to_the_audit(tmp_path: Path) -> None:
 def test_unknown_files_are_ignored_with_a_word(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("x")
     result = run(tmp_path)
-    assert result.exit_code == 0
     assert result.stdout == ""
     assert result.stderr == f"Ignoring unknown file {tmp_path}/notes.txt\n"
 
@@ -121,10 +110,6 @@ def test_options_have_the_names_of_kafkas_tool_too(store: Path, option: str, ali
     partition = store / "orders-0"
     assert run(alias, partition).stdout == run(option, partition).stdout
     assert alias not in run("--help").stdout
-
-
-def test_nothing_to_dump_is_wrong_usage() -> None:
-    assert run().exit_code == 2
 
 
 def test_keys_and_values_are_printed_when_asked(data_file: Path) -> None:
@@ -172,8 +157,7 @@ def test_damage_is_named_and_the_next_file_follows(data_file: Path, store: Path)
     data = bytearray(data_file.read_bytes())
     data[70] ^= 1
     data_file.write_bytes(bytes(data) + b"\0" * 20)
-    result = run("--records", data_file, data_file.parent / "missing", store)
-    assert result.exit_code == 1
+    result = run("--records", data_file, data_file.parent / "missing", store, code=1)
     assert "isvalid: false" in result.stdout
     assert f"{data_file}: position 0: the batch's CRC-32C" in result.stderr
     assert f"{data_file}: position {len(data)}: the batch's length" in result.stderr
@@ -193,15 +177,14 @@ def test_damaged_small_files_are_named(tmp_path: Path) -> None:
     }
     for name, data in broken.items():
         (tmp_path / name).write_bytes(data)
-    result = run(tmp_path)
-    assert result.exit_code == 1
+    result = run(tmp_path, code=1)
     for name in broken:
         assert f"{tmp_path}/{name}: " in result.stderr
 
 
 def test_json_has_an_object_for_every_batch_record_and_entry(store: Path) -> None:
     result = run("--json", "--values", store)
-    documents = objects(result)
+    documents = result.rows
     types = {document["type"] for document in documents}
     assert types == {
         *("file", "logStart", "batch", "record", "offsetIndexEntry", "timeIndexEntry"),
@@ -218,11 +201,10 @@ def test_json_has_an_object_for_every_batch_record_and_entry(store: Path) -> Non
 
 def test_json_has_problems_in_their_place(data_file: Path) -> None:
     data_file.write_bytes(data_file.read_bytes()[:-3] + b"\x01\x02\x03")
-    result = run("--json", data_file)
-    assert result.exit_code == 1
-    types = [document["type"] for document in objects(result)]
+    result = run("--json", data_file, code=1)
+    types = [document["type"] for document in result.rows]
     assert types == ["file", "logStart", "batch", "batch", "problem"]
-    assert objects(result)[-1]["position"] == 81
+    assert result.rows[-1]["position"] == 81
 
 
 def test_indexes_can_be_checked_without_listing_them(store: Path) -> None:
@@ -241,8 +223,7 @@ def test_indexes_can_be_checked_without_listing_them(store: Path) -> None:
 def test_an_index_that_cannot_be_true_fails_its_sanity_check(store: Path, tmp_path: Path) -> None:
     index = tmp_path / "00000000000000000029.index"
     index.write_bytes((store / "orders-0" / index.name).read_bytes()[:-3])
-    result = run("--sanity-check", index)
-    assert result.exit_code == 1
+    result = run("--sanity-check", index, code=1)
     assert "not a multiple of the entry size" in result.stderr
 
 
@@ -255,7 +236,6 @@ def test_entries_that_do_not_fit_the_data_are_complained_about(store: Path, tmp_
     data[3] -= 1
     index.write_bytes(bytes(data))
     result = run(index)
-    assert result.exit_code == 0
     assert f"Mismatches in :{index}\n  Index offset: " in result.stderr
 
 
@@ -268,7 +248,7 @@ def test_a_metadata_snapshot_is_read_as_data(data_file: Path) -> None:
 
 def test_every_type_and_field_of_the_json_is_documented(store: Path) -> None:
     page = (Path(__file__).parents[3] / "docs" / "reference" / "dump-json.md").read_text()
-    for document in objects(run("--json", "--values", store)):
+    for document in run("--json", "--values", store).rows:
         for name in (document["type"], *document):
             assert f"`{name}`" in page
 
@@ -295,6 +275,6 @@ def test_the_table_of_topics_is_shown(tmp_path: Path) -> None:
         opened.create_topic("orders", partitions=3, settings={"segment.bytes": 1000})
     path = tmp_path / "data" / TOPICS_FILE
     assert "topic: orders topicId: " in run(path).stdout
-    (_, topic) = objects(run("--json", path))
+    (_, topic) = run("--json", path).rows
     assert (topic["type"], topic["topic"], topic["partitions"]) == ("topic", "orders", 3)
     assert topic["settings"] == {"segment.bytes": "1000"}

@@ -1,23 +1,21 @@
 """`varve job compact` without Spark: which topics, with which settings, what is shown."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
 import varve
+from tests.support.varve_command import run_varve
 from varve.cleaning.removals.removal import Reason
 from varve.cli.job import print_compactions
-from varve.cli.main import app
 from varve.cli.output import Output
 from varve.foundation.errors import InvalidRequest, InvalidSetting, NotFound
 from varve.jobs.compact.job import choose_topics
 from varve.jobs.compact.result import PartitionResult
 from varve.tiering.manifest.paths import RemotePath
 
-
-def run(*arguments: str) -> Result:
-    return CliRunner().invoke(app, ["job", "compact", *arguments])
+run = partial(run_varve, "job", "compact")
 
 
 @pytest.fixture(scope="module")
@@ -54,9 +52,8 @@ def test_without_a_directory_topics_are_named_and_their_policy_is_compact() -> N
 def test_a_topic_that_is_not_there_or_not_compacted_is_refused(data: str) -> None:
     with pytest.raises(NotFound, match=r"no topic 'nope' \(topics: events, local, state\)"):
         choose_topics(["nope"], [data], {})
-    found = run("events", "--dir", data, "--store", "file:/nowhere")
-    assert found.exit_code == 1
-    assert "cleanup.policy is delete" in found.stderr.replace("\n", " ")
+    found = run("events", "--dir", data, "--store", "file:/nowhere", code=1)
+    assert "cleanup.policy is delete" in found.told
 
 
 def test_the_newest_table_of_several_directories_counts(tmp_path: Path) -> None:
@@ -75,8 +72,7 @@ def test_the_newest_table_of_several_directories_counts(tmp_path: Path) -> None:
 
 
 def test_a_directory_without_any_is_told(tmp_path: Path) -> None:
-    found = run("--dir", str(tmp_path), "--store", "file:/nowhere")
-    assert found.exit_code == 1
+    found = run("--dir", str(tmp_path), "--store", "file:/nowhere", code=1)
     assert "has no compacted topic" in found.stderr
 
 

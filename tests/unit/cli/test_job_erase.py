@@ -2,18 +2,18 @@
 
 import json
 import re
+from functools import partial
 from pathlib import Path
 
 import click
 import pytest
-from click.testing import CliRunner, Result
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 import varve
+from tests.support.varve_command import run_varve
 from varve import TopicLocation
 from varve.cli.job_erase import print_erasure
-from varve.cli.main import app
 from varve.cli.output import Output
 from varve.foundation.errors import InvalidRequest
 from varve.foundation.settings import GivenValue
@@ -24,9 +24,7 @@ from varve.spark.functions import parse_deadline
 DAY_MS = 86_400_000
 
 
-def run(*arguments: str, **env: str) -> Result:
-    words = ["job", "erase", *arguments, "--yes"]
-    return CliRunner().invoke(app, words, env={"COLUMNS": "200", **env})
+run = partial(run_varve, "job", "erase", "--yes", COLUMNS="200")
 
 
 @pytest.fixture
@@ -60,13 +58,11 @@ def test_a_local_topic_needs_no_spark(data: str, tmp_path: Path) -> None:
         )
     )
     dry = run("people", "--dir", data, "--key", "k1", "--dry-run")
-    assert dry.exit_code == 0, dry.output
     assert "a dry run: nothing was changed" in dry.stdout
     assert read_keys(data).count(b"k1") == 3
     out = tmp_path / "receipt"
     words = ("--sign-key", str(key), "--receipt", str(out), "--deadline", "30d", "--id", "first")
     done = run("people", "--dir", data, "--key", "k1", *words, VARVE_SIGN_PASSPHRASE="secret")
-    assert done.exit_code == 0, done.output
     assert read_keys(data) == [b"k0", b"k2", b"k3"] * 3
     assert "none found" in done.stdout
     page = (tmp_path / "receipt.html").read_text()
@@ -75,17 +71,15 @@ def test_a_local_topic_needs_no_spark(data: str, tmp_path: Path) -> None:
     assert document["records"] == 3
     assert document["deadline_ms"] - document["asked_ms"] == 30 * DAY_MS
     verify = ["receipt", "verify", str(tmp_path / "receipt.json"), "--public-key", str(public)]
-    checked = CliRunner().invoke(app, verify)
-    assert checked.exit_code == 0, checked.output
+    checked = run_varve(*verify)
     assert "the signature is valid; erasure first of people, 3 records" in checked.stdout
     (tmp_path / "receipt.json").write_text(json.dumps({**document, "records": 4}))
-    assert CliRunner().invoke(app, verify).exit_code == 1
+    run_varve(*verify, code=1)
 
 
 def test_a_field_is_told_as_json(data: str) -> None:
     done = run("people", "--dir", data, "--field", "email", "--value", "p1@x", "--json")
-    assert done.exit_code == 0, done.output
-    partition, erasure = map(json.loads, done.stdout.splitlines())
+    partition, erasure = done.rows
     assert (partition["type"], partition["records"], partition["tier"]) == ("partition", 4, "hot")
     assert erasure["type"] == "erasure"
     assert erasure["receipt"]["request"]["field"]["path"] == "email"
@@ -96,7 +90,6 @@ def test_a_field_is_told_as_json(data: str) -> None:
 def test_a_receipt_names_paths_in_full(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(Path(data).parent)
     done = run("people", "--dir", "data", "--key", "k1", "--json")
-    assert done.exit_code == 0, done.output
     receipt = json.loads(done.stdout.splitlines()[-1])["receipt"]
     assert receipt["directories"] == [data]
     (change,) = receipt["topics"][0]["partitions"][0]["objects"]
@@ -106,14 +99,10 @@ def test_a_receipt_names_paths_in_full(data: str, monkeypatch: pytest.MonkeyPatc
 def test_a_receipt_that_cannot_be_written_is_found_out_before(data: str, tmp_path: Path) -> None:
     (tmp_path / "taken.html").mkdir()
     for path in (tmp_path / "none" / "r", tmp_path / "taken"):
-        refused = run("people", "--dir", data, "--key", "k1", "--receipt", str(path))
-        assert refused.exit_code == 1
+        refused = run("people", "--dir", data, "--key", "k1", "--receipt", str(path), code=1)
         assert "nothing was erased" in refused.stderr
     assert len(read_keys(data)) == 12
-    assert (
-        run("people", "--dir", data, "--key", "k1", "--receipt", "/no/r", "--dry-run").exit_code
-        == 0
-    )
+    run("people", "--dir", data, "--key", "k1", "--receipt", "/no/r", "--dry-run")
 
 
 def test_a_receipt_that_cannot_be_written_after_all_is_told_with_what_was_done(
@@ -121,8 +110,7 @@ def test_a_receipt_that_cannot_be_written_after_all_is_told_with_what_was_done(
 ) -> None:
     monkeypatch.setattr("varve.jobs.erase.receipt.check_receipt_path", lambda path: None)
     path = str(tmp_path / "none" / "r")
-    failed = run("people", "--dir", data, "--key", "k1", "--id", "it", "--receipt", path)
-    assert failed.exit_code == 1
+    failed = run("people", "--dir", data, "--key", "k1", "--id", "it", "--receipt", path, code=1)
     assert "none found" in failed.stdout
     kept = f"{data}/varve-receipt-it.json"
     assert f"{path}.json: No such file or directory" in failed.stderr
@@ -132,75 +120,19 @@ def test_a_receipt_that_cannot_be_written_after_all_is_told_with_what_was_done(
 
 def test_a_store_that_is_open_elsewhere_is_named(data: str) -> None:
     with varve.open(data, maintain=False):
-        refused = run("people", "--dir", data, "--key", "k1")
-    assert refused.exit_code == 1
+        refused = run("people", "--dir", data, "--key", "k1", code=1)
     assert "stop the process that has it open" in refused.stderr
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["nobody", "--key", "k"], "neither in the object store nor on the disk"),
-        (["people", "--value", "x"], "--value needs --field"),
-        (["people", "--keys-file", "/nowhere"], "/nowhere: No such file"),
-        (["people", "--key", "k", "--sign-key", "/nowhere"], "/nowhere: No such file"),
-        (["people", "--key", "hex:x"], "begins with base64: or hex:"),
-        (["people", "--key", ""], "--key is empty"),
-        (["people", "--field", "email", "--value", ""], "--value is empty"),
-        (["people", "--key", "k", "--requested", "2199-01-01"], "is in the future"),
-        (["people", "--key", "k", "--deadline", "soon"], "is not a time"),
-        (["people", "--key", "k", "--deadline", "30"], "write 30d for days"),
-    ],
-)
-def test_what_cannot_be_is_named_and_changes_nothing(
-    data: str, arguments: list[str], message: str
-) -> None:
-    refused = run(*arguments, "--dir", data)
-    assert refused.exit_code == 1
-    assert message in refused.stderr
-    assert len(read_keys(data)) == 12
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--key", "k"], "Missing argument"),
-        (["people"], "give the keys to erase"),
-        (["people", "--field", "a", "--value", "x", "--format", "xml"], "'json', 'debezium'"),
-        (["people", "--key", "k", "--rescan", "no"], "'full', 'keys'"),
-        (["people", "--key", "k", "--grace", "soon"], "is not a duration"),
-        (["people", "--key", "k", "--finish"], "--finish needs --id"),
-    ],
-)
-def test_wrong_usage_is_named_and_changes_nothing(
-    data: str, arguments: list[str], message: str
-) -> None:
-    refused = run(*arguments, "--dir", data)
-    assert refused.exit_code == 2
-    assert message in refused.stderr
-    assert len(read_keys(data)) == 12
-
-
-def test_without_a_terminal_an_erasure_needs_to_be_confirmed(data: str) -> None:
-    words = ["job", "erase", "people", "--dir", data, "--key", "k1"]
-    refused = CliRunner().invoke(app, words)
-    assert refused.exit_code == 1
-    assert "add --yes" in refused.stderr
-    assert refused.stdout == ""
-    assert len(read_keys(data)) == 12
 
 
 def test_on_a_terminal_a_no_erases_nothing(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
     answers = [False, True]
     monkeypatch.setattr(click, "confirm", lambda *_, **named: answers.pop(0) or _abort())
     monkeypatch.setattr(Output, "check_terminal", lambda self, action: None)
-    words = ["job", "erase", "people", "--dir", data, "--key", "k1"]
-    refused = CliRunner().invoke(app, words, env={"COLUMNS": "200"})
-    assert refused.exit_code == 1
+    words = ("job", "erase", "people", "--dir", data, "--key", "k1")
+    refused = run_varve(*words, code=1, COLUMNS="200")
     assert "a dry run: nothing was changed" in refused.stdout
     assert len(read_keys(data)) == 12
-    done = CliRunner().invoke(app, words, env={"COLUMNS": "200"})
-    assert done.exit_code == 0, done.output
+    done = run_varve(*words, COLUMNS="200")
     assert done.stdout.index("a dry run") < done.stdout.index("none found")
     assert b"k1" not in read_keys(data)
 
@@ -240,8 +172,7 @@ def test_a_disk_of_the_store_that_is_left_out_is_asked_for(tmp_path: Path) -> No
     disks = [str(tmp_path / "d1"), str(tmp_path / "d2")]
     with varve.open(disks, maintain=False) as store:
         store.create_topic("people", partitions=4).append(key="k1", value="v")
-    refused = run("people", "--dir", disks[0], "--key", "k1")
-    assert refused.exit_code == 1
+    refused = run("people", "--dir", disks[0], "--key", "k1", code=1)
     assert "give every directory of the store" in refused.stderr
 
 
@@ -251,8 +182,7 @@ def test_a_tier_whose_place_is_told_nowhere_is_asked_for(tmp_path: Path) -> None
     with varve.open(paths, maintain=False) as store:
         store.create_topic("people", settings={"remote.storage.enable": True})
     words = [word for one in paths for word in ("--dir", one)]
-    refused = run("people", *words, "--key", "k1")
-    assert refused.exit_code == 1
+    refused = run("people", *words, "--key", "k1", code=1)
     assert "no varve-tier.json of the log directories has" in refused.stderr
     place = {"format": 1, "url": "file:/cold", "metadata": "object"}
     (disks[1] / "varve-tier.json").write_text(json.dumps(place))

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
 import varve
 from tests.support.snapshot_topic import rows_of
-from varve.cli.main import app
+from tests.support.varve_command import Ran, run_varve
 from varve.jobs.snapshot.store import open_snapshot
 from varve.jobs.table.catalog import CatalogAddress
 from varve.jobs.tasks import LocalRunner
@@ -61,8 +60,8 @@ def disks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return paths
 
 
-def run(*words: str, **env: str) -> Result:
-    return CliRunner().invoke(app, [*words, "--json"], env=env)
+def run(*words: str, code: int = 0, **env: str) -> Ran:
+    return run_varve(*words, "--json", code=code, **env)
 
 
 def given(disks: list[str]) -> list[str]:
@@ -71,20 +70,16 @@ def given(disks: list[str]) -> list[str]:
 
 def test_a_snapshot_has_the_partitions_of_every_disk(disks: list[str], tmp_path: Path) -> None:
     place = str(tmp_path / "place")
-    done = run("job", "snapshot", "orders", *given(disks), "--to", place)
-    assert done.exit_code == 0, done.output
+    run("job", "snapshot", "orders", *given(disks), "--to", place)
     assert {key.decode() for _, key in rows_of(open_snapshot(place))} == set(KEYS)
     again = run("job", "snapshot", "orders", "--to", place, VARVE_DIR=os.pathsep.join(disks))
-    assert again.exit_code == 0, again.output
     assert json.loads(again.stdout.splitlines()[0])["snapshot"] == 1
 
 
 def test_a_table_has_the_partitions_of_every_disk(disks: list[str]) -> None:
     words = ("job", "table", "orders", "--to", "shop.orders", "--mode", "append")
-    done = run(*words, *given(disks))
-    assert done.exit_code == 0, done.output
+    run(*words, *given(disks))
     turned = run(*words, *given(disks[::-1]))
-    assert turned.exit_code == 0, turned.output
     assert json.loads(turned.stdout.splitlines()[0])["records"] == 0, "it is the same table"
     catalog = CatalogAddress(f"{disks[0]}.tables").open()
     rows = catalog.load_table("shop.orders").scan().to_arrow().to_pylist()
@@ -104,11 +99,9 @@ def test_a_disk_that_is_left_out_or_missing_is_told(
     words: tuple[str, ...], disks: list[str], tmp_path: Path
 ) -> None:
     place = tmp_path / "place"
-    left_out = run(*words, str(place), *given(disks[:1]))
-    assert left_out.exit_code == 1
+    left_out = run(*words, str(place), *given(disks[:1]), code=1)
     assert "Give them too" in left_out.stderr
-    missing = run(*words, str(place), *given([disks[0], f"{disks[1]}-not"]))
-    assert missing.exit_code == 1
+    missing = run(*words, str(place), *given([disks[0], f"{disks[1]}-not"]), code=1)
     assert "does not exist" in missing.stderr
     assert len(missing.stderr.splitlines()) == 1
     assert not list(place.rglob("*.parquet"))
@@ -121,10 +114,8 @@ def test_what_several_disks_have_noted_is_forgotten_on_all(
         with varve.open(disks, maintain=False) as store:
             store.topic("orders").append(key=key, value="again")
         words = given(order)
-        assert (
-            run("job", "snapshot", "orders", *words, "--to", str(tmp_path / "place")).exit_code == 0
-        )
+        run("job", "snapshot", "orders", *words, "--to", str(tmp_path / "place"))
     listed = run("output", "list", "orders", *given(disks)).stdout.splitlines()
     (noted,) = [json.loads(line) for line in listed]
-    assert run("output", "forget", "orders", noted["id"], *given(disks), "--yes").exit_code == 0
+    run("output", "forget", "orders", noted["id"], *given(disks), "--yes")
     assert run("output", "list", "orders", *given(disks)).stdout == ""

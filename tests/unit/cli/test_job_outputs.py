@@ -1,19 +1,16 @@
 """`varve output`: what was made of a topic is listed, and forgotten when it is gone."""
 
-import json
+from functools import partial
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
 import varve
-from varve.cli.main import app
+from tests.support.varve_command import run_varve
 from varve.commit_log.directory_files import encode_topic_id
 from varve.jobs.derived_outputs import DerivedOutput, LocalOutputRegistry, OutputKind
 
-
-def run(*arguments: str) -> Result:
-    return CliRunner().invoke(app, [*arguments], env={"COLUMNS": "300"})
+run = partial(run_varve, COLUMNS="300")
 
 
 @pytest.fixture
@@ -41,26 +38,21 @@ def data(tmp_path: Path) -> str:
 
 def test_what_is_gone_for_good_is_named_forgotten_and_keeps_no_erasure_back(data: str) -> None:
     listed = run("output", "list", "people", "--dir", data, "--json")
-    assert listed.exit_code == 0, listed.output
-    snapshot, table = map(json.loads, listed.stdout.splitlines())
+    snapshot, table = listed.rows
     assert (snapshot["kind"], table["kind"]) == ("snapshot", "table")
     assert snapshot["id"] in run("output", "list", "people", "--dir", data).stdout
     for one in (snapshot, table):
-        refused = run("job", "erase", "people", "--dir", data, "--key", "ann", "--yes")
-        assert refused.exit_code == 1
+        refused = run("job", "erase", "people", "--dir", data, "--key", "ann", "--yes", code=1)
         assert f"varve output forget people {one['id']}" in refused.stderr
-        unasked = run("output", "forget", "people", one["id"], "--dir", data)
+        unasked = run("output", "forget", "people", one["id"], "--dir", data, code=1)
         assert "add --yes" in unasked.stderr
         forgotten = run("output", "forget", "people", one["id"], "--dir", data, "--yes")
-        assert forgotten.exit_code == 0, forgotten.output
         assert f"forgot {one['kind']} {one['name']} at" in forgotten.stdout
-    done = run("job", "erase", "people", "--dir", data, "--key", "ann", "--yes")
-    assert done.exit_code == 0, done.output
+    run("job", "erase", "people", "--dir", data, "--key", "ann", "--yes")
     assert "no output of this topic" in run("output", "list", "people", "--dir", data).stderr
 
 
 def test_an_id_that_is_not_noted_is_refused(data: str) -> None:
-    refused = run("output", "forget", "people", "snapshot-0", "--dir", data, "--yes")
-    assert refused.exit_code == 1
+    refused = run("output", "forget", "people", "snapshot-0", "--dir", data, "--yes", code=1)
     assert "has no registered output 'snapshot-0' (registered: " in refused.stderr
     assert len(run("output", "list", "people", "--dir", data, "--json").stdout.splitlines()) == 2

@@ -4,9 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
-from varve.cli.main import app
+from tests.support.varve_command import Ran, run_varve
 from varve.jobs.tier.bucket import StoreCount
 from varve.spark.stages import JobReport, RemoteStage, StageReport, StepReport
 
@@ -31,9 +30,9 @@ STAGE = StageReport(
 STEP = StepReport("rewrite", 7, 0, 1500, 500, StoreCount(9, 3 << 20, 1 << 20))
 
 
-def show(path: Path, content: str) -> Result:
+def show(path: Path, content: str, code: int = 0) -> Ran:
     path.write_text(content)
-    return CliRunner().invoke(app, ["job", "report", str(path)], env={"COLUMNS": "120"})
+    return run_varve("job", "report", path, code=code, COLUMNS="120")
 
 
 def report(**changes: object) -> JobReport:
@@ -51,13 +50,11 @@ def report(**changes: object) -> JobReport:
 
 def test_steps_and_stages_are_shown_with_when_they_ran(tmp_path: Path) -> None:
     shown = show(tmp_path / "report", json.dumps(report().to_document()))
-    assert shown.exit_code == 0, shown.stderr
     assert "3.0 MiB" in shown.stdout
     bars = [line.split()[-1] for line in shown.stdout.splitlines() if "█" in line]
     assert bars == ["·" * 12 + "█" * 12] * 2, "the second half of the job"
     assert "note" not in shown.stdout
-    path = str(tmp_path / "report")
-    document = json.loads(CliRunner().invoke(app, ["job", "report", path, "--json"]).stdout)
+    (document,) = run_varve("job", "report", tmp_path / "report", "--json").rows
     assert document == {"type": "report", **json.loads((tmp_path / "report").read_text())}
 
 
@@ -73,6 +70,4 @@ def test_what_is_not_told_over_connect_is_said(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", ["", "[]", '{"job": 1}', '{"format": 1, "job": 1}'])
 def test_anything_else_is_refused(tmp_path: Path, content: str) -> None:
-    refused = show(tmp_path / "report", content)
-    assert refused.exit_code == 1
-    assert "not the report of a job" in str(refused.exception) + refused.stderr
+    assert "not the report of a job" in show(tmp_path / "report", content, code=1).stderr

@@ -3,22 +3,20 @@
 import json
 import os
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
 from tests.support.snapshot_topic import SMALL
 from tests.support.source_topic import SourceTopic
-from varve.cli.main import app
+from tests.support.varve_command import run_varve
 from varve.foundation.errors import NotFound
 from varve.jobs.snapshot.snapshot import take_snapshot
 from varve.jobs.tasks import LocalRunner
 from varve.jobs.tier.bucket import Bucket
 
-
-def run(*arguments: str) -> Result:
-    return CliRunner().invoke(app, ["snapshot", *arguments])
+run = partial(run_varve, "snapshot")
 
 
 @pytest.fixture
@@ -40,15 +38,14 @@ def test_a_place_of_any_name_is_listed(topic: SourceTopic, tmp_path: Path) -> No
             settings=SMALL,
             runner=LocalRunner(),
         )
-        assert run("list", str(tmp_path / "places" / name)).exit_code == 0
-        assert run("verify", str(tmp_path / "places" / name)).exit_code == 0
+        run("list", str(tmp_path / "places" / name))
+        run("verify", str(tmp_path / "places" / name))
     assert {path.name for path in (tmp_path / "places").iterdir()} == set(names)
 
 
 @pytest.mark.parametrize("words", [("list",), ("verify",), ("prune", "--keep", "1", "--yes")])
 def test_a_directory_without_snapshots_is_told(topic: SourceTopic, words: tuple[str, ...]) -> None:
-    failed = run(*words, topic.kit.path)
-    assert failed.exit_code == 1
+    failed = run(*words, topic.kit.path, code=1)
     assert "does not hold a snapshot" in failed.stderr
     assert failed.stderr.count("\n") == 1
 
@@ -61,20 +58,19 @@ def test_snapshots_are_listed_verified_and_pruned(topic: SourceTopic, tmp_path: 
         take_snapshot(
             "orders", place, directories=[topic.kit.path], settings=SMALL, runner=LocalRunner()
         )
-    lines = [json.loads(line) for line in run("list", place, "--json").stdout.splitlines()]
+    lines = run("list", place, "--json").rows
     assert [(line["type"], line["snapshot"]) for line in lines] == [
         ("snapshot", 1),
         ("snapshot", 2),
     ]
-    assert run("prune", place).exit_code == 2, "how many remain is not guessed"
+    run("prune", place, code=2)
     pruned = json.loads(run("prune", place, "--keep", "1", "--yes", "--json").stdout)
     assert "snapshot/" in pruned["removed"][0]
     table = run("list", place).stdout.splitlines()
     assert len(table) == 3, "header, snapshot and its resume offsets"
     next((tmp_path / "place" / "data").glob("*.parquet")).unlink()
-    damaged = run("verify", place, "--json")
-    assert damaged.exit_code == 1
-    fault, summary = map(json.loads, damaged.stdout.splitlines())
+    damaged = run("verify", place, "--json", code=1)
+    fault, summary = damaged.rows
     assert fault["message"].endswith("is missing")
     assert (summary["snapshots"], summary["faults"]) == (1, 1)
 

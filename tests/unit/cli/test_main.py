@@ -15,40 +15,12 @@ from click.testing import CliRunner
 import varve
 from tests.support.forked_commands import VARVE, CommandServers
 from varve.cli import main
-from varve.cli.command import summary_of
 from varve.foundation.errors import Corrupt, Locked
 from varve.testing.kafka_kit import KafkaKit
 
 
 def _run(*arguments: str) -> Any:
     return CliRunner().invoke(main.app, list(arguments))
-
-
-def test_the_version_is_printed() -> None:
-    result = _run("--version")
-    assert (result.exit_code, result.stdout) == (0, f"varve {varve.__version__}\n")
-
-
-def test_help_lists_every_command_without_importing_it() -> None:
-    script = (
-        "import sys\n"
-        "from click.testing import CliRunner\n"
-        "from varve.cli.main import app\n"
-        "print(CliRunner().invoke(app, ['--help']).stdout)\n"
-        "print([name for name in sys.modules if name.startswith(('numba', 'varve.cli.'))])\n"
-    )
-    result = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
-    for name, entry in main.COMMANDS.items():
-        assert f"{name} " in result.stdout
-        assert summary_of(entry)[:40] in result.stdout
-    assert result.stdout.strip().endswith("['varve.cli.command', 'varve.cli.main']")
-
-
-@pytest.mark.parametrize("arguments", [["nonsense"], ["topic", "nonsense"], ["--nonsense"]])
-def test_wrong_usage_exits_with_2(arguments: list[str]) -> None:
-    assert _run(*arguments).exit_code == 2
 
 
 def test_without_arguments_the_first_commands_to_try_are_shown() -> None:
@@ -159,13 +131,6 @@ def test_output_that_the_terminal_cannot_show_ends_no_command(
     )
     assert (result.returncode, result.stderr) == (0, b"")
     assert b"missing-meta-properties" in result.stdout
-
-
-def test_the_package_runs_as_the_command_line() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "varve", "--version"], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip()
 
 
 @pytest.mark.parametrize(

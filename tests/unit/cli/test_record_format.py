@@ -182,3 +182,35 @@ def test_a_bad_line_is_named_by_input_and_number() -> None:
 def test_options_of_produce_that_are_wrong_usage(options: dict[str, Any]) -> None:
     with pytest.raises(click.UsageError):
         _reader(**options)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (b"{nonsense", "not JSON"),
+        (b"\xff\xfe\x00", "not JSON"),
+        (b"[" * 100_000, "not JSON"),
+        (b"3", "not a JSON object"),
+        (b'{"velue": "x"}', "unknown field 'velue'"),
+        (b'{"value": 3}', "value must be text"),
+        (b'{"value": {"a": 1}}', "value must be text"),
+        (b'{"key": {"base64": "no base64!"}}', "key is not base64"),
+        (b'{"headers": 3}', "headers must be"),
+        (b'{"headers": [["only"]]}', "is not a pair of name and value"),
+        (b'{"headers": {"h": 3}}', "header 'h' must be text"),
+        (b'{"timestamp": "now"}', "milliseconds since 1970"),
+        (b'{"timestamp": true}', "milliseconds since 1970"),
+        (b'{"timestamp": 1.5}', "milliseconds since 1970"),
+        (b'{"timestamp": -2}', "milliseconds since 1970"),
+        (b'{"timestamp": 9223372036854775808}', "milliseconds since 1970"),
+        (b'{"value": "\\ud800"}', "UTF-8"),
+        (b'{"headers": {"\\ud800": "x"}}', "UTF-8"),
+    ],
+)
+def test_a_bad_json_line_is_named_and_what_came_before_is_kept(line: bytes, message: str) -> None:
+    good = b'{"value": "good"}\n'
+    data = good + b"\n" + good + line + b"\n" + good
+    [chunk] = RecordInput("input", io.BytesIO(data), _reader(input="json"), False).chunks()
+    assert len(list(chunk)) == 2
+    assert "line 4: " in str(chunk.error)
+    assert message in str(chunk.error)

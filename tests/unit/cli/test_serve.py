@@ -9,11 +9,8 @@ import sys
 import urllib.request
 from pathlib import Path
 
-import pytest
-from click.testing import CliRunner
-
 from tests.support.forked_commands import VARVE, CommandServers
-from varve.cli.main import app
+from tests.support.varve_command import run_varve
 
 _PATIENCE_SECONDS = 30
 
@@ -47,7 +44,7 @@ def test_it_serves_from_the_file_the_environment_and_options_until_it_is_told(
         with socket.create_connection(("127.0.0.1", int(found[1])), 5) as client:
             client.sendall(b"\0\0\0\x0a\0\x12\0\0\0\0\0\x07\xff\xff")
             assert client.recv(1000)[4:8] == b"\0\0\0\x07"
-        refused = CliRunner().invoke(app, ["topic", "list", "-d", str(tmp_path / "data")])
+        refused = run_varve("topic", "list", "-d", tmp_path / "data", code=1)
         address = f"127.0.0.1:{found[1]}"
         assert f"`varve serve` (pid {process.pid}, {address}); stop it, or use -b {address}" in (
             refused.stderr
@@ -63,44 +60,6 @@ def test_it_serves_from_the_file_the_environment_and_options_until_it_is_told(
     assert process.returncode == 0
     assert "num.io.threads" in errors
     assert '"message": "stopped"' in errors
-
-
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
-        (["--set", "socket.request.max.byte=1"], "did you mean 'socket.request.max.bytes'"),
-        (["--listen", "nowhere"], "write NAME://host:port"),
-        (["--config", "missing.properties"], "missing.properties"),
-    ],
-)
-def test_what_it_cannot_understand_ends_it_with_one_line(
-    arguments: list[str], told: str, tmp_path: Path
-) -> None:
-    result = CliRunner().invoke(app, ["serve", "-d", str(tmp_path / "data"), *arguments])
-    assert result.exit_code == 1
-    assert told in result.stderr.replace("\n", " ")
-    assert not (tmp_path / "data").exists()
-
-
-def test_a_setting_without_a_value_is_wrong_usage(tmp_path: Path) -> None:
-    result = CliRunner().invoke(app, ["serve", "-d", str(tmp_path / "data"), "--set", "listeners"])
-    assert result.exit_code == 2
-    assert "write NAME=VALUE" in result.stderr.replace("\n", " ")
-    assert not (tmp_path / "data").exists()
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [["serve", "-d", ""], ["topic", "create", "t", "--dir", ""], ["user", "add", "a", "-d", ""]],
-)
-def test_a_directory_without_a_name_is_not_the_current_one(
-    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    result = CliRunner().invoke(app, arguments, input="secret\n")
-    assert result.exit_code == 2
-    assert "is empty" in result.stderr
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_directories_of_the_environment_are_parted_by_colons(

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 import varve
 from tests.support.kafka_server import ServerMaker
@@ -18,7 +17,7 @@ from tests.support.shape_server import ShapeServer
 from tests.support.shape_topic import ShapeTopic
 from tests.support.shape_traffic import Traffic
 from tests.support.steady_writer import SteadyWriter
-from varve.cli.main import app
+from tests.support.varve_command import run_varve
 from varve.disk import RealFileSystem
 from varve.foundation.clock import SystemClock
 from varve.http.shapes.launch import make_feed_factory
@@ -58,9 +57,7 @@ def test_rows_come_from_the_files_and_changes_from_the_broker(tmp_path: Path) ->
 def test_a_directory_that_is_not_there_is_refused_at_the_start(tmp_path: Path) -> None:
     lost = str(tmp_path / "lost")
     given = ["shape", "serve", "-b", "127.0.0.1:1", "--data", str(tmp_path / "shapes")]
-    result = CliRunner().invoke(app, [*given, "--broker-dir", lost], env={"COLUMNS": "400"})
-    assert result.exit_code == 2
-    assert "does not exist" in result.output
+    assert "does not exist" in run_varve(*given, "--broker-dir", lost, code=2).told
     assert not (tmp_path / "shapes").exists()
 
 

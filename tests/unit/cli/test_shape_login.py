@@ -5,12 +5,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from tests.support.certificates import Authority
 from tests.support.kafka_server import HOST, ReservedPort
 from tests.support.secure_server import ADMIN, PASSWORD, SecureServer
-from varve.cli.main import app
+from tests.support.varve_command import run_varve
 from varve.disk import RealFileSystem
 from varve.foundation.clock import SystemClock
 from varve.foundation.errors import Unavailable
@@ -43,8 +42,7 @@ def _serve(server: SecureServer, data: Path, **given: str) -> str:
     }
     options = [word for name, value in login.items() for word in ("-X", f"{name}={value}")]
     order = ["shape", "serve", "-b", server.address("SASL_SSL"), "--data", str(data)]
-    ended = CliRunner().invoke(app, [*order, "--listen", "127.0.0.1:0", *options])
-    assert ended.exit_code == 1, ended.output
+    ended = run_varve(*order, "--listen", "127.0.0.1:0", *options, code=1)
     assert ended.stderr.count("\n") == 1, ended.stderr
     assert not data.exists(), "nothing is made where nothing can be served"
     return ended.stderr

@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from click.testing import CliRunner, Result
 
 import varve
-from varve.cli.main import app
+from tests.support.varve_command import run_varve as run
 from varve.foundation.settings import GivenValue
 
 TIERED: dict[str, GivenValue] = {
@@ -47,26 +46,17 @@ def data(made: Path, tmp_path: Path) -> Path:
     return path
 
 
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(one) for one in arguments])
-
-
-def lines(result: Result) -> list[dict[str, Any]]:
-    assert result.exit_code == 0, result.output
-    return [json.loads(line) for line in result.stdout.splitlines()]
-
-
 def offsets(data: Path, topic: str) -> dict[str, Any]:
     """Those of the topic's only partition."""
-    (described,) = lines(run("topic", "describe", topic, "--dir", data, "--json"))
+    (described,) = run("topic", "describe", topic, "--dir", data, "--json").rows
     (partition,) = described["partitions"]
     return cast(dict[str, Any], partition)
 
 
 def test_clean_foresees_and_tells_what_leaves_the_local_disk_and_what_expires(data: Path) -> None:
-    (foreseen,) = lines(run("clean", "-d", data, "orders", "--dry-run", "--json"))
+    (foreseen,) = run("clean", "-d", data, "orders", "--dry-run", "--json").rows
     text = run("clean", "-d", data, "orders", "--dry-run").stdout
-    (done,) = lines(run("clean", "-d", data, "orders", "--json"))
+    (done,) = run("clean", "-d", data, "orders", "--json").rows
     assert foreseen == {**done, "dry_run": True}
     tier = done["tier"]
     assert tier["moved"][0]["base_offset"] == tier["expired"][0]["base_offset"] == 0
@@ -78,17 +68,16 @@ def test_clean_foresees_and_tells_what_leaves_the_local_disk_and_what_expires(da
         offsets = store.topic("orders").partition(0).offsets()
     assert offsets.log_start == tier["expired"][-1]["next_offset"]
     assert offsets.local_start == tier["moved"][-1]["next_offset"]
-    assert (done["expiry"], lines(run("clean", "-d", data, "plain", "--json"))[0]["tier"]) == (
+    assert (done["expiry"], run("clean", "-d", data, "plain", "--json").rows[0]["tier"]) == (
         None,
         None,
     )
 
 
 def test_a_check_of_both_tiers_finds_nothing_wrong_with_what_is_well(data: Path) -> None:
-    assert run("clean", "-d", data).exit_code == 0
-    assert run("consume", "orders", "--dir", data, "--from", "30", "-n", "1").exit_code == 0
+    run("clean", "-d", data)
+    run("consume", "orders", "--dir", data, "--from", "30", "-n", "1")
     found = run("check", "--deep", "--tier", "-d", data, data / "orders-0")
-    assert found.exit_code == 0, found.output
     assert found.stdout.count("nothing found") == 2
 
 
@@ -98,22 +87,19 @@ def test_a_check_of_both_tiers_finds_nothing_wrong_when_the_local_log_is_empty(d
         log = store.topic("scores").partition(0).log
         log.roll()
         assert store.tier.copy(log.topic_partition, 0).error is None
-    assert run("clean", "-d", data, "scores").exit_code == 0
+    run("clean", "-d", data, "scores")
     row = offsets(data, "scores")
     assert row["local_start"] == row["end"] > row["log_start"]
-    found = run("check", "--tier", "-d", data)
-    assert found.exit_code == 0, found.output
+    run("check", "--tier", "-d", data)
 
 
 def findings(*arguments: object) -> dict[str, str]:
-    result = run("check", "--tier", "--json", *arguments)
-    assert result.exit_code == 1, result.output
-    found = [json.loads(line) for line in result.stdout.splitlines()]
+    found = run("check", "--tier", "--json", *arguments, code=1).rows
     return {one["rule"]: one["message"] for one in found}
 
 
 def test_a_check_names_a_missing_object_a_hole_and_a_broken_tier_file(data: Path) -> None:
-    assert run("clean", "-d", data).exit_code == 0
+    run("clean", "-d", data)
     remote = Path(f"{data}.cold")
     gone = next(path for path in sorted(remote.rglob("*/log")) if "scores" in str(path))
     gone.unlink()
@@ -130,79 +116,75 @@ def test_a_check_names_a_missing_object_a_hole_and_a_broken_tier_file(data: Path
 
 
 def test_a_topic_whose_settings_are_lost_is_read_from_both_tiers_and_told_of(data: Path) -> None:
-    assert run("clean", "-d", data, "scores").exit_code == 0
+    run("clean", "-d", data, "scores")
     (data / "varve-topics.json").unlink()
     assert "settings of scores are lost" in findings("-d", data)["topics-lost"]
     found = run("consume", "scores", "--dir", data)
-    assert (found.exit_code, len(found.stdout.splitlines())) == (0, 60)
+    assert len(found.stdout.splitlines()) == 60
     assert "varve topic alter scores --set remote.storage.enable=true" in found.stderr
-    assert run("get", "-d", data, "scores", "k0").exit_code == 0
+    run("get", "-d", data, "scores", "k0")
     row = offsets(data, "scores")
     assert row["log_start"] == 0 < row["local_start"]
-    refused = run("topic", "alter", "scores", "--dir", data, "-s", "retention.ms=1")
-    assert refused.exit_code == 1
+    refused = run("topic", "alter", "scores", "--dir", data, "-s", "retention.ms=1", code=1)
     assert "remote.storage.enable=true" in refused.stderr
-    assert run("clean", "-d", data, "scores").exit_code == 0
+    run("clean", "-d", data, "scores")
     settings = (
         *("-s", "remote.storage.enable=true"),
         *("-s", "cleanup.policy=compact"),
         *("-s", "local.retention.bytes=2000"),
     )
-    done = run("topic", "alter", "scores", "--dir", data, *settings)
-    assert done.exit_code == 0, done.output
+    run("topic", "alter", "scores", "--dir", data, *settings)
     again = run("consume", "scores", "--dir", data)
     assert (len(again.stdout.splitlines()), again.stderr) == (60, "")
-    assert run("check", "--tier", "-d", data).exit_code == 0
+    run("check", "--tier", "-d", data)
 
 
 def test_no_new_cluster_is_made_up_for_logs_that_have_a_tier(data: Path) -> None:
-    assert run("clean", "-d", data, "scores").exit_code == 0
+    run("clean", "-d", data, "scores")
     meta = data / "meta.properties"
     (cluster,) = [line for line in meta.read_text().splitlines() if "cluster.id" in line]
     meta.unlink()
-    refused = run("consume", "scores", "--dir", data)
-    assert (refused.exit_code, meta.exists()) == (1, False)
+    refused = run("consume", "scores", "--dir", data, code=1)
+    assert not meta.exists()
     assert f"the folder at the top of file:{data}.cold" in refused.stderr
     assert cluster.partition("=")[2] in [path.name for path in Path(f"{data}.cold").iterdir()]
     meta.write_text(f"version=1\nnode.id=1\n{cluster}\n")
     found = run("consume", "scores", "--dir", data)
-    assert (found.exit_code, len(found.stdout.splitlines())) == (0, 60), found.stderr
+    assert len(found.stdout.splitlines()) == 60
 
 
 def test_nothing_is_copied_before_the_place_of_the_tier_was_named(tmp_path: Path) -> None:
     data, bucket = tmp_path / "data", f"file:{tmp_path}/bucket"
     given = ("--set", "remote.storage.enable=true", "--set", "segment.bytes=1000")
-    assert run("topic", "create", "t", "--dir", data, *given).exit_code == 0
+    run("topic", "create", "t", "--dir", data, *given)
     text = "".join(f"{number:080}\n" for number in range(60))
     for _ in range(2):
-        append = ["produce", "t", "--dir", str(data), "--codec", "none"]
-        done = CliRunner().invoke(app, append, input=text)
-        assert done.exit_code == 0, done.output
+        append = ("produce", "t", "--dir", data, "--codec", "none")
+        done = run(*append, input=text)
         assert "t is not copied to object storage yet" in done.stderr
     delete = ("topic", "delete-records", "t", "--dir", data, "-p", 0)
-    assert run(*delete, "--before", 1, "--yes").exit_code == 0
+    run(*delete, "--before", 1, "--yes")
     assert not (data / "varve-tier.json").exists()
     assert not [path for path in Path(f"{data}.cold").rglob("*") if path.is_file()]
-    assert run("tier", "copy", "-d", data, "--store", bucket).exit_code == 0
-    again = CliRunner().invoke(app, append, input=text)
+    run("tier", "copy", "-d", data, "--store", bucket)
+    again = run(*append, input=text)
     assert "not copied" not in again.stderr
 
 
 def test_reads_of_a_tier_that_lost_an_object_fail_with_its_name(data: Path) -> None:
-    assert run("clean", "-d", data).exit_code == 0
+    run("clean", "-d", data)
     for path in Path(f"{data}.cold").rglob("*/log"):
         if "scores" in str(path):
             path.unlink()
-    found = run("consume", "scores", "--dir", data)
-    assert found.exit_code == 1
+    found = run("consume", "scores", "--dir", data, code=1)
     assert "the newest manifest names an object that is not there" in found.stderr
 
 
 def test_an_audit_tells_what_moved_and_with_tier_what_went_from_the_bucket(data: Path) -> None:
-    assert run("clean", "-d", data).exit_code == 0
+    run("clean", "-d", data)
     assert "moved to the object store (see --tier)" in run("audit", "-d", data).stdout
     row = offsets(data, "orders")
-    found = lines(run("audit", "-d", data, "orders", "--tier", "--json"))
+    found = run("audit", "-d", data, "orders", "--tier", "--json").rows
     (removal,) = [one for one in found if one["type"] == "remote_removal"]
     assert removal["is_done"]
     assert sum(removal["records"].values()) == row["log_start"] > 0
@@ -212,7 +194,7 @@ def test_an_audit_tells_what_moved_and_with_tier_what_went_from_the_bucket(data:
     assert "scores-0 in the object store: 0 removals on record" in text
     assert "plain-0 in the object store" not in text
     leave = ("-s", "remote.storage.enable=false", "-s", "remote.log.delete.on.disable=true")
-    assert run("topic", "alter", "orders", "--dir", data, *leave).exit_code == 0
+    run("topic", "alter", "orders", "--dir", data, *leave)
     assert (
         "nothing is there: it was removed from the tier"
         in run("audit", "-d", data, "orders", "--tier").stdout
@@ -220,7 +202,7 @@ def test_an_audit_tells_what_moved_and_with_tier_what_went_from_the_bucket(data:
 
 
 def test_offsets_show_where_the_local_part_begins(data: Path) -> None:
-    assert run("clean", "-d", data).exit_code == 0
+    run("clean", "-d", data)
     row = offsets(data, "orders")
     assert row["log_start"] < row["local_start"] < row["end"]
     plain = offsets(data, "plain")
@@ -228,7 +210,7 @@ def test_offsets_show_where_the_local_part_begins(data: Path) -> None:
 
 
 def test_explain_and_forecast_print_both_tiers(data: Path) -> None:
-    assert run("clean", "-d", data).exit_code == 0
+    run("clean", "-d", data)
     text = run("explain", "-d", data, "orders").stdout
     for place in ("leaving", "remote", "both", "local"):
         assert f"  {place}\n" in text
@@ -237,11 +219,10 @@ def test_explain_and_forecast_print_both_tiers(data: Path) -> None:
     assert "remote tier" in shown
     assert "in the remote tier at" in shown
     tried = ("--set", "remote.storage.enable=true", "--set", "local.retention.ms=1000")
-    (found,) = lines(run("forecast", "-d", data, "plain", *tried, "--json"))
+    (found,) = run("forecast", "-d", data, "plain", *tried, "--json").rows
     assert found["remote"]["rows"][0]["location"] == "local"
 
 
 def test_metrics_have_the_figures_of_the_tier(data: Path) -> None:
     found = run("metrics", "-d", data)
-    assert found.exit_code == 0, found.output
     assert 'varve_tier_segments{partition="0",topic="orders"}' in found.stdout
