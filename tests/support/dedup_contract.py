@@ -124,7 +124,7 @@ class ContractBench:
             return sum((one.counts for one in dedup.states()), Counts())
 
     @classmethod
-    def run_on(cls, fs: FaultyFileSystem, rules: DedupRules, **settings: int) -> "ContractBench":
+    def run_on(cls, fs: FaultyFileSystem, rules: DedupRules, **settings: Any) -> "ContractBench":
         """A run over what a disk holds; the store is abandoned where that fails."""
         bench = cls(rules, fs=fs)
         try:

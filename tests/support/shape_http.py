@@ -68,7 +68,7 @@ async def open_shape_http(
 
 
 def run_with_server(
-    scene: Callable[[ShapeHttp], Awaitable[None]], access: Access = OPEN, **settings: int
+    scene: Callable[[ShapeHttp], Awaitable[None]], access: Access = OPEN, **settings: Any
 ) -> None:
     """Runs a scene with a server of its own."""
     with_server(access, **settings)(scene)()

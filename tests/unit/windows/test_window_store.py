@@ -1,6 +1,7 @@
 """The window store: what is kept, what is seen, what is refused."""
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -20,6 +21,36 @@ def bench() -> WindowBench:
 @pytest.fixture
 def store(bench: WindowBench) -> WindowStore:
     return bench.local()
+
+
+def test_an_entry_is_seen_until_its_age_is_the_retention(store: WindowStore) -> None:
+    store.put(b"k", b"v", 1_000)
+    put_all(store, [1_000 + 24_999], key=b"other")
+    assert store.get(b"k", 1_000) == b"v"
+    assert times(store.fetch(b"k", 0, 99_000)) == [1_000]
+    put_all(store, [1_000 + 25_000], key=b"other")
+    assert store.get(b"k", 1_000) is None
+    assert times(store.fetch(b"k", 0, 99_000)) == []
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda store: store.put(b"k", b"v", 36_000),
+        lambda store: store.put(b"k", None, 36_000),
+        lambda store: store.put(b"k", b"v", 9_999),
+        lambda store: store.maintain(36_000),
+    ],
+    ids=["put", "delete by put", "expired put", "maintain"],
+)
+def test_what_a_remove_has_expired_is_dropped_by_the_next_write(
+    bench: WindowBench, store: WindowStore, write: Callable[[WindowStore], object]
+) -> None:
+    put_all(store, [7_000, 31_000])
+    store.remove(b"absent", 36_000)
+    assert bench.starts() == [0, 30_000]
+    write(store)
+    assert bench.starts() == [30_000]
 
 
 def test_expired_puts_warn_once_a_second_with_their_number(
