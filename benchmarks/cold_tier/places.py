@@ -12,11 +12,11 @@ from importlib import import_module
 from typing import Any, cast
 
 from benchmarks.workspace import Workspace
+from tests.conformance.tools.go_programs import ProgramMissing
 from tests.conformance.tools.minio import (
     PASSWORD,
     REGION,
     USER,
-    MinioMissing,
     find_minio,
     running_minio,
 )
@@ -69,7 +69,7 @@ def open_places(workspace: Workspace) -> Iterator[list[Place]]:
         places = [Place("directory", f"file:{root}", {})]
         try:
             program = find_minio()
-        except MinioMissing:
+        except ProgramMissing:
             yield places
             return
         directory = stack.enter_context(workspace.directory("minio"))

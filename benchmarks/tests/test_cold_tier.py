@@ -9,7 +9,7 @@ from benchmarks.cold_tier import beside_cold, first_record, places
 from benchmarks.cold_tier.suite import COLD_TIER
 from benchmarks.measure import Measure, Scale
 from benchmarks.workspace import open_workspace
-from tests.conformance.tools.minio import MinioMissing
+from tests.conformance.tools.go_programs import ProgramMissing
 
 SMALL = Scale(volume_bytes=1 << 20, batch_bytes=(4 << 10,))
 SIZES = {
@@ -27,7 +27,7 @@ def test_measure_gives_figures_and_leaves_no_files(
     measure: Measure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def missing() -> Path:
-        raise MinioMissing("not built")
+        raise ProgramMissing("not built")
 
     monkeypatch.setattr(places, "find_minio", missing)
     for module in (first_record, beside_cold):

@@ -1,17 +1,16 @@
 """Iceberg's own Java reader finds in varve's tables what varve wrote."""
 
 import importlib.util
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.conformance.tools.toolchain import ToolchainMissing, fetch_jars
 from tests.support.table_bench import TableBench
 from varve.jobs.table.definition import TableMode, TableSettings, ValueFormat
 
 ARTIFACT = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
-CACHE = Path(__file__).parents[3] / ".cache" / "iceberg"
 PROGRAM = Path(__file__).with_name("ReadTable.java")
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(600)]
@@ -20,22 +19,14 @@ pytestmark = [pytest.mark.java, pytest.mark.timeout(600)]
 @pytest.fixture(scope="module")
 def class_path() -> str:
     """Iceberg with all it needs but Hadoop, which Spark brings along."""
-    java, maven = shutil.which("java"), shutil.which("mvn")
-    if java is None or maven is None:
-        pytest.skip("not compared with Iceberg's own reader: java and mvn are not both on PATH")
-    name = "-".join(ARTIFACT.split(":")[1:])
-    jar = CACHE / f"{name}.jar"
-    if not jar.exists():
-        command = [maven, "-q", "-B", "dependency:copy", f"-Dartifact={ARTIFACT}"]
-        fetched = subprocess.run(
-            [*command, f"-DoutputDirectory={CACHE}"], capture_output=True, text=True, check=False
-        )
-        if fetched.returncode:
-            pytest.skip(f"not compared with Iceberg's own reader: {fetched.stdout[:300]}")
+    try:
+        jars = fetch_jars(ARTIFACT)
+    except ToolchainMissing as missing:
+        pytest.skip(f"not compared with Iceberg's own reader: {missing}")
     spark = importlib.util.find_spec("pyspark")
     assert spark is not None
     assert spark.origin is not None
-    return f"{jar}:{Path(spark.origin).parent}/jars/*"
+    return f"{jars}/*:{Path(spark.origin).parent}/jars/*"
 
 
 def read(class_path: str, bench: TableBench, column: str, *, from_offset: int) -> list[list[str]]:

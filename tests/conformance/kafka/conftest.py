@@ -1,4 +1,4 @@
-"""Apache Kafka for tests marked `java`: fetched once, skipped with the reason when out of reach."""
+"""Apache Kafka's log without a broker, and a directory in memory for it."""
 
 import os
 import tempfile
@@ -9,20 +9,11 @@ import pytest
 
 from tests.conformance.tools.recovery import LOG_SHELL
 from tests.conformance.tools.shell import JavaShell
-from tests.conformance.tools.toolchain import Toolchain, ToolchainMissing, prepare_toolchain
+from tests.conformance.tools.toolchain import Toolchain
 
 pytest.register_assert_rewrite("tests.contract.topics.test_topics_contract")
 
 SHARED_MEMORY = Path("/dev/shm")
-
-
-@pytest.fixture(scope="session")
-def toolchain() -> Toolchain:
-    """Java with Apache Kafka on its class path."""
-    try:
-        return prepare_toolchain()
-    except ToolchainMissing as missing:
-        pytest.skip(f"not compared with Apache Kafka: {missing}")
 
 
 @pytest.fixture(scope="module")

@@ -4,16 +4,15 @@ the other side, and a real broker serves them.
 
 import random
 import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.conformance.tools.broker import Broker
+from tests.conformance.tools.broker import Broker, read_with_java, write_with_java
 from tests.conformance.tools.cleaner import opened_with_kafka
-from tests.conformance.tools.cleaning_cases import CASES, Case, draw_turns
+from tests.conformance.tools.cleaning_cases import CASES, Case, draw_turns, live
 from tests.conformance.tools.cleaning_pair import (
     PARTITION,
     TOPIC_ID,
@@ -28,8 +27,7 @@ from tests.conformance.tools.cleaning_script import Round
 from tests.conformance.tools.dump import dump_partition
 from tests.conformance.tools.log_script import Append
 from tests.conformance.tools.our_consumer import consume
-from tests.conformance.tools.scenario import record
-from tests.conformance.tools.shell import JavaShell, from_text
+from tests.conformance.tools.shell import JavaShell, records_of
 from tests.conformance.tools.stored_batches import read_partition
 from tests.conformance.tools.toolchain import Toolchain
 from varve.cleaning.key_index.key_index import open_key_index
@@ -46,16 +44,6 @@ KINDS = ("uncompressed", "mixed codecs", "transactions")
 TURN_COUNT = 4
 
 
-def _live(pair: CleaningPair, case: Case, chance: random.Random) -> Iterator[tuple[int, int]]:
-    """Appends round by round to both sides; yields the number and time of each for a cleaning."""
-    for number, turn in enumerate(draw_turns(case, chance, TURN_COUNT)):
-        if number == 0:
-            pair.begin(turn.steps, turn.now_ms)
-        else:
-            pair.append(turn.steps, turn.now_ms)
-        yield number, turn.now_ms
-
-
 def _consumed(log: Log, isolation: Isolation) -> list[Record]:
     return [one for _, one in consume(log, isolation)]
 
@@ -66,7 +54,7 @@ def test_kafka_loads_what_varve_cleaned(
     kafka_log: JavaShell, scratch: Path, kind: str, clean: bool
 ) -> None:
     pair = CleaningPair(kafka_log, scratch, CASES[kind].settings())
-    for _, now_ms in _live(pair, CASES[kind], random.Random(kind)):
+    for _, now_ms in live(pair, CASES[kind], random.Random(kind), TURN_COUNT):
         pair.clean(now_ms)
     assert list(pair.ours.glob(f"*{KEYS}"))
     assert (pair.ours / REMOVAL_LOG_FILE).exists()
@@ -105,18 +93,7 @@ def _load(kafka_log: JavaShell, partition: Path, pair: CleaningPair, now_ms: int
         answer = kafka_log.call("read", directory=directory, isolation="LOG_END")
     assert sum(one["size"] for one in report["segments"]) == report["size"]
     del report["segments"], report["size"]
-    records = [
-        Record(
-            from_text(row["key"]),
-            from_text(row["value"]),
-            tuple((header, from_text(value)) for header, value in row["headers"]),
-            row["timestamp"],
-            row["offset"],
-        )
-        for row in answer["records"]
-        if not row["control"]
-    ]
-    return {**report, "records": records}
+    return {**report, "records": records_of(answer)}
 
 
 def test_kafkas_dump_tool_finds_no_fault_in_what_varve_cleaned(
@@ -124,7 +101,7 @@ def test_kafkas_dump_tool_finds_no_fault_in_what_varve_cleaned(
 ) -> None:
     case = CASES["mixed codecs"]
     pair = CleaningPair(kafka_log, scratch, case.settings())
-    for _, now_ms in _live(pair, case, random.Random("dump")):
+    for _, now_ms in live(pair, case, random.Random("dump"), TURN_COUNT):
         pair.clean_ours(now_ms)
     for option in ("--deep-iteration", "--index-sanity-check"):
         assert dump_partition(toolchain, pair.ours, option).complaints() == []
@@ -136,7 +113,7 @@ def test_both_cleaners_take_turns_on_one_directory(
 ) -> None:
     pair = CleaningPair(kafka_log, scratch, CASES[kind].settings())
     stale_count = 0
-    for number, now_ms in _live(pair, CASES[kind], random.Random(kind)):
+    for number, now_ms in live(pair, CASES[kind], random.Random(kind), TURN_COUNT):
         pair.clean_theirs(now_ms)
         if number % 2 == 0:
             pair.clean_ours(now_ms)
@@ -188,10 +165,10 @@ def test_broker_serves_what_varve_cleaned(toolchain: Toolchain, scratch: Path) -
 
         broker.start()
         with broker.clients() as clients:
-            theirs = {one: _seen_by_java(clients, one) for one in ours}
+            theirs = {one: read_with_java(clients, PARTITION.topic, str(one)) for one in ours}
             assert theirs == ours
-            _write_with_java(clients)
-            theirs = {one: _seen_by_java(clients, one) for one in ours}
+            write_with_java(clients, PARTITION.topic)
+            theirs = {one: read_with_java(clients, PARTITION.topic, str(one)) for one in ours}
         broker.stop()
 
         assert _seen_by_us(broker.data, settings, now_ms) == theirs
@@ -218,38 +195,8 @@ def _in_first_epoch(steps: Round) -> Round:
     return [replace(step, leader_epoch=0) if isinstance(step, Append) else step for step in steps]
 
 
-Seen = list[tuple[int, int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]]
-
-
-def _seen_by_us(data: Path, settings: PairSettings, now_ms: int) -> dict[Isolation, Seen]:
+def _seen_by_us(data: Path, settings: PairSettings, now_ms: int) -> dict[Isolation, list[Record]]:
     with open_store(data, settings, now_ms) as store:
         log = store.get(PARTITION)
-        return {
-            isolation: [
-                (one.offset, one.timestamp, one.key, one.value, list(one.headers))
-                for one in _consumed(log, isolation)
-            ]
-            for isolation in (Isolation.READ_UNCOMMITTED, Isolation.READ_COMMITTED)
-        }
-
-
-def _seen_by_java(clients: JavaShell, isolation: Isolation) -> Seen:
-    answer = clients.call("read", topic=PARTITION.topic, isolation=str(isolation))
-    return [
-        (
-            row["offset"],
-            row["timestamp"],
-            from_text(row["key"]),
-            from_text(row["value"]),
-            [(name, from_text(value)) for name, value in row["headers"]],
-        )
-        for row in answer["records"]
-    ]
-
-
-def _write_with_java(clients: JavaShell) -> None:
-    clients.call("open_producer", producer="java", configs={"compression.type": "lz4"})
-    for number in range(10):
-        records = [record(b"key %d" % number, b"from the Java producer" * 3)] * 3
-        clients.call("send", producer="java", topic=PARTITION.topic, records=records)
-    clients.call("close_producer", producer="java")
+        both = (Isolation.READ_UNCOMMITTED, Isolation.READ_COMMITTED)
+        return {isolation: _consumed(log, isolation) for isolation in both}

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.tools.cleaner import NothingToClean
-from tests.conformance.tools.cleaning_cases import CASES, Case, draw_turns, sightings
+from tests.conformance.tools.cleaning_cases import CASES, Case, live, sightings
 from tests.conformance.tools.cleaning_pair import (
     PARTITION,
     CleaningPair,
@@ -36,29 +36,28 @@ def test_both_cleaners_leave_the_same(kafka_log: JavaShell, scratch: Path, name:
     seen: set[str] = set()
     for seed in range(SEED_COUNT):
         chance = random.Random(f"{name} {seed}")
-        seen |= _live(kafka_log, scratch / str(seed), CASES[name], chance)
+        seen |= _clean_by_turns(kafka_log, scratch / str(seed), CASES[name], chance)
     assert seen >= set(CASES[name].expected)
 
 
-def _live(kafka_log: JavaShell, home: Path, case: Case, chance: random.Random) -> set[str]:
+def _clean_by_turns(
+    kafka_log: JavaShell, home: Path, case: Case, chance: random.Random
+) -> set[str]:
     """Some rounds of appends and cleanings; gives what was seen of the rarer outcomes."""
     pair = CleaningPair(kafka_log, home, case.settings())
     seen: set[str] = set()
     log_start = 0
-    for number, turn in enumerate(draw_turns(case, chance, TURN_COUNT)):
-        if number == 0:
-            pair.begin(turn.steps, turn.now_ms, case.settings(**{"cleanup.policy": "delete"}))
-        else:
-            pair.append(turn.steps, turn.now_ms)
+    begin = case.settings(**{"cleanup.policy": "delete"})
+    for number, now_ms in live(pair, case, chance, TURN_COUNT, begin=begin):
         before = read_partition(pair.theirs)
         if case.raises_log_start:
             log_start = chance.choice([base for base in before.batches if base >= log_start])
-            pair.raise_log_start(log_start, turn.now_ms)
+            pair.raise_log_start(log_start, now_ms)
         try:
-            ours, theirs = pair.clean(turn.now_ms)
+            ours, theirs = pair.clean(now_ms)
         except NothingToClean:
             continue
-        where = f"{home.name}, round {number}, cleaned at {turn.now_ms}, Kafka: {theirs}"
+        where = f"{home.name}, round {number}, cleaned at {now_ms}, Kafka: {theirs}"
         assert pair.differences(same_segments=False, from_offset=log_start) == [], where
         assert (ours.first_dirty_offset, ours.end_offset) == (
             theirs.first_dirty_offset,
@@ -66,7 +65,7 @@ def _live(kafka_log: JavaShell, home: Path, case: Case, chance: random.Random) -
         ), where
         seen |= sightings(before, read_partition(pair.theirs))
     for partition in (pair.ours, pair.theirs):
-        assert check_directory(partition.parent, turn.now_ms) == []
+        assert check_directory(partition.parent, now_ms) == []
     return seen
 
 
@@ -78,18 +77,12 @@ def test_what_varve_leaves_stale_does_not_change_what_readers_find(
     settings = replace(case.settings(), own={"min.stale.ratio": "0.6"})
     pair = CleaningPair(kafka_log, scratch, settings)
     left_stale = 0
-    for number, turn in enumerate(draw_turns(case, random.Random(f"{name} stale"), 6)):
-        if number == 0:
-            pair.begin(turn.steps, turn.now_ms)
-        else:
-            pair.append(turn.steps, turn.now_ms)
-        left_stale += pair.clean(turn.now_ms)[0].left_stale_bytes
+    for _, now_ms in live(pair, case, random.Random(f"{name} stale"), 6):
+        left_stale += pair.clean(now_ms)[0].left_stale_bytes
         ours, theirs = pair.read()
         kept = {record.offset for record in ours.records()}
         assert kept >= {record.offset for record in theirs.records()}
-        assert _newest(pair.ours, settings, turn.now_ms) == _newest(
-            pair.theirs, settings, turn.now_ms
-        )
+        assert _newest(pair.ours, settings, now_ms) == _newest(pair.theirs, settings, now_ms)
     assert left_stale > 0
 
 

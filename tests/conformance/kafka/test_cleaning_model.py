@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.tools.cleaner import KafkaCleaning, NothingToClean
-from tests.conformance.tools.cleaning_cases import CASES, draw_turns, sightings
+from tests.conformance.tools.cleaning_cases import CASES, live, sightings
 from tests.conformance.tools.cleaning_pair import PARTITION, CleaningPair, open_store
 from tests.conformance.tools.shell import JavaShell
 from tests.conformance.tools.stored_batches import StoredPartition, read_partition
@@ -27,21 +27,21 @@ def test_kafka_leaves_what_the_model_foretells(
     case = CASES[name]
     pair = CleaningPair(kafka_log, scratch, case.settings())
     seen: set[str] = set()
-    for number, turn in enumerate(draw_turns(case, random.Random(name), TURN_COUNT)):
-        if number == 0:
-            pair.begin(turn.steps, turn.now_ms, case.settings(**{"cleanup.policy": "delete"}))
-        else:
-            pair.append_theirs(turn.steps, turn.now_ms)
-        with open_store(pair.theirs.parent, pair.settings, turn.now_ms) as store:
+    begin = case.settings(**{"cleanup.policy": "delete"})
+    rounds = live(
+        pair, case, random.Random(name), TURN_COUNT, begin=begin, append=pair.append_theirs
+    )
+    for _, now_ms in rounds:
+        with open_store(pair.theirs.parent, pair.settings, now_ms) as store:
             producers = store.get(PARTITION).active_producers()
         before = read_partition(pair.theirs)
         try:
-            done = pair.clean_theirs(turn.now_ms)
+            done = pair.clean_theirs(now_ms)
         except NothingToClean:
             continue
         after = read_partition(pair.theirs)
         retention_ms = pair.settings.for_varve().delete_retention_ms
-        run = _run_over(before, producers, done, turn.now_ms, retention_ms)
+        run = _run_over(before, producers, done, now_ms, retention_ms)
         _check(run, before, after)
         seen |= sightings(before, after)
     assert seen >= set(case.expected)

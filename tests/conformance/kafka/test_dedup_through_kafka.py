@@ -18,7 +18,8 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from tests.conformance.tools.broker import Broker, pause
+from tests.conformance.tools.broker import Broker
+from tests.conformance.tools.program import pause
 from tests.conformance.tools.toolchain import Toolchain
 from tests.support.dedup_cases import (
     NOW_MS,

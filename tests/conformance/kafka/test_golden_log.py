@@ -7,25 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance.tools.fingerprint import fingerprint
 from tests.conformance.tools.golden_reader import (
     GOLDENS,
     NAMES,
     GoldenPartition,
+    fingerprint,
     latest_timestamp,
     manifest_of,
 )
 from tests.conformance.tools.our_consumer import consume
+from varve.cli.dump.records import TIMESTAMP_TYPE_NAMES
 from varve.commit_log import Isolation, LogManager, TopicPartition
 from varve.commit_log.directory_files import encode_topic_id
 from varve.disk import RealFileSystem
 from varve.foundation.clock import ManualClock
-from varve.records import Record, TimestampType, build_batch
-
-TIMESTAMP_NAMES = {
-    TimestampType.CREATE_TIME: "CreateTime",
-    TimestampType.LOG_APPEND_TIME: "LogAppendTime",
-}
+from varve.records import Record, build_batch
 
 
 @pytest.fixture(params=NAMES)
@@ -92,7 +88,7 @@ def test_readers_get_the_records_the_consumer_got(
             [
                 record.offset,
                 record.timestamp,
-                TIMESTAMP_NAMES[batch.header.timestamp_type],
+                TIMESTAMP_TYPE_NAMES[batch.header.timestamp_type],
                 batch.header.partition_leader_epoch,
                 fingerprint(record.key),
                 fingerprint(record.value),

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from tests.conformance.tools.damage import decode_damage
 from tests.conformance.tools.golden_reader import GOLDENS, latest_timestamp, recovery_cases
 from tests.conformance.tools.our_log import (
     comparable,
@@ -18,7 +17,7 @@ from tests.conformance.tools.our_log import (
     shorten,
     stray_snapshots,
 )
-from tests.conformance.tools.recovery import SAME, log_configs
+from tests.conformance.tools.recovery import SAME, decode_damage, log_configs
 from varve.commit_log.producer_snapshots import SnapshotEntry
 
 Case = dict[str, Any]

@@ -7,12 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.conformance.tools.broker import Broker
+from tests.conformance.tools.broker import Broker, read_with_java, write_with_java
 from tests.conformance.tools.dump import dump_partition
-from tests.conformance.tools.fingerprint import fingerprint
 from tests.conformance.tools.our_consumer import consume
-from tests.conformance.tools.scenario import record
-from tests.conformance.tools.shell import JavaShell, from_text
 from tests.conformance.tools.toolchain import Toolchain
 from tests.support.lab import open_logs
 from varve.commit_log import AppendOrigin, Isolation, Log, LogManager, LogSettings, TopicPartition
@@ -76,43 +73,8 @@ def _fill(log: Log, leader_epoch: int) -> None:
     append(3)
 
 
-def _seen_by_java(clients: JavaShell, topic: str, isolation: str) -> list[list[object]]:
-    answer = clients.call("read", topic=topic, isolation=isolation)
-    return [
-        [
-            row["offset"],
-            row["timestamp"],
-            fingerprint(from_text(row["key"])),
-            fingerprint(from_text(row["value"])),
-            [[name, fingerprint(from_text(value))] for name, value in row["headers"]],
-        ]
-        for row in answer["records"]
-    ]
-
-
-def _seen_by_us(log: Log, isolation: Isolation) -> list[list[object]]:
-    return [
-        [
-            one.offset,
-            one.timestamp,
-            fingerprint(one.key),
-            fingerprint(one.value),
-            [[name, fingerprint(value)] for name, value in one.headers],
-        ]
-        for _, one in consume(log, isolation)
-    ]
-
-
-def _write_with_java(clients: JavaShell, topic: str, count: int) -> None:
-    clients.call("open_producer", producer=topic, configs={"compression.type": "zstd"})
-    for number in range(count):
-        clients.call(
-            "send",
-            producer=topic,
-            topic=topic,
-            records=[record(b"java %d" % number, b"from the Java producer" * 3)] * 3,
-        )
-    clients.call("close_producer", producer=topic)
+def _seen_by_us(log: Log, isolation: Isolation) -> list[Record]:
+    return [one for _, one in consume(log, isolation)]
 
 
 @pytest.mark.parametrize("clean", [True, False], ids=["closed", "killed"])
@@ -125,8 +87,8 @@ def test_broker_and_varve_take_turns_on_one_directory(
             partition: clients.call("create_topic", topic=partition.topic, configs=TOPIC_CONFIGS)
             for partition in (SHARED, OWN)
         }
-        _write_with_java(clients, "shared", 12)
-        first_java = _seen_by_java(clients, "shared", "read_committed")
+        write_with_java(clients, "shared")
+        first_java = read_with_java(clients, "shared", "read_committed")
     broker.stop()
     shutil.rmtree(broker.data / "own-0")
 
@@ -150,7 +112,7 @@ def test_broker_and_varve_take_turns_on_one_directory(
     broker.start()
     with broker.clients() as clients:
         for (name, isolation), expected in ours.items():
-            assert _seen_by_java(clients, name.topic, str(isolation)) == expected
+            assert read_with_java(clients, name.topic, str(isolation)) == expected
         for name in (SHARED, OWN):
             offsets = clients.call("offsets", topic=name.topic, times=[0])
             assert offsets["last_stable_offset"] < offsets["high_watermark"]
@@ -160,8 +122,8 @@ def test_broker_and_varve_take_turns_on_one_directory(
                 if state["current_txn_first_offset"] >= 0
             ]
             assert open_producers == [7_009]
-            _write_with_java(clients, name.topic, 10)
-        theirs = {name: _seen_by_java(clients, name.topic, "read_uncommitted") for name in ids}
+            write_with_java(clients, name.topic)
+        theirs = {name: read_with_java(clients, name.topic, "read_uncommitted") for name in ids}
     broker.stop()
 
     store = _open_store(broker)

@@ -9,11 +9,12 @@ from tests.conformance.tools.dump import dump_partition
 from tests.conformance.tools.our_consumer import consume
 from tests.conformance.tools.our_log import open_ours
 from tests.conformance.tools.recovery import open_log
-from tests.conformance.tools.shell import JavaShell, from_text
+from tests.conformance.tools.shell import JavaShell, records_of
 from tests.conformance.tools.toolchain import Toolchain
+from varve.cli.dump.records import TIMESTAMP_TYPE_NAMES
 from varve.commit_log import Isolation, Log
 from varve.foundation.clock import SystemClock
-from varve.records import Codec, Record, TimestampType, build_batch
+from varve.records import Codec, Record, build_batch
 
 pytestmark = pytest.mark.java
 
@@ -27,10 +28,6 @@ SETTINGS: Mapping[str, Mapping[str, str]] = {
     "uncompressed": {**SMALL, "compression.type": "uncompressed"},
     "preallocated": {**SMALL, "preallocate": "true"},
     "large": {"max.message.bytes": "5000000"},
-}
-NAMES = {
-    TimestampType.CREATE_TIME: "CreateTime",
-    TimestampType.LOG_APPEND_TIME: "LogAppendTime",
 }
 
 
@@ -66,7 +63,11 @@ def test_kafka_reads_every_record(
     )
     _fill(log, now_ms, size=2_000 if name == "large" else 5)
     expected = [
-        (one, NAMES[batch.header.timestamp_type], batch.header.partition_leader_epoch)
+        (
+            one,
+            TIMESTAMP_TYPE_NAMES[batch.header.timestamp_type],
+            batch.header.partition_leader_epoch,
+        )
         for batch, one in consume(log, Isolation.READ_UNCOMMITTED)
     ]
     end_offset = log.end_offset
@@ -88,17 +89,7 @@ def test_kafka_reads_every_record(
     answer = kafka_log.call("read", directory=str(directory), isolation="LOG_END")
     kafka_log.call("close", directory=str(directory))
     seen = [
-        (
-            Record(
-                from_text(row["key"]),
-                from_text(row["value"]),
-                tuple((header, from_text(value)) for header, value in row["headers"]),
-                row["timestamp"],
-                row["offset"],
-            ),
-            row["timestamp_type"],
-            row["leader_epoch"],
-        )
-        for row in answer["records"]
+        (one, row["timestamp_type"], row["leader_epoch"])
+        for one, row in zip(records_of(answer), answer["records"], strict=True)
     ]
     assert seen == expected

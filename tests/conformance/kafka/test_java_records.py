@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from tests.conformance.tools.shell import Answer, JavaShell, from_text, to_text
+from tests.conformance.tools.shell import JavaShell, from_text, records_of, to_text
 from varve.foundation.errors import StoreError
 from varve.kernels.crc import crc32c
 from varve.records import (
@@ -76,7 +76,7 @@ def test_kafka_reads_the_records_of_our_batches(
             transactional=True,
         )
         answer = kafka_log.call("parse", batch=to_text(batch))
-        assert _records_of(answer) == [
+        assert records_of(answer) == [
             Record(r.key, r.value, r.headers, r.timestamp, 1_000 + number)
             for number, r in enumerate(records)
         ]
@@ -155,17 +155,4 @@ def _our_verdict(batch: bytes) -> list[Record] | str:
 
 def _kafka_verdict(kafka_log: JavaShell, batch: bytes) -> list[Record] | str:
     answer = kafka_log.try_call("parse", batch=to_text(batch))
-    return "refused" if "error" in answer else _records_of(answer)
-
-
-def _records_of(answer: Answer) -> list[Record]:
-    return [
-        Record(
-            key=from_text(row["key"]),
-            value=from_text(row["value"]),
-            headers=tuple((name, from_text(value)) for name, value in row["headers"]),
-            timestamp=row["timestamp"],
-            offset=row["offset"],
-        )
-        for row in answer["records"]
-    ]
+    return "refused" if "error" in answer else records_of(answer)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance.tools.cleaning_cases import DAY_MS, Case, draw_turns
+from tests.conformance.tools.cleaning_cases import DAY_MS, Case, live
 from tests.conformance.tools.cleaning_pair import CleaningPair
 from tests.conformance.tools.cleaning_script import Shape
 from tests.conformance.tools.shell import JavaShell
@@ -44,15 +44,11 @@ def test_both_delete_the_same_segments(
     pair = CleaningPair(kafka_log, scratch, case.settings())
     chance = random.Random(f"{limit}, {clocks}")
     may_raise = "delete" in pair.settings.configs["cleanup.policy"]
-    for number, turn in enumerate(draw_turns(case, chance, TURN_COUNT)):
-        if number == 0:
-            pair.begin(turn.steps, turn.now_ms)
-        else:
-            pair.append(turn.steps, turn.now_ms)
+    for number, now_ms in live(pair, case, chance, TURN_COUNT):
         if may_raise and number == 1:
-            pair.raise_log_start(chance.choice(sorted(pair.read()[0].batches)), turn.now_ms)
-        _expire(pair, turn.now_ms)
-        _expire(pair, turn.now_ms + 800)
+            pair.raise_log_start(chance.choice(sorted(pair.read()[0].batches)), now_ms)
+        _expire(pair, now_ms)
+        _expire(pair, now_ms + 800)
 
 
 def _expire(pair: CleaningPair, now_ms: int) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.tools.cleaner import KafkaSelection, NothingToClean, select_with_kafka
-from tests.conformance.tools.cleaning_cases import DAY_MS, Case, draw_turns
+from tests.conformance.tools.cleaning_cases import DAY_MS, Case, live
 from tests.conformance.tools.cleaning_pair import PARTITION, CleaningPair, PairSettings, open_store
 from tests.conformance.tools.cleaning_script import Shape
 from tests.conformance.tools.shell import JavaShell
@@ -27,14 +27,10 @@ LAGS = {
 def test_both_find_a_log_equally_dirty(kafka_log: JavaShell, scratch: Path, lag: str) -> None:
     case = Case(shape=Shape(rolls=0.2), configs=LAGS[lag])
     pair = CleaningPair(kafka_log, scratch, case.settings())
-    for number, turn in enumerate(draw_turns(case, random.Random(lag), 5)):
-        if number == 0:
-            pair.begin(turn.steps, turn.now_ms)
-        else:
-            pair.append_theirs(turn.steps, turn.now_ms)
-        _compare(kafka_log, pair.theirs, pair.settings, turn.now_ms)
+    for _, now_ms in live(pair, case, random.Random(lag), 5, append=pair.append_theirs):
+        _compare(kafka_log, pair.theirs, pair.settings, now_ms)
         try:
-            pair.clean_theirs(turn.now_ms)
+            pair.clean_theirs(now_ms)
         except NothingToClean:
             continue
 

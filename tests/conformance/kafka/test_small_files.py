@@ -9,6 +9,7 @@ from varve.commit_log.directory_files import (
     decode_clean_shutdown,
     decode_meta_properties,
     decode_partition_metadata,
+    encode_meta_properties,
     encode_partition_metadata,
 )
 from varve.commit_log.leader_epochs import LeaderEpochs
@@ -128,5 +129,6 @@ def test_owner_and_clean_shutdown_are_read() -> None:
         metadata = decode_meta_properties((directory / META_PROPERTIES_FILE).read_bytes(), "x")
         assert (metadata.version, metadata.node_id) == (1, 1)
         assert metadata.directory_id is not None
-    mark = DIRECTORIES[0] / CLEAN_SHUTDOWN_FILE
-    assert decode_clean_shutdown(mark.read_bytes()) is not None
+        assert decode_meta_properties(encode_meta_properties(metadata)) == metadata
+    mark = (DIRECTORIES[0] / CLEAN_SHUTDOWN_FILE).read_bytes()
+    assert f'"brokerEpoch":{decode_clean_shutdown(mark)}}}'.encode() in mark

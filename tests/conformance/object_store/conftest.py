@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.conformance.tools.minio import PASSWORD, USER, MinioMissing, find_minio, running_minio
+from tests.conformance.tools.go_programs import ProgramMissing
+from tests.conformance.tools.minio import PASSWORD, USER, find_minio, running_minio
 from tests.support.memory_directory import memory_directory
 from tests.support.s3_server import BUCKET, S3Server
 
@@ -21,7 +22,7 @@ pytest.register_assert_rewrite(
 def s3() -> Iterator[S3Server]:
     try:
         program = find_minio()
-    except MinioMissing as missing:
+    except ProgramMissing as missing:
         pytest.skip(f"not run against MinIO: {missing}")
     with memory_directory() as directory, running_minio(program, directory) as endpoint:
         server = S3Server(endpoint, user=USER, password=PASSWORD)

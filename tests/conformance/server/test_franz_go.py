@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance.tools.franz import SCENARIOS, FranzMissing, build_franz, run_scenario
+from tests.conformance.tools.franz import SCENARIOS, build_franz, run_scenario
+from tests.conformance.tools.go_programs import ProgramMissing
 from tests.support.kafka_server import ServerProcess
 
 pytestmark = [pytest.mark.go, pytest.mark.timeout(1000)]
@@ -14,7 +15,7 @@ pytestmark = [pytest.mark.go, pytest.mark.timeout(1000)]
 def program() -> Path:
     try:
         return build_franz()
-    except FranzMissing as missing:
+    except ProgramMissing as missing:
         pytest.skip(f"not run with franz-go: {missing}")
 
 

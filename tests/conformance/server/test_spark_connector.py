@@ -3,7 +3,8 @@
 import pytest
 
 from tests.conformance.tools.shell import JavaShell, to_text
-from tests.conformance.tools.spark_connector import ConnectorMissing, fetch_connector, run_connector
+from tests.conformance.tools.spark_connector import run_connector
+from tests.conformance.tools.toolchain import ToolchainMissing
 from tests.support.kafka_server import ServerProcess
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(600)]
@@ -24,14 +25,13 @@ def _fill_mixed(clients: JavaShell, topic: str) -> None:
 def test_spark_reads_writes_and_streams(
     clients: JavaShell, server: ServerProcess, name: str
 ) -> None:
-    try:
-        jars = fetch_connector()
-    except ConnectorMissing as missing:
-        pytest.skip(f"not run with Spark's connector: {missing}")
     for topic in (name, f"{name}-copy"):
         clients.call("create_topic", topic=topic)
     _fill_mixed(clients, f"{name}-mixed")
-    found = run_connector(server.bootstrap, name, jars)
+    try:
+        found = run_connector(server.bootstrap, name)
+    except ToolchainMissing as missing:
+        pytest.skip(f"not run with Spark's connector: {missing}")
     committed = [f"commit {n}" for n in range(3)]
     assert found == {
         "batch": sorted(f"value {n}" for n in range(100)),

@@ -1,29 +1,18 @@
 """Apache Kafka, servers of shapes beside it, and clients of npm; skipped where one is missing."""
 
-import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.conformance.tools.broker import Broker
-from tests.conformance.tools.toolchain import Toolchain, ToolchainMissing, prepare_toolchain
+from tests.conformance.tools.toolchain import Toolchain
 from tests.support.kafka_server import ServerMaker, ServerProcess
 from tests.support.npm_clients import NpmClients
 from tests.support.shape_server import ShapeServer
 from tests.support.web_setup import find_missing
 
 LIFE_SECONDS = 900.0
-_numbers = itertools.count()
-
-
-@pytest.fixture(scope="session")
-def toolchain() -> Toolchain:
-    """Java with Apache Kafka on its class path."""
-    try:
-        return prepare_toolchain()
-    except ToolchainMissing as missing:
-        pytest.skip(f"shapes are not fed by Apache Kafka: {missing}")
 
 
 @pytest.fixture(scope="session")
@@ -46,9 +35,11 @@ def kafka(toolchain: Toolchain, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+def broker(
+    server_maker: ServerMaker, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ServerProcess]:
     """varve's own server."""
-    with ServerMaker() as maker, maker.start(tmp_path_factory.mktemp("broker")) as server:
+    with server_maker.start(tmp_path_factory.mktemp("broker")) as server:
         yield server
 
 
@@ -64,9 +55,3 @@ def serve(kafka: Broker, tmp_path: Path) -> Iterator[Callable[..., ShapeServer]]
     yield start
     for one in made:
         one.__exit__()
-
-
-@pytest.fixture
-def name() -> str:
-    """A name for a topic that no other test has."""
-    return f"parcels{next(_numbers)}"

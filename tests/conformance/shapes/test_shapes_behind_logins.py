@@ -8,8 +8,9 @@ import httpx
 import pytest
 from confluent_kafka.admin._acl import AclOperation
 
-from tests.conformance.tools.broker import Broker, pause
+from tests.conformance.tools.broker import Broker
 from tests.conformance.tools.guarded_broker import GuardedBroker, options_of
+from tests.conformance.tools.program import pause
 from tests.conformance.tools.toolchain import Toolchain
 from tests.support.certificates import Authority
 from tests.support.kafka_login import Login

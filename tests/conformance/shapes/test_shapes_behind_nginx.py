@@ -7,8 +7,8 @@ from typing import Final
 import httpx
 import pytest
 
-from tests.conformance.tools.broker import pause
 from tests.conformance.tools.nginx_cache import NginxCache, Served, count_outcomes, find_nginx
+from tests.conformance.tools.program import pause
 from tests.support.kafka_server import ServerProcess
 from tests.support.npm_clients import NpmClients
 from tests.support.shape_audience import Audience

@@ -12,7 +12,8 @@ from typing import Final
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
-from tests.conformance.tools.broker import Broker, pause
+from tests.conformance.tools.broker import Broker
+from tests.conformance.tools.program import pause
 from tests.support.npm_clients import NpmClients
 from tests.support.shape_audience import Audience
 from tests.support.shape_server import ShapeServer

@@ -13,11 +13,12 @@ from typing import Final
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from tests.conformance.tools.broker import Broker, pause
+from tests.conformance.tools.broker import Broker
 from tests.conformance.tools.connect import Connect, capture
 from tests.conformance.tools.postgres import Postgres, find_postgres
 from tests.conformance.tools.postgres_accounts import TOTAL, Accounts
 from tests.conformance.tools.postgres_parcels import Parcels
+from tests.conformance.tools.program import pause
 from tests.conformance.tools.shape_auditor import Auditor
 from tests.conformance.tools.toolchain import Toolchain, ToolchainMissing, prepare_connect
 from tests.support.kafka_server import ServerProcess

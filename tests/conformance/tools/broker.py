@@ -5,24 +5,20 @@ Crash      `kill` leaves the directories as a crash would; `stop` shuts down in 
 """
 
 import socket
-import subprocess
 import threading
-import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
-from tests.conformance.tools.shell import JavaShell
+from tests.conformance.tools.program import Program, ProgramFailed
+from tests.conformance.tools.shell import JavaShell, records_of, to_text
 from tests.conformance.tools.toolchain import Toolchain
+from tests.support.kafka_server import HOST, ReservedPort
+from varve.records import Record
 
-START_SECONDS = 60.0
-STOP_SECONDS = 60.0
-POLL_SECONDS = 0.1
 LIFE_SECONDS = 240.0
 CLUSTER_ID = "dmFydmUtY29uZm9ybS0wMQ"
-LOOPBACK = "127.0.0.1"
 CLIENT_SHELL = "varve.conformance.ClientShell"
 
 SMALL_BROKER: Mapping[str, str] = {
@@ -50,10 +46,6 @@ SMALL_BROKER: Mapping[str, str] = {
 }
 
 
-class BrokerFailed(Exception):
-    """The broker did not format, start or stop; the message ends with its log."""
-
-
 class Broker:
     """One formatted broker; `data` holds the partitions, the metadata log lies beside it."""
 
@@ -72,7 +64,7 @@ class Broker:
         self._life_seconds = life_seconds
         self._home = home
         self._settings = dict(settings or {})
-        self._process: subprocess.Popen[bytes] | None = None
+        self._program = Program(home / "broker.log")
         self._warden: threading.Timer | None = None
         self._reserved = ExitStack()
         self._ports: list[int] = []
@@ -81,29 +73,23 @@ class Broker:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.kill()
         self._reserved.close()
 
     @property
     def address(self) -> str:
         """Where clients find the broker while it runs."""
-        return f"{LOOPBACK}:{self._ports[0]}"
+        return f"{HOST}:{self._ports[0]}"
 
     def door(self, name: str) -> str:
         """Where one of the other listeners is found while the broker runs."""
-        return f"{LOOPBACK}:{self._ports[2 + list(self._doors).index(name)]}"
+        return f"{HOST}:{self._ports[2 + list(self._doors).index(name)]}"
 
     @property
     def process_id(self) -> int:
         """Of the virtual machine, which must run."""
-        assert self._process is not None
-        return self._process.pid
+        return self._program.process.pid
 
     def format(self, features: Mapping[str, int] | None = None) -> None:
         """Writes meta.properties and the bootstrap metadata into fresh directories."""
@@ -120,22 +106,16 @@ class Broker:
             *(argument for level in levels for argument in ("--feature", level)),
         )
         if done.returncode != 0:
-            raise BrokerFailed(f"formatting failed: {done.stdout}{done.stderr}")
+            raise ProgramFailed(f"formatting failed: {done.stdout}{done.stderr}")
 
     def start(self) -> None:
         """Starts the broker, for at most `life_seconds`, and waits until it answers."""
         self._write_settings()
-        with (self._home / "broker.log").open("ab") as log:
-            self._process = subprocess.Popen(
-                self._toolchain.command("kafka.Kafka", str(self._settings_path)),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
-        self._warden = threading.Timer(self._life_seconds, self._process.kill)
+        command = self._toolchain.command("kafka.Kafka", str(self._settings_path))
+        self._program.start(command, self._is_open)
+        self._warden = threading.Timer(self._life_seconds, self._program.process.kill)
         self._warden.daemon = True
         self._warden.start()
-        self._wait_until_open()
 
     def clients(self) -> JavaShell:
         """A Java producer, consumer and admin client connected to this broker."""
@@ -143,23 +123,14 @@ class Broker:
 
     def stop(self) -> None:
         """Shuts down in good order: segments flushed, clean-shutdown marker written."""
-        process = self._process
-        if process is None:
-            return
-        process.terminate()
         try:
-            process.wait(timeout=STOP_SECONDS)
-        except subprocess.TimeoutExpired as error:
-            raise BrokerFailed(f"no clean stop in {STOP_SECONDS} s: {self._log_tail()}") from error
+            self._program.stop()
         finally:
             self.kill()
 
     def kill(self) -> None:
         """SIGKILL; harmless when the broker does not run."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait(timeout=STOP_SECONDS)
-            self._process = None
+        self._program.kill()
         if self._warden is not None:
             self._warden.cancel()
             self._warden = None
@@ -170,7 +141,10 @@ class Broker:
 
     def _write_settings(self) -> None:
         if not self._ports:
-            self._ports = reserve_ports(2 + len(self._doors), self._reserved)
+            self._ports = [
+                self._reserved.enter_context(ReservedPort()).number
+                for _ in range(2 + len(self._doors))
+            ]
         controller_port = self._ports[1]
         served = ",".join(
             [f"PLAINTEXT://{self.address}", *(f"{one}://{self.door(one)}" for one in self._doors)]
@@ -180,10 +154,10 @@ class Broker:
             **SMALL_BROKER,
             "process.roles": "broker,controller",
             "node.id": "1",
-            "listeners": f"{served},CONTROLLER://{LOOPBACK}:{controller_port}",
+            "listeners": f"{served},CONTROLLER://{HOST}:{controller_port}",
             "advertised.listeners": served,
             "controller.listener.names": "CONTROLLER",
-            "controller.quorum.voters": f"1@{LOOPBACK}:{controller_port}",
+            "controller.quorum.voters": f"1@{HOST}:{controller_port}",
             "listener.security.protocol.map": ",".join(
                 f"{name}:{protocol}" for name, protocol in protocols.items()
             ),
@@ -194,35 +168,23 @@ class Broker:
         lines = [f"{name}={value}\n" for name, value in sorted(settings.items())]
         self._settings_path.write_text("".join(lines))
 
-    def _wait_until_open(self) -> None:
-        assert self._process is not None
-        deadline = time.monotonic() + START_SECONDS
-        while time.monotonic() < deadline:
-            if self._process.poll() is not None:
-                break
-            try:
-                socket.create_connection((LOOPBACK, self._ports[0]), timeout=1.0).close()
-            except OSError:
-                pause(POLL_SECONDS)
-            else:
-                return
-        log = self._log_tail()
-        self.kill()
-        raise BrokerFailed(f"broker did not start within {START_SECONDS} s; log:\n{log}")
-
-    def _log_tail(self) -> str:
-        return (self._home / "broker.log").read_text(errors="replace")[-4000:]
+    def _is_open(self) -> bool:
+        try:
+            socket.create_connection((HOST, self._ports[0]), timeout=1.0).close()
+        except OSError:
+            return False
+        return True
 
 
-def pause(seconds: float) -> None:
-    """Waits for an outside process to make progress."""
-    threading.Event().wait(seconds)
+def read_with_java(clients: JavaShell, topic: str, isolation: str) -> list[Record]:
+    """What Kafka's own consumer finds."""
+    return records_of(clients.call("read", topic=topic, isolation=isolation))
 
 
-def reserve_ports(count: int, stack: ExitStack) -> list[int]:
-    """Ports that are ours until the stack is closed; Java reuses addresses, so it may have them."""
-    sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-    for one in sockets:
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        one.bind((LOOPBACK, 0))
-    return [one.getsockname()[1] for one in sockets]
+def write_with_java(clients: JavaShell, topic: str) -> None:
+    """Ten batches of Kafka's own producer."""
+    clients.call("open_producer", producer=topic, configs={"compression.type": "zstd"})
+    for number in range(10):
+        record = {"key": to_text(b"key %d" % number), "value": to_text(b"from Java " * 6)}
+        clients.call("send", producer=topic, topic=topic, records=[record] * 3)
+    clients.call("close_producer", producer=topic)

@@ -1,12 +1,12 @@
 """Kinds of compacted partitions, each to be cleaned over several rounds at several times."""
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from tests.conformance.tools.cleaner import CleanerOptions
-from tests.conformance.tools.cleaning_pair import PairSettings
+from tests.conformance.tools.cleaning_pair import CleaningPair, PairSettings
 from tests.conformance.tools.cleaning_script import CleaningScript, Round, Shape
 from tests.conformance.tools.stored_batches import StoredPartition
 from varve.cleaning.settings import CleanerSettings
@@ -146,3 +146,24 @@ def sightings(before: StoredPartition, after: StoredPartition) -> set[str]:
     if after.aborted:
         found.add(ABORTED_LISTED)
     return found
+
+
+def live(
+    pair: CleaningPair,
+    case: Case,
+    chance: random.Random,
+    count: int,
+    *,
+    begin: PairSettings | None = None,
+    append: Callable[[Round, int], None] | None = None,
+) -> Iterator[tuple[int, int]]:
+    """Appends a round, by default to both sides, and gives its number and time to clean at.
+
+    The first round may be written under other settings, as `begin` says.
+    """
+    for number, turn in enumerate(draw_turns(case, chance, count)):
+        if number == 0:
+            pair.begin(turn.steps, turn.now_ms, begin)
+        else:
+            (append or pair.append)(turn.steps, turn.now_ms)
+        yield number, turn.now_ms

@@ -10,22 +10,20 @@ Crash      `kill` loses what was not noted; the source is then told of once more
 """
 
 import json
-import subprocess
 from collections.abc import Mapping
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final, Self
 from urllib.request import urlopen
 
-from tests.conformance.tools.broker import LOOPBACK, pause, reserve_ports
 from tests.conformance.tools.postgres import DATABASE, USER, Postgres
+from tests.conformance.tools.program import Program
 from tests.conformance.tools.toolchain import Toolchain
+from tests.support.kafka_server import HOST, ReservedPort
 
 NAME: Final = "followed"
 _MAIN: Final = "org.apache.kafka.connect.cli.ConnectStandalone"
 _JSON: Final = "org.apache.kafka.connect.json.JsonConverter"
 _PATIENCE_SECONDS: Final = 90.0
-_POLL_SECONDS: Final = 0.1
 _ASK_SECONDS: Final = 5.0
 _WORKER: Final = {
     "offset.flush.interval.ms": "1000",
@@ -75,7 +73,7 @@ class Connect:
         self._toolchain = toolchain
         self._home = home
         self._connector = dict(connector)
-        self._process: subprocess.Popen[bytes] | None = None
+        self._program = Program(home / "connect.log")
         shows_schema = str(has_schema).lower()
         self._worker = {
             **_WORKER,
@@ -88,8 +86,7 @@ class Connect:
         }
 
     def __enter__(self) -> Self:
-        self._reserved = ExitStack()
-        (self._port,) = reserve_ports(1, self._reserved)
+        self._reserved = ReservedPort()
         self._home.mkdir(parents=True, exist_ok=True)
         try:
             self.start()
@@ -100,61 +97,40 @@ class Connect:
 
     def __exit__(self, *_: object) -> None:
         self.kill()
-        self._reserved.close()
+        self._reserved.__exit__()
 
     def start(self) -> None:
         """Returns when the connector runs; raises where it does not."""
-        assert self._process is None
-        worker = {**self._worker, "listeners": f"http://{LOOPBACK}:{self._port}"}
+        worker = {**self._worker, "listeners": self._url}
         files = (_write(self._home / "worker", worker), _write(self._home / NAME, self._named()))
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                self._toolchain.command(_MAIN, *map(str, files)),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
-        for _ in range(int(_PATIENCE_SECONDS / _POLL_SECONDS)):
-            states = self._states()
-            if states == ["RUNNING", "RUNNING"]:
-                return
-            if self._process.poll() is not None or "FAILED" in states:
-                break
-            pause(_POLL_SECONDS)
-        tail = self.log.read_text(errors="replace")[-4000:]
-        self.kill()
-        raise AssertionError(f"the connector does not run: {states}; {tail}")
+        command = self._toolchain.command(_MAIN, *map(str, files))
+        self._program.start(command, self._is_running, seconds=_PATIENCE_SECONDS)
 
     def stop(self) -> None:
         """Ends the worker in order: what it has sent is noted."""
-        assert self._process is not None
-        self._process.terminate()
-        self._process.wait(_PATIENCE_SECONDS)
-        self._process = None
+        self._program.stop()
 
     def kill(self) -> None:
         """Ends the worker as a crash does; harmless when it does not run."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait(_PATIENCE_SECONDS)
-            self._process = None
+        self._program.kill()
 
     @property
-    def log(self) -> Path:
-        return self._home / "connect.log"
+    def _url(self) -> str:
+        return f"http://{HOST}:{self._reserved.number}"
 
     def _named(self) -> dict[str, str]:
         return {"name": NAME, **self._connector}
 
-    def _states(self) -> list[str]:
-        """Of the connector and of its task, as far as they are known."""
+    def _is_running(self) -> bool:
+        """Whether the connector and its task run; raises where one of them has failed."""
         try:
-            url = f"http://{LOOPBACK}:{self._port}/connectors/{NAME}/status"
-            with urlopen(url, timeout=_ASK_SECONDS) as answer:
+            with urlopen(f"{self._url}/connectors/{NAME}/status", timeout=_ASK_SECONDS) as answer:
                 told: dict[str, Any] = json.load(answer)
         except OSError:  # nobody listens, or a worker that hangs
-            return []
-        return [told["connector"]["state"], *(one["state"] for one in told["tasks"])]
+            return False
+        states = [told["connector"]["state"], *(one["state"] for one in told["tasks"])]
+        assert "FAILED" not in states, f"{told}; {self._program.log.read_text()[-4000:]}"
+        return states == ["RUNNING", "RUNNING"]
 
 
 def _write(path: Path, settings: Mapping[str, str]) -> Path:

@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.conformance.tools.broker import Broker, pause
+from tests.conformance.tools.broker import Broker
 from tests.conformance.tools.dump import dump_partition
-from tests.conformance.tools.fingerprint import fingerprint
+from tests.conformance.tools.golden_reader import fingerprint
+from tests.conformance.tools.program import pause
 from tests.conformance.tools.recovery import recovery_cases
 from tests.conformance.tools.scenario import GIVEN_TIME_MS, Topic, Writer, topics
 from tests.conformance.tools.shell import Answer, JavaShell, from_text

@@ -1,8 +1,7 @@
-"""The golden directories as tests read them: manifests, dumps by file, recovery cases."""
+"""The golden directories as tests read them: manifests and recovery cases."""
 
+import hashlib
 import json
-import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -10,9 +9,7 @@ from typing import Any
 
 GOLDENS = Path(__file__).parents[2] / "fixtures" / "kafka"
 NAMES = ("clean", "unclean")
-
-_FIELD = re.compile(r"(\w+): (\S+)")
-_DUMPING = "Dumping "
+INLINE_BYTES = 48
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +31,6 @@ class GoldenPartition:
         """What Apache Kafka's consumer and admin client saw."""
         partition: dict[str, Any] = manifest_of(self.golden)["partitions"][self.name]
         return partition
-
-    def files(self, suffix: str) -> list[Path]:
-        return sorted(path for path in self.directory.iterdir() if path.suffix == suffix)
-
-    def dump_of(self, path: Path) -> list[str]:
-        """The lines Apache Kafka's dump tool printed for a file; empty if it printed none."""
-        return _dump_by_file(self.golden, self.name).get(path.name, [])
 
 
 def partitions() -> list[GoldenPartition]:
@@ -75,27 +65,10 @@ def latest_timestamp(golden: str) -> int:
     )
 
 
-def fields(line: str) -> dict[str, str]:
-    """The `name: value` pairs of a dump line, up to the payload."""
-    return dict(_FIELD.findall(line))
-
-
-@lru_cache(maxsize=32)
-def _dump_by_file(golden: str, partition: str) -> dict[str, list[str]]:
-    text = (GOLDENS / golden / "dump" / f"{partition}.txt").read_text()
-    # A record's payload may hold any line separator but a plain newline.
-    return dict(_sections(text.split("\n")))
-
-
-def _sections(lines: list[str]) -> Iterator[tuple[str, list[str]]]:
-    name: str | None = None
-    section: list[str] = []
-    for line in lines:
-        if line.startswith(_DUMPING):
-            if name is not None:
-                yield name, section
-            name, section = line.removeprefix(_DUMPING).rsplit("/", maxsplit=1)[-1], []
-        elif line:
-            section.append(line)
-    if name is not None:
-        yield name, section
+def fingerprint(data: bytes | None) -> str | None:
+    """Bytes as a manifest names them: short values in hex, long ones by size and digest."""
+    if data is None:
+        return None
+    if len(data) <= INLINE_BYTES:
+        return f"hex:{data.hex()}"
+    return f"sha256:{len(data)}:{hashlib.sha256(data).hexdigest()}"

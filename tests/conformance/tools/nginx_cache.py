@@ -8,8 +8,6 @@ Crash      the process is ended by its pid; what it wrote lies in its directory.
 
 import os
 import shutil
-import subprocess
-import time
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +15,9 @@ from typing import Final, Self
 
 import httpx
 
+from tests.conformance.tools.program import Program
 from tests.support.kafka_server import HOST, ReservedPort
 
-_PATIENCE_SECONDS: Final = 20.0
 _SETTINGS: Final = """
 {user}
 daemon off;
@@ -109,31 +107,21 @@ class NginxCache:
             )
         )
         log = self._home / "error.log"
-        self._process = subprocess.Popen(
-            [self._program, "-p", str(self._home), "-c", str(settings), "-e", str(log)],
-            stdin=subprocess.DEVNULL,
+        self._running = Program(self._home / "output")
+        self._running.start(
+            [self._program, "-p", self._home, "-c", settings, "-e", log], self._is_open
         )
-        try:
-            self._wait_until_open()
-        except BaseException:
-            self.__exit__()
-            raise
         return self
 
-    def _wait_until_open(self) -> None:
-        deadline = time.monotonic() + _PATIENCE_SECONDS
-        while time.monotonic() < deadline and self._process.poll() is None:
-            try:
-                httpx.get(f"{self.base}/v1/health")
-            except httpx.TransportError:
-                time.sleep(0.05)  # noqa: TID251, another process in real time
-            else:
-                return
-        raise AssertionError(f"nginx does not serve: {(self._home / 'error.log').read_text()}")
+    def _is_open(self) -> bool:
+        try:
+            httpx.get(f"{self.base}/v1/health")
+        except httpx.TransportError:
+            return False
+        return True
 
     def __exit__(self, *_: object) -> None:
-        self._process.terminate()
-        self._process.wait(_PATIENCE_SECONDS)
+        self._running.stop()
         self._reserved.__exit__()
 
     def served(self) -> list[Served]:

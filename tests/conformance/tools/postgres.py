@@ -17,11 +17,11 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final, Self
 
-from tests.conformance.tools.broker import LOOPBACK, pause, reserve_ports
+from tests.conformance.tools.program import Program
+from tests.support.kafka_server import HOST, ReservedPort
 
 USER: Final = "varve"
 DATABASE: Final = "postgres"
@@ -30,9 +30,8 @@ _DEBIAN: Final = Path("/usr/lib/postgresql")
 _OTHERS: Final = ("postgres", "nobody")
 """Who may run the server where the tests are run by the superuser."""
 _PATIENCE_SECONDS: Final = 60.0
-_POLL_SECONDS: Final = 0.05
 _SETTINGS: Final = {
-    "listen_addresses": LOOPBACK,
+    "listen_addresses": HOST,
     "unix_socket_directories": "",
     "wal_level": "logical",
     "max_wal_senders": "8",
@@ -45,7 +44,7 @@ _SETTINGS: Final = {
 
 
 class PostgresFailed(Exception):
-    """The server did not start, or refused a statement; the message says what it told."""
+    """The server refused a statement; the message says what it told."""
 
 
 def find_postgres() -> Path | None:
@@ -68,14 +67,15 @@ class Postgres:
 
     def __init__(self, programs: Path) -> None:
         self._programs = programs
-        self.host = LOOPBACK
+        self.host = HOST
         self.password = secrets.token_hex(16)
         self._owner = _find_owner()
 
     def __enter__(self) -> Self:
-        self._reserved = ExitStack()
-        (self.port,) = reserve_ports(1, self._reserved)
+        self._reserved = ReservedPort()
+        self.port = self._reserved.number
         self._home = Path(tempfile.mkdtemp(prefix="varve-postgres-"))
+        self._program = Program(self._home / "server.log")
         try:
             self._make_cluster()
             self._start()
@@ -87,11 +87,8 @@ class Postgres:
     def __exit__(self, *_: object) -> None:
         try:
             # As its manual has it: clients are let go of at once, and all is written.
-            self._process.send_signal(signal.SIGINT)
-            self._process.wait(_PATIENCE_SECONDS)
+            self._program.stop(signal.SIGINT)
         finally:
-            self._process.kill()
-            self._process.wait()
             self._remove()
 
     def run(self, *statements: str) -> None:
@@ -108,7 +105,7 @@ class Postgres:
             [
                 str(self._programs / "psql"),
                 *("-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1"),
-                *("-h", LOOPBACK, "-p", str(self.port), "-U", USER, "-d", DATABASE),
+                *("-h", HOST, "-p", str(self.port), "-U", USER, "-d", DATABASE),
             ],
             input=text,
             env={**os.environ, "PGPASSWORD": self.password, "PGCLIENTENCODING": "UTF8"},
@@ -146,27 +143,19 @@ class Postgres:
     def _start(self) -> None:
         settings = {**_SETTINGS, "port": str(self.port)}
         options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
-        with (self._home / "server.log").open("wb") as log:
-            self._process = subprocess.Popen(
-                [str(self._programs / "postgres"), "-D", str(self._home / "data"), *options],
-                cwd=self._home,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                **self._as_owner(),
-            )
-        for _ in range(int(_PATIENCE_SECONDS / _POLL_SECONDS)):
-            try:
-                self.run("SELECT 1")
-            except PostgresFailed:
-                if self._process.poll() is not None:
-                    break
-                pause(_POLL_SECONDS)
-            else:
-                return
-        self._process.kill()
-        self._process.wait()
-        raise PostgresFailed((self._home / "server.log").read_text()[-2000:])
+        self._program.start(
+            [self._programs / "postgres", "-D", self._home / "data", *options],
+            self._is_open,
+            cwd=self._home,
+            **self._as_owner(),
+        )
+
+    def _is_open(self) -> bool:
+        try:
+            self.run("SELECT 1")
+        except PostgresFailed:
+            return False
+        return True
 
     def _as_owner(self) -> dict[str, Any]:
         if self._owner is None:
@@ -176,7 +165,7 @@ class Postgres:
 
     def _remove(self) -> None:
         shutil.rmtree(self._home, ignore_errors=True)
-        self._reserved.close()
+        self._reserved.__exit__()
 
 
 def _find_owner() -> tuple[int, int] | None:

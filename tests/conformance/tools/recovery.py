@@ -4,11 +4,11 @@ import hashlib
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from tests.conformance.tools.damage import Action, Damage
 from tests.conformance.tools.shell import JavaShell
 from tests.conformance.tools.toolchain import Toolchain
 
@@ -17,6 +17,45 @@ INDEX_BYTES = "4096"
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 SAME = "same"
 LOG_STARTS = "log-start-offset-checkpoint"
+
+
+class Action(StrEnum):
+    CUT = "cut"
+    FLIP = "flip"
+    REMOVE = "remove"
+    EXTEND = "extend"
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """One defect of one file: `amount` bytes from the end to cut or flip, or zeros to add."""
+
+    file: str
+    action: Action
+    amount: int = 0
+
+    def apply(self, partition: Path) -> None:
+        path = partition / self.file
+        data = path.read_bytes()
+        match self.action:
+            case Action.CUT:
+                path.write_bytes(data[: len(data) - self.amount])
+            case Action.FLIP:
+                position = len(data) - self.amount
+                flipped = bytes([data[position] ^ 0x40])
+                path.write_bytes(data[:position] + flipped + data[position + 1 :])
+            case Action.REMOVE:
+                path.unlink()
+            case Action.EXTEND:
+                path.write_bytes(data + bytes(self.amount))
+
+    def encode(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def decode_damage(fields: dict[str, Any]) -> Damage:
+    """The defect that `Damage.encode` described."""
+    return Damage(fields["file"], Action(fields["action"]), fields["amount"])
 
 
 @dataclass(frozen=True, slots=True)

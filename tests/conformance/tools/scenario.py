@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.conformance.tools.broker import pause
+from tests.conformance.tools.program import pause
 from tests.conformance.tools.shell import JavaShell, to_text
 
 SEED = 20_241_015

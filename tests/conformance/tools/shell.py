@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from tests.conformance.tools.toolchain import Toolchain
+from varve.records import Record
 
 ANSWER_SECONDS = 90.0
 END_SECONDS = 15.0
@@ -143,3 +144,18 @@ def to_text(data: bytes | None) -> str | None:
 def from_text(text: str | None) -> bytes | None:
     """The bytes a shell's answer carries."""
     return None if text is None else base64.b64decode(text)
+
+
+def records_of(answer: Answer) -> list[Record]:
+    """The records that an operation found, without markers."""
+    return [
+        Record(
+            key=from_text(row["key"]),
+            value=from_text(row["value"]),
+            headers=tuple((name, from_text(value)) for name, value in row["headers"]),
+            timestamp=row["timestamp"],
+            offset=row["offset"],
+        )
+        for row in answer["records"]
+        if not row.get("control")
+    ]

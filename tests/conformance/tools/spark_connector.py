@@ -4,20 +4,16 @@
 
 reads and writes topics of that server in every way the connector has and prints what it found as
 JSON. It is a process of its own, since jars are given to a Java when it starts.
-
-Layout     .cache/spark-connector-<digest of the artifacts>/*.jar
-Crash      the folder is filled aside and renamed, so a half-filled cache is never used.
 """
 
-import hashlib
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+
+from tests.conformance.tools.toolchain import fetch_jars
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -29,58 +25,20 @@ ARTIFACTS: Final = (
     "org.apache.kafka:kafka-clients:3.9.2",
     "org.apache.commons:commons-pool2:2.13.1",
 )
-CACHE: Final = Path(__file__).parents[3] / ".cache"
-FETCH_SECONDS: Final = 120
 RUN_SECONDS: Final = 480
 STREAM_SECONDS: Final = 120
-
-
-class ConnectorMissing(Exception):
-    """The connector is not to be had; the message says why."""
 
 
 class ConnectorFailed(Exception):
     """The program ended badly; the message is the end of what it said."""
 
 
-def fetch_connector() -> list[Path]:
-    """The jars, fetched now unless they were before."""
-    maven = shutil.which("mvn")
-    if maven is None or shutil.which("java") is None:
-        raise ConnectorMissing("java and mvn are not both on PATH")
-    digest = hashlib.sha256("\n".join(ARTIFACTS).encode()).hexdigest()[:16]
-    jars = CACHE / f"spark-connector-{digest}"
-    if not jars.is_dir():
-        CACHE.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=CACHE) as aside:
-            filled = Path(aside) / "jars"
-            for artifact in ARTIFACTS:
-                _fetch(maven, artifact, filled)
-            filled.rename(jars)
-    return sorted(jars.glob("*.jar"))
-
-
-def _fetch(maven: str, artifact: str, directory: Path) -> None:
-    command = [maven, "-q", "-B", "dependency:copy", f"-Dartifact={artifact}"]
+def run_connector(address: str, name: str) -> dict[str, Any]:
+    """What the program found; raises ToolchainMissing where the connector is not to be had."""
+    jars = sorted(fetch_jars(*ARTIFACTS).glob("*.jar"))
     try:
         done = subprocess.run(
-            [*command, f"-DoutputDirectory={directory}"],
-            capture_output=True,
-            text=True,
-            timeout=FETCH_SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise ConnectorMissing(f"{artifact}: no end after {FETCH_SECONDS} s") from error
-    if done.returncode != 0:
-        raise ConnectorMissing(f"Maven could not fetch {artifact}: {done.stdout[:300]}")
-
-
-def run_connector(address: str, name: str, jars: list[Path]) -> dict[str, Any]:
-    """What the program found."""
-    try:
-        done = subprocess.run(
-            [sys.executable, "-m", "conformance.spark_connector", address, name, *map(str, jars)],
+            [sys.executable, "-m", __name__, address, name, *map(str, jars)],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
             capture_output=True,
             text=True,

@@ -89,6 +89,20 @@ def prepare_connect(cache: Path = DEFAULT_CACHE) -> Toolchain:
     return Toolchain(java, str(_fetch_jars(cache, CONNECT / "pom.xml") / "*"))
 
 
+def fetch_jars(*artifacts: str, cache: Path = DEFAULT_CACHE) -> Path:
+    """A folder with the jars of these artifacts alone, without what they depend on."""
+    _check_java_release(_find_program("java"))
+    jars = cache / f"jars-{hashlib.sha256(' '.join(artifacts).encode()).hexdigest()[:16]}"
+    if jars.is_dir():
+        return jars
+    aside = _fresh_directory(cache, jars.name)
+    maven = [_find_program("mvn"), "-q", "-B", "dependency:copy", f"-DoutputDirectory={aside}"]
+    for artifact in artifacts:
+        _run_or_miss(f"Maven could not fetch {artifact}", [*maven, f"-Dartifact={artifact}"])
+    aside.rename(jars)
+    return jars
+
+
 def _find_program(name: str) -> str:
     path = shutil.which(name)
     if path is None:
