@@ -4,17 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.kafka_clients import (
-    AdminClient,
-    ConsumerOptions,
-    KafkaClient,
-    OutOfRange,
-    Place,
-    ProducerOptions,
-    Reset,
-)
-from tests.support.kafka_reading import QUIET_SECONDS, read_count
-from tests.support.kafka_server import ServerProcess
+from tests.support.kafka_clients import OutOfRange, Place, Reset
+from tests.support.kafka_reading import QUIET_SECONDS, Lab, read_count
 
 START = 10
 END = 50
@@ -22,27 +13,25 @@ TIMESTAMP_MS = 1_700_000_000_000
 
 
 @pytest.fixture(scope="module")
-def topic(client: KafkaClient, server: ServerProcess, admin: AdminClient) -> Iterator[str]:
+def topic(lab: Lab) -> Iterator[str]:
     """Values are offsets; the first ones are deleted, a second lies between timestamps."""
-    name = f"positions-{type(client).__name__}"
-    admin.create(name)
-    with client.producer(server.bootstrap, ProducerOptions()) as producer:
+    name = f"positions-{type(lab.client).__name__}"
+    lab.admin.create(name)
+    with lab.producer() as producer:
         for at in range(END):
             producer.send((name, 0), b"%d" % at, timestamp_ms=TIMESTAMP_MS + at * 1000)
         producer.flush()
-    assert admin.delete_records((name, 0), START) == START
+    assert lab.admin.delete_records((name, 0), START) == START
     yield name
-    admin.delete(name)
+    lab.admin.delete(name)
 
 
 @pytest.mark.parametrize(
     ("place", "first"),
     [("beginning", START), (START, START), (START + 7, START + 7), (END - 1, END - 1)],
 )
-def test_a_consumer_begins_at_its_place(
-    client: KafkaClient, server: ServerProcess, topic: str, place: Place, first: int
-) -> None:
-    with client.consumer(server.bootstrap, ConsumerOptions(reset="none")) as consumer:
+def test_a_consumer_begins_at_its_place(lab: Lab, topic: str, place: Place, first: int) -> None:
+    with lab.consumer(reset="none") as consumer:
         consumer.assign({(topic, 0): place})
         found = read_count(consumer, END - first)
     assert [(one.offset, one.value) for one in found] == [
@@ -51,13 +40,11 @@ def test_a_consumer_begins_at_its_place(
 
 
 @pytest.mark.parametrize("place", ["end", END])
-def test_a_consumer_at_the_end_sees_only_what_comes(
-    client: KafkaClient, server: ServerProcess, admin: AdminClient, name: str, place: Place
-) -> None:
-    admin.create(name)
+def test_a_consumer_at_the_end_sees_only_what_comes(lab: Lab, name: str, place: Place) -> None:
+    lab.admin.create(name)
     with (
-        client.producer(server.bootstrap, ProducerOptions()) as producer,
-        client.consumer(server.bootstrap, ConsumerOptions(reset="none")) as consumer,
+        lab.producer() as producer,
+        lab.consumer(reset="none") as consumer,
     ):
         for at in range(END):
             producer.send((name, 0), b"%d" % at)
@@ -72,9 +59,9 @@ def test_a_consumer_at_the_end_sees_only_what_comes(
 @pytest.mark.parametrize("place", [START - 1, END + 100])
 @pytest.mark.parametrize(("reset", "first"), [("earliest", START), ("latest", END)])
 def test_out_of_range_the_policy_says_where_to_go_on(
-    client: KafkaClient, server: ServerProcess, topic: str, place: int, reset: Reset, first: int
+    lab: Lab, topic: str, place: int, reset: Reset, first: int
 ) -> None:
-    with client.consumer(server.bootstrap, ConsumerOptions(reset=reset)) as consumer:
+    with lab.consumer(reset=reset) as consumer:
         consumer.assign({(topic, 0): place})
         if first == END:
             assert consumer.poll(QUIET_SECONDS) == []
@@ -83,10 +70,8 @@ def test_out_of_range_the_policy_says_where_to_go_on(
 
 
 @pytest.mark.parametrize("place", [START - 1, END + 100])
-def test_out_of_range_without_a_policy_is_an_error(
-    client: KafkaClient, server: ServerProcess, topic: str, place: int
-) -> None:
-    with client.consumer(server.bootstrap, ConsumerOptions(reset="none")) as consumer:
+def test_out_of_range_without_a_policy_is_an_error(lab: Lab, topic: str, place: int) -> None:
+    with lab.consumer(reset="none") as consumer:
         consumer.assign({(topic, 0): place})
         with pytest.raises(OutOfRange):
             read_count(consumer, 1)
@@ -102,11 +87,7 @@ def test_out_of_range_without_a_policy_is_an_error(
     ],
 )
 def test_an_offset_is_found_by_time(
-    client: KafkaClient,
-    server: ServerProcess,
-    topic: str,
-    timestamp_ms: int,
-    found: int | None,
+    lab: Lab, topic: str, timestamp_ms: int, found: int | None
 ) -> None:
-    with client.consumer(server.bootstrap, ConsumerOptions()) as consumer:
+    with lab.consumer() as consumer:
         assert consumer.offset_at((topic, 0), timestamp_ms) == found

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.kafka_clients import AdminClient, KafkaClient, ProducerOptions
+from tests.support.kafka_clients import KafkaClient, ProducerOptions
 from tests.support.kafka_confluent import ConfluentClient
-from tests.support.kafka_reading import read_all
+from tests.support.kafka_reading import Lab, read_all
 from tests.support.kafka_server import ServerMaker, ServerProcess
 from varve.testing import KafkaKit
 
@@ -32,22 +32,23 @@ def read(client: KafkaClient, bootstrap: str, name: str, count: int) -> list[tup
     return [(one.offset, one.key or b"") for one in found]
 
 
-def test_duplicates_are_told_their_originals_and_leave_holes(
-    client: KafkaClient, server: ServerProcess, admin: AdminClient, name: str
-) -> None:
-    admin.create(name, configs=BY_KEY)
-    assert send(client, server.bootstrap, name, "ab") == [0, 1]
-    assert send(client, server.bootstrap, name, "b") == [1]
-    assert send(client, server.bootstrap, name, "cad") == [2, 3, 4]
-    assert read(client, server.bootstrap, name, 4) == [(0, b"a"), (1, b"b"), (2, b"c"), (4, b"d")]
-    assert admin.latest((name, 0)) == 5
+def test_duplicates_are_told_their_originals_and_leave_holes(lab: Lab, name: str) -> None:
+    lab.admin.create(name, configs=BY_KEY)
+    assert send(lab.client, lab.server.bootstrap, name, "ab") == [0, 1]
+    assert send(lab.client, lab.server.bootstrap, name, "b") == [1]
+    assert send(lab.client, lab.server.bootstrap, name, "cad") == [2, 3, 4]
+    assert read(lab.client, lab.server.bootstrap, name, 4) == [
+        (0, b"a"),
+        (1, b"b"),
+        (2, b"c"),
+        (4, b"d"),
+    ]
+    assert lab.admin.latest((name, 0)) == 5
 
 
-def test_an_idempotent_producer_goes_on_after_a_batch_of_duplicates(
-    client: KafkaClient, server: ServerProcess, admin: AdminClient, name: str
-) -> None:
-    admin.create(name, configs=BY_KEY)
-    with client.producer(server.bootstrap, ProducerOptions(is_idempotent=True)) as producer:
+def test_an_idempotent_producer_goes_on_after_a_batch_of_duplicates(lab: Lab, name: str) -> None:
+    lab.admin.create(name, configs=BY_KEY)
+    with lab.producer(is_idempotent=True) as producer:
         told = []
         for key in b"aaabba":
             sent = producer.send((name, 0), b"value", key=bytes([key]))
@@ -55,8 +56,8 @@ def test_an_idempotent_producer_goes_on_after_a_batch_of_duplicates(
             told.append(sent.result(0))
     assert told == [0, 0, 0, 3, 3, 0]
     # What was left out took an offset each, so that the producer's sequences go on.
-    assert read(client, server.bootstrap, name, 2) == [(0, b"a"), (3, b"b")]
-    assert admin.latest((name, 0)) == 6
+    assert read(lab.client, lab.server.bootstrap, name, 2) == [(0, b"a"), (3, b"b")]
+    assert lab.admin.latest((name, 0)) == 6
 
 
 def test_duplicates_are_known_after_the_server_was_killed(

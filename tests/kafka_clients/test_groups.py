@@ -3,13 +3,21 @@
 Classic groups, in which a member assigns, and those of KIP-848, in which the broker does.
 """
 
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 
 import pytest
 
-from tests.support.kafka_clients import ConsumerClient, GroupProtocol
-from tests.support.kafka_members import count, poll_until, settle
+from tests.support.kafka_clients import (
+    WAIT_SECONDS,
+    ConsumerClient,
+    GroupProtocol,
+    Partition,
+    Received,
+)
 from tests.support.kafka_reading import Lab
 from tests.support.kafka_server import ServerMaker, ServerProcess
 
@@ -62,8 +70,56 @@ def _member(
     return member
 
 
+_POLL_SECONDS = 0.5
+_LOOK_SECONDS = 0.02
+
+
+@dataclass(slots=True)
+class Seen:
+    """What a member has read, and what it has to read."""
+
+    records: list[Received] = field(default_factory=list)
+    partitions: set[Partition] = field(default_factory=set)
+
+
+def poll_until(
+    members: Sequence[ConsumerClient], is_enough: Callable[[list[Seen]], bool]
+) -> list[list[Received]]:
+    """What each member has read when it was enough; each polls in a thread of its own."""
+    seen = [Seen() for _ in members]
+    enough = threading.Event()
+    deadline = time.monotonic() + WAIT_SECONDS
+
+    def poll(member: ConsumerClient, found: Seen) -> None:
+        while not enough.is_set() and time.monotonic() < deadline:
+            found.records += member.poll(_POLL_SECONDS)
+            found.partitions = member.assignment()
+
+    with ThreadPoolExecutor(len(members)) as pool:
+        polls = [pool.submit(poll, *pair) for pair in zip(members, seen, strict=True)]
+        while not is_enough(seen) and not any(one.done() for one in polls):
+            enough.wait(_LOOK_SECONDS)
+        enough.set()
+    for one in polls:
+        one.result()
+    assert is_enough(seen), seen
+    return [one.records for one in seen]
+
+
 def _settle(members: Sequence[ConsumerClient]) -> None:
-    settle(members, PARTITIONS)
+    """Waits until all partitions are shared out evenly."""
+    share = PARTITIONS // len(members)
+
+    def is_shared(seen: list[Seen]) -> bool:
+        every = set().union(*(one.partitions for one in seen))
+        return len(every) == PARTITIONS and all(len(one.partitions) == share for one in seen)
+
+    poll_until(members, is_shared)
+
+
+def count(seen: list[Seen]) -> int:
+    """Records that all members together have read."""
+    return sum(len(one.records) for one in seen)
 
 
 @in_both_protocols

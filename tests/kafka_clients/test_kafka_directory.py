@@ -2,21 +2,15 @@
 
 import json
 import shutil
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.kafka_clients import (
-    WAIT_SECONDS,
-    ConsumerClient,
-    ConsumerOptions,
-    ProducerOptions,
-    Received,
-)
+from tests.support.kafka_clients import ConsumerClient, ConsumerOptions, ProducerOptions, Received
 from tests.support.kafka_confluent import ConfluentAdmin, ConfluentClient
+from tests.support.kafka_reading import read_count
 from varve.testing.kafka_kit import KafkaKit
 
 _FIXTURES = Path(__file__).parents[1] / "fixtures" / "kafka"
@@ -52,12 +46,7 @@ def client() -> Iterator[ConfluentClient]:
 def _read(consumer: ConsumerClient, partition: tuple[str, int], total: int) -> list[Received]:
     """The first records of a partition."""
     consumer.assign({partition: "beginning"})
-    found: list[Received] = []
-    deadline = time.monotonic() + WAIT_SECONDS
-    while len(found) < total:
-        assert time.monotonic() < deadline, f"{len(found)} of {total} records of {partition}"
-        found += consumer.poll(1)
-    return found[:total]
+    return read_count(consumer, total)[:total]
 
 
 def _check(client: ConfluentClient, kit: KafkaKit, kafkas: _Kafkas) -> None:

@@ -245,24 +245,9 @@ class BrokerKit:
         kind = api.response
         return decode(kind, context.version, bytes(encode(response, context.version)))
 
-    def ask(
-        self,
-        request: Message,
-        *,
-        version: int | None = None,
-        client_id: str = "kit",
-        principal: Principal | None = None,
-        connection: ConnectionContext | None = None,
-    ) -> Any:
-        """The answer to a request that needs no further help of the test."""
-        future = self.begin(
-            request,
-            version=version,
-            client_id=client_id,
-            principal=principal,
-            connection=connection,
-        )
-        return self._finish(future)
+    def ask(self, request: Message, **named: Any) -> Any:
+        """The answer to a request that needs no further help of the test; `named` as of `begin`."""
+        return self._finish(self.begin(request, **named))
 
     # Time and work
 

@@ -7,6 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from tests.support.broker_kit import BrokerKit
+from varve.broker.groups.classic_group import ClassicGroup
 from varve.wire import ErrorCode, encode
 from varve.wire.messages.groups import (
     ConsumerGroupHeartbeatRequest,
@@ -176,6 +177,12 @@ def settle(*members: ConsumerMember) -> None:
         for member in members:
             response = member.beat()
             assert response.error_code == ErrorCode.NONE, response.error_message
+
+
+def classic_group(kit: BrokerKit, id: str = "group") -> ClassicGroup:
+    group = kit.broker.groups.groups.find(id)
+    assert isinstance(group, ClassicGroup)
+    return group
 
 
 def commit_request(

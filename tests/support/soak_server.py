@@ -40,25 +40,12 @@ class ServedProcess:
     def start(self) -> float:
         """Starts on the same directory and ports as before; the seconds until it serves."""
         assert self._process is None
-        given = [f"--set={name}={value}" for name, value in self._given().items()]
-        options = ["--log-format=json", "--log-level=warning"]
+        command = [sys.executable, "-m", "varve", "serve", "-d", str(self.directory)]
+        command += ["--log-format=json", "--log-level=warning"]
+        command += [f"--set={name}={value}" for name, value in self._given().items()]
         began = time.monotonic()
         with self.log.open("a") as log:
-            self._process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "varve",
-                    "serve",
-                    "-d",
-                    str(self.directory),
-                    *options,
-                    *given,
-                ],
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-            )
+            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line.startswith(_SERVES):

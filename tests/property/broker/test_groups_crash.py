@@ -3,8 +3,7 @@
 import pytest
 
 from tests.support.broker_kit import BrokerKit
-from tests.support.group_bench import Member, commit, offset_of
-from varve.broker.groups.classic_group import ClassicGroup
+from tests.support.group_bench import Member, classic_group, commit, offset_of
 from varve.broker.settings import GroupSettings
 from varve.disk import PowerLoss
 from varve.foundation.clock import ManualClock
@@ -48,8 +47,7 @@ class _Run:
                 found = offset_of(kit, group, "events", 0)
                 assert self.answered.get(group, -1) <= found <= asked
             if self.assigned is not None:
-                group_found = kit.broker.groups.groups.find("members")
-                assert isinstance(group_found, ClassicGroup)
+                group_found = classic_group(kit, "members")
                 assert group_found.members[self.assigned].assignment == b"all"
 
 

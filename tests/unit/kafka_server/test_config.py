@@ -230,7 +230,7 @@ def test_the_log_may_be_json() -> None:
 
 
 def test_all_settings_that_a_broker_takes_are_filled() -> None:
-    config = make_config({}, ["data"], default_directory="data")
+    config = _config({}, "data")
     taken = inspect.signature(Broker).parameters.values()
     assert set(config.broker) == {
         one.name for one in taken if "Settings" in inspect.formatannotation(one.annotation)
@@ -239,7 +239,7 @@ def test_all_settings_that_a_broker_takes_are_filled() -> None:
 
 def test_limits_of_groups_and_transactions_reach_their_parts() -> None:
     given = {"group.min.session.timeout.ms": "500", "transaction.max.timeout.ms": "7000"}
-    config = make_config(given, ["data"], default_directory="data")
+    config = _config(given, "data")
     assert config.broker["groups"].group_min_session_timeout_ms == 500
     assert config.broker["transactions"].transaction_max_timeout_ms == 7000
     assert not config.warnings
@@ -247,7 +247,7 @@ def test_limits_of_groups_and_transactions_reach_their_parts() -> None:
 
 def test_an_authorizer_without_super_users_is_warned_of() -> None:
     authorizer = {"varve.authorizer.enable": "true"}
-    warnings = make_config(authorizer, ["data"], default_directory="data").warnings
+    warnings = _config(authorizer, "data").warnings
     assert [text for text in warnings if "set super.users=User:NAME" in text]
     given = {**authorizer, "super.users": "User:admin"}
-    assert make_config(given, ["data"], default_directory="data").warnings == []
+    assert _config(given, "data").warnings == []

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from tests.support.broker_kit import BrokerKit
-from tests.support.group_bench import Member, leap
-from varve.broker.groups.classic_group import ClassicGroup, ClassicState
+from tests.support.group_bench import Member, classic_group, leap
+from varve.broker.groups.classic_group import ClassicState
 from varve.broker.settings import GroupSettings
 from varve.wire import ErrorCode
 from varve.wire.messages.groups import (
@@ -18,12 +18,6 @@ from varve.wire.messages.groups import (
     SyncGroupRequest,
 )
 from varve.wire.messages.state_records import OFFSETS_TOPIC
-
-
-def _group(kit: BrokerKit, id: str = "group") -> ClassicGroup:
-    group = kit.broker.groups.groups.find(id)
-    assert isinstance(group, ClassicGroup)
-    return group
 
 
 def _pair(kit: BrokerKit, **fields: Any) -> tuple[Member, Member]:
@@ -171,19 +165,10 @@ def test_a_member_that_joins_again_unchanged_is_told_of_its_generation(kit: Brok
     first, second = _pair(kit)
     again = second.begin_join().result()
     assert (again.generation_id, again.members) == (1, [])
-    assert _group(kit).state is ClassicState.STABLE
+    assert classic_group(kit).state is ClassicState.STABLE
     leader = first.begin_join()
     assert not leader.done()
-    assert _group(kit).state is ClassicState.PREPARING_REBALANCE
-
-
-def test_who_asks_twice_is_answered_twice(kit: BrokerKit) -> None:
-    member = Member(kit)
-    given_up = member.enter()
-    waiting = member.begin_join()
-    assert given_up.result().error_code == ErrorCode.REBALANCE_IN_PROGRESS
-    leap(kit, 3_000)
-    assert waiting.result().error_code == 0
+    assert classic_group(kit).state is ClassicState.PREPARING_REBALANCE
 
 
 # SyncGroup
@@ -195,10 +180,10 @@ def test_members_hear_of_their_assignments_once_these_are_on_disk(kit: BrokerKit
     kit.hold_work(syncs=True)
     waiting = member.begin_sync({member.id: b"mine"})
     assert not waiting.done()
-    assert _group(kit).state is ClassicState.COMPLETING_REBALANCE
+    assert classic_group(kit).state is ClassicState.COMPLETING_REBALANCE
     kit.release_work()
     assert waiting.result().assignment == b"mine"
-    assert _group(kit).state is ClassicState.STABLE
+    assert classic_group(kit).state is ClassicState.STABLE
 
 
 def test_an_assignment_that_cannot_be_stored_begins_another_rebalance(kit: BrokerKit) -> None:
@@ -208,7 +193,7 @@ def test_an_assignment_that_cannot_be_stored_begins_another_rebalance(kit: Broke
     kit.store.alter_topic(OFFSETS_TOPIC, {"max.message.bytes": 50})
     response = member.sync({member.id: b"too much"})
     assert response.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
-    assert _group(kit).state is ClassicState.PREPARING_REBALANCE
+    assert classic_group(kit).state is ClassicState.PREPARING_REBALANCE
 
 
 def test_a_failure_nobody_planned_leaves_no_member_waiting(
@@ -309,7 +294,7 @@ def test_the_session_begins_anew_when_a_sync_is_answered_with_an_error(kit: Brok
     assert parked.result().error_code == ErrorCode.REBALANCE_IN_PROGRESS
     leap(kit, 10_000)
     assert second.heartbeat() == ErrorCode.UNKNOWN_MEMBER_ID
-    assert _group(kit).is_empty
+    assert classic_group(kit).is_empty
 
 
 def test_heartbeats_are_checked(kit: BrokerKit) -> None:
@@ -345,7 +330,7 @@ def test_a_member_leaves_in_every_version(kit: BrokerKit) -> None:
         answer = kit.ask(request, version=version)
         assert answer.error_code == 0
         assert [one.error_code for one in answer.members] == ([0] if version >= 3 else [])
-        assert _group(kit).is_empty
+        assert classic_group(kit).is_empty
         again = kit.ask(request, version=version)
         code = again.members[0].error_code if version >= 3 else again.error_code
         assert code == ErrorCode.UNKNOWN_MEMBER_ID
@@ -359,7 +344,7 @@ def test_several_leave_at_once_each_with_its_answer(kit: BrokerKit) -> None:
     answer = kit.ask(LeaveGroupRequest("group", members=leaving))
     codes = [one.error_code for one in answer.members]
     assert codes == [0, ErrorCode.UNKNOWN_MEMBER_ID, 0, 0]
-    assert _group(kit).is_empty
+    assert classic_group(kit).is_empty
 
 
 # Restart
@@ -383,8 +368,8 @@ def test_a_group_that_became_empty_comes_back_empty(kit: BrokerKit) -> None:
     member.leave()
     kit.settle()
     kit.restart(is_crash=True)
-    assert _group(kit).is_empty
-    assert _group(kit).generation == 2
+    assert classic_group(kit).is_empty
+    assert classic_group(kit).generation == 2
     newcomer = Member(kit)
     waiting = newcomer.enter()
     leap(kit, 3_000)
@@ -406,5 +391,5 @@ def test_rebalance_timeouts_of_version_0_are_session_timeouts(kit: BrokerKit) ->
         protocols=[JoinGroupRequestProtocol("range", b"")],
     )
     kit.begin(request, version=0)
-    (member,) = _group(kit).members.values()
+    (member,) = classic_group(kit).members.values()
     assert member.request.rebalance_timeout_ms == 9_000

@@ -291,8 +291,8 @@ def test_offsets_of_topics_that_members_read_are_not_deleted(kit: BrokerKit) -> 
 @pytest.fixture
 def short() -> Iterator[BrokerKit]:
     """Its offsets expire after a minute."""
-    retention = {"offsets_retention_minutes": 1, "offsets_retention_check_interval_ms": 1_000}
-    with BrokerKit(groups=GroupSettings(**retention)) as kit:
+    settings = GroupSettings(offsets_retention_minutes=1, offsets_retention_check_interval_ms=1_000)
+    with BrokerKit(groups=settings) as kit:
         kit.make_topic("events")
         yield kit
 

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from tests.support.broker_kit import BrokerKit
-from tests.support.group_bench import Member, commit, leap
-from varve.broker.groups.classic_group import ClassicGroup, ClassicState
+from tests.support.group_bench import Member, classic_group, commit, leap
+from varve.broker.groups.classic_group import ClassicState
 from varve.wire import ErrorCode
 from varve.wire.messages.groups import LeaveGroupRequest, MemberIdentity
 
@@ -22,12 +22,6 @@ def _pair(kit: BrokerKit, **fields: Any) -> tuple[Member, Member]:
     a.sync({a.id: b"one", b.id: b"two"})
     assert parked.result().assignment == b"two"
     return a, b
-
-
-def _group(kit: BrokerKit) -> ClassicGroup:
-    group = kit.broker.groups.groups.find("group")
-    assert isinstance(group, ClassicGroup)
-    return group
 
 
 def test_a_static_member_needs_no_id_to_join(kit: BrokerKit) -> None:
@@ -60,7 +54,7 @@ def test_a_leader_that_comes_back_is_told_not_to_assign(kit: BrokerKit, version:
         assert response.members == []
     assert back.sync().assignment == b"one"
     assert b.heartbeat() == 0
-    assert _group(kit).members.leader == back.id
+    assert classic_group(kit).members.leader == back.id
 
 
 def test_the_one_it_replaces_is_fenced(kit: BrokerKit) -> None:
@@ -126,7 +120,7 @@ def test_one_that_is_away_stays_a_member_until_its_session_ends(kit: BrokerKit) 
     assert {one.group_instance_id for one in response.members} == {"a", "b"}
     assert a.sync({a.id: b"one"}).assignment == b"one"
     leap(kit, 24_000)
-    assert "b" not in _group(kit).members.ids_by_instance
+    assert "b" not in classic_group(kit).members.ids_by_instance
 
 
 def test_an_operator_removes_a_member_by_its_instance_id(kit: BrokerKit) -> None:
@@ -149,4 +143,4 @@ def test_a_return_is_answered_when_the_new_id_is_on_disk(kit: BrokerKit) -> None
     assert not joined.done()
     kit.release_work()
     assert joined.result().error_code == 0
-    assert _group(kit).state is ClassicState.STABLE
+    assert classic_group(kit).state is ClassicState.STABLE
