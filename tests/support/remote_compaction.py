@@ -1,6 +1,7 @@
 """A topic that is cleaned locally and, appended alike, compacted in the cold tier."""
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tests.support.cleaning_bench import PARTITION, CleaningBench, fold
@@ -16,7 +17,7 @@ from varve.jobs.compact.settings import CompactSettings
 from varve.jobs.key_plans import INLINE_BYTES
 from varve.jobs.tasks import LocalRunner, TaskRunner
 from varve.object_store import ObjectStore
-from varve.records import Record
+from varve.records import Codec, Record
 from varve.tiering.manifest.segment import Epochs, SegmentState
 
 
@@ -118,3 +119,30 @@ class RemoteCompaction:
 
     def pending(self, state: SegmentState) -> int:
         return sum(one.state is state for one in self.bench.segments())
+
+
+def append_any(
+    source: random.Random, benches: Sequence[CleaningBench], keys: Sequence[bytes]
+) -> None:
+    """The same batches of every kind to each of the logs: plain, idempotent and transactional."""
+    for _ in range(source.randint(1, 8)):
+        producer_id = source.choice([-1, -1, 1, 2, 3])
+        if producer_id > 0 and source.random() < 0.4:
+            is_committed, bumps = source.random() < 0.5, source.random() < 0.2
+            for bench in benches:
+                bench.end_transaction(producer_id, committed=is_committed, bumps=bumps)
+            continue
+        records = [
+            Record(
+                source.choice(keys),
+                None if source.random() < 0.25 else source.randbytes(source.randrange(30)),
+                timestamp=benches[0].now_ms - source.randrange(50),
+            )
+            for _ in range(source.randint(1, 4))
+        ]
+        codec = source.choice(list(Codec))
+        is_transactional = producer_id > 0 and source.random() < 0.6
+        for bench in benches:
+            bench.append(
+                records, codec=codec, producer_id=producer_id, transactional=is_transactional
+            )

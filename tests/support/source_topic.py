@@ -39,6 +39,7 @@ class SourceTopic:
         }
         self.topic = self.kit.store.create_topic(NAME, partitions=partitions, settings=given)
         self._sequences: dict[int, int] = {}
+        self._open_producers: set[int] = set()
 
     def append(
         self, records: Sequence[Record], *, partition: int = 0, codec: Codec = Codec.NONE
@@ -96,6 +97,32 @@ class SourceTopic:
         manifest = tier.partitions.get(TopicPartition(NAME, 0)).manifests.load()
         log = self.topic.partition(0).log
         log.drop_local_segments_before(manifest.highest_offset + 1, now_ms=self.now)
+
+    def play(self, step: tuple[Any, ...]) -> bool:
+        """A step of a script on the first partition; False if it is none of a topic's own."""
+        match step:
+            case ("plain", list(cells), Codec() as codec):
+                records = [Record(key, value, timestamp=self.now) for key, value in cells]
+                self.append(records, codec=codec)
+            case ("part", int(producer_id), (key, value)):
+                self.write([Record(key, value, timestamp=self.now)], producer_id=producer_id)
+                self._open_producers.add(producer_id)
+            case ("end", int(producer_id), bool(committed)):
+                if producer_id in self._open_producers:
+                    self.end(producer_id=producer_id, committed=committed)
+                    self._open_producers.discard(producer_id)
+            case ("roll",):
+                self.roll()
+            case ("copy",):
+                self.copy()
+            case ("move",):
+                self.copy()
+                self.move()
+            case ("clean",):
+                self.kit.clean_now(roll=False)
+            case _:
+                return False
+        return True
 
     def flush(self) -> None:
         for number in range(len(self.topic.partitions)):

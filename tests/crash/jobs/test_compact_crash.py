@@ -1,24 +1,23 @@
 """A compaction of the cold tier is killed at every request, or beset by others: G3, G5, G6."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeVar
 
 import pytest
 
 from tests.support.crash_images import distinct_buckets, named, record
 from tests.support.remote_compaction import RemoteCompaction
 from tests.support.rounds import IS_LONG
+from tests.support.task_runners import InterferingRunner
 from tests.support.tier_bench import TierBench, tiered
 from varve.jobs.key_plans import INLINE_BYTES
-from varve.jobs.tasks import LocalRunner, Task, TaskError
+from varve.jobs.tasks import LocalRunner
 from varve.testing import FaultKind, FaultyObjectStore
+from varve.tiering.manifest.manifest import Manifest
 from varve.tiering.manifest.segment import SegmentState
 
 STRIDE = 1 if IS_LONG else 9
 """Between the requests that fail in a run of their own; a long run takes every one."""
-
-T = TypeVar("T")
 
 
 def prepare(inline_bytes: int = INLINE_BYTES) -> RemoteCompaction:
@@ -82,53 +81,20 @@ def test_a_failed_request_fails_the_run_or_nothing(kind: FaultKind) -> None:
         finish(remote, old, new)
 
 
-class Meanwhile(LocalRunner):
-    """Something happens once the groups are written, before they are committed."""
-
-    def __init__(self, remote: RemoteCompaction, event: str) -> None:
-        self._remote = remote
-        self._event = event
-
-    def try_run(
-        self, stage: str, tasks: Sequence[Task[T]], shared: object = None
-    ) -> Iterator[T | TaskError]:
-        outcomes = list(super().try_run(stage, tasks, shared))
-        if stage == "rewrite":
-            getattr(self, self._event)()
-        return iter(outcomes)
-
-    def copy(self) -> None:
-        self._remote.bench.fill(2)
-        self._remote.copy()
-
-    def expire(self) -> None:
-        manifests = self._remote.bench.manifests()
-        first = self._remote.bench.readable()[0]
-        manifests.commit(
-            lambda manifest: manifest.start_delete([first.id], at_ms=1).raise_log_start(
-                first.end_offset + 1
-            ),
-            leader_epoch=None,
-            writer="expiry",
-            now_ms=1,
-        )
-
-    def take_back(self) -> None:
-        manifests = self._remote.bench.manifests()
-        ids = [one.id for one in self._remote.bench.segments() if not one.is_readable]
-        manifests.commit(
-            lambda manifest: manifest.start_delete(ids, at_ms=1),
-            leader_epoch=None,
-            writer="server",
-            now_ms=1,
-        )
+def change_manifest(remote: RemoteCompaction, change: Callable[[Manifest], Manifest]) -> None:
+    remote.bench.manifests().commit(change, leader_epoch=None, writer="server", now_ms=1)
 
 
 def test_what_a_server_copies_meanwhile_stays() -> None:
     """Its copier takes unfinished outputs back, so the run may have to be repeated."""
     remote = prepare()
     end = remote.hot.log.end_offset
-    remote.runner = Meanwhile(remote, "copy")
+
+    def copy() -> None:
+        remote.bench.fill(2)
+        remote.copy()
+
+    remote.runner = InterferingRunner(copy, stage="rewrite")
     assert remote.compact().error is None
     assert remote.bench.manifests().load().highest_offset == end + 1
     assert remote.state() == remote.true_state()
@@ -141,7 +107,12 @@ def test_what_a_server_copies_meanwhile_stays() -> None:
 def test_groups_that_were_taken_back_meanwhile_are_void() -> None:
     remote = prepare()
     old = contents(remote)
-    remote.runner = Meanwhile(remote, "take_back")
+
+    def take_back() -> None:
+        ids = [one.id for one in remote.bench.segments() if not one.is_readable]
+        change_manifest(remote, lambda manifest: manifest.start_delete(ids, at_ms=1))
+
+    remote.runner = InterferingRunner(take_back, stage="rewrite")
     result = remote.compact()
     assert result.error is None
     assert result.voided_groups > 0
@@ -157,7 +128,17 @@ def test_groups_that_were_taken_back_meanwhile_are_void() -> None:
 def test_a_tombstone_outlives_what_a_void_group_still_holds() -> None:
     """The first group's input expires in part: nothing behind it may go in."""
     remote = prepare()
-    remote.runner = Meanwhile(remote, "expire")
+
+    def expire() -> None:
+        first = remote.bench.readable()[0]
+        change_manifest(
+            remote,
+            lambda manifest: manifest.start_delete([first.id], at_ms=1).raise_log_start(
+                first.end_offset + 1
+            ),
+        )
+
+    remote.runner = InterferingRunner(expire, stage="rewrite")
     result = remote.compact()
     assert result.error is None
     assert result.voided_groups == 2

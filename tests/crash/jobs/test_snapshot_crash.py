@@ -1,10 +1,9 @@
 """A snapshot is killed at every request, or beset by others: there is a whole one or none: G3."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 import pytest
@@ -13,11 +12,11 @@ from tests.support.crash_images import distinct_buckets, named, record
 from tests.support.rounds import IS_LONG
 from tests.support.snapshot_topic import SMALL, Rows, SnapshotTopic, StoreOpener, rows_of
 from tests.support.source_topic import SourceTopic
+from tests.support.task_runners import InterferingRunner
 from varve.foundation.errors import StoreError, Unavailable
 from varve.jobs.derived_outputs import ErasedRows
 from varve.jobs.snapshot.erase import count_in_store, erase_from_store
 from varve.jobs.snapshot.store import Snapshot, SnapshotStore, named_files
-from varve.jobs.tasks import LocalRunner, Task, TaskError
 from varve.jobs.tier.bucket import find_cluster, find_topic
 from varve.object_store import MemoryObjectStore, ObjectStore
 from varve.testing import FaultKind, FaultyObjectStore
@@ -26,8 +25,6 @@ STRIDE = 1 if IS_LONG else 9
 """Between the requests that fail in a run of their own; a long run takes every one."""
 SETTINGS = replace(SMALL, grace_ms=-(1 << 60), buckets=2, keep=2)
 """All leftovers are swept, however young."""
-
-T = TypeVar("T")
 
 
 @pytest.fixture(scope="module")
@@ -93,52 +90,40 @@ def test_a_failed_request_fails_the_run_or_nothing(kit: SnapshotTopic, kind: Fau
         check(kit, store)
 
 
-class Meanwhile(LocalRunner):
-    """Something happens once the files are written, before the document is."""
-
-    def __init__(self, kit: SnapshotTopic, store: ObjectStore, event: str) -> None:
-        self._kit = kit
-        self._store = store
-        self._event = event
-
-    def try_run(
-        self, stage: str, tasks: Sequence[Task[T]], shared: object = None
-    ) -> Iterator[T | TaskError]:
-        outcomes = list(super().try_run(stage, tasks, shared))
-        if stage == "write":
-            match self._event:
-                case "another run":
-                    self._kit.take(at=20, store=self._store, settings=replace(SMALL, buckets=2))
-                case "a receipt":
-                    self._put_receipt()
-                case "an erasure":
-                    erase_from_store(StoreOpener(self._store), "id", WANTED)
-                case _:
-                    SnapshotStore(self._store).objects.delete(
-                        ["snapshot/" + "2".zfill(20) + ".json"]
-                    )
-        return iter(outcomes)
-
-    def _put_receipt(self) -> None:
-        """As an erasure ends, whose work was done before the files were written."""
-        address = self._kit.topic.options().address
-        assert address is not None
-        folder = f"{find_cluster(address)}/orders.{find_topic(address, 'orders').topic_id}"
-        address.objects().put(f"{folder}/receipt/one.json", b"{}")
-
-
-COUNTS = {"another run": 3, "an erasure": 2, "a removal": 1, "a receipt": 2}
 WANTED = ErasedRows(frozenset({b"k1"}), {0: np.array([2, 11], np.int64)})
 
 
-@pytest.mark.parametrize("event", ["another run", "an erasure", "a removal", "a receipt"])
+def take_another(kit: SnapshotTopic, store: ObjectStore) -> None:
+    kit.take(at=20, store=store, settings=replace(SMALL, buckets=2))
+
+
+def remove_previous(kit: SnapshotTopic, store: ObjectStore) -> None:
+    store.delete(["snapshot/" + "2".zfill(20) + ".json"])
+
+
+def erase(kit: SnapshotTopic, store: ObjectStore) -> None:
+    erase_from_store(StoreOpener(store), "id", WANTED)
+
+
+def put_receipt(kit: SnapshotTopic, store: ObjectStore) -> None:
+    """As an erasure ends, whose work was done before the files were written."""
+    address = kit.topic.options().address
+    assert address is not None
+    folder = f"{find_cluster(address)}/orders.{find_topic(address, 'orders').topic_id}"
+    address.objects().put(f"{folder}/receipt/one.json", b"{}")
+
+
+@pytest.mark.parametrize(
+    ("act", "count"), [(take_another, 3), (erase, 2), (remove_previous, 1), (put_receipt, 2)]
+)
 def test_of_two_at_once_the_later_changes_nothing_and_says_so(
-    kit: SnapshotTopic, event: str
+    kit: SnapshotTopic, act: Callable[[SnapshotTopic, ObjectStore], None], count: int
 ) -> None:
+    """The other acts once the files are written, before the document is."""
     store = prepare(kit)
     with pytest.raises(Unavailable, match="again"):
-        kit.take(store=store, runner=Meanwhile(kit, store, event))
-    assert len(states(store)) == COUNTS[event]
+        kit.take(store=store, runner=InterferingRunner(lambda: act(kit, store), stage="write"))
+    assert len(states(store)) == count
 
 
 def test_an_erasure_killed_at_any_request_is_done_by_the_next(kit: SnapshotTopic) -> None:

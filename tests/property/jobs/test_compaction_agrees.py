@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from tests.support.cleaning_bench import RETENTION_MS, CleaningBench, compacted
 from tests.support.cleaning_checks import check_exact, foretell
 from tests.support.cleaning_model import check_batches
-from tests.support.remote_compaction import RemoteCompaction
+from tests.support.remote_compaction import RemoteCompaction, append_any
 from tests.support.tier_bench import TierBench, tiered
 from varve.jobs.key_plans import INLINE_BYTES
-from varve.records import Codec, Record
 
 Shared = dict[str, Any]
+KEYS = [b"key-%d" % number for number in range(12)]
 PHASES = set(Phase) - {Phase.explain}  # it traces every line, and a compaction runs many
 
 shared_settings = st.fixed_dictionaries(
@@ -47,27 +47,7 @@ class Twins:
 
     def write(self, source: random.Random) -> None:
         """A segment of batches of every kind over few keys."""
-        for _ in range(source.randint(1, 8)):
-            producer_id = source.choice([-1, -1, 1, 2, 3])
-            if producer_id > 0 and source.random() < 0.4:
-                is_committed, bumps = source.random() < 0.5, source.random() < 0.2
-                for bench in self.benches:
-                    bench.end_transaction(producer_id, committed=is_committed, bumps=bumps)
-                continue
-            records = [
-                Record(
-                    b"key-%d" % source.randrange(12),
-                    None if source.random() < 0.25 else source.randbytes(source.randrange(30)),
-                    timestamp=self.plain.now_ms - source.randrange(50),
-                )
-                for _ in range(source.randint(1, 4))
-            ]
-            codec = source.choice(list(Codec))
-            is_transactional = producer_id > 0 and source.random() < 0.6
-            for bench in self.benches:
-                bench.append(
-                    records, codec=codec, producer_id=producer_id, transactional=is_transactional
-                )
+        append_any(source, self.benches, KEYS)
         self.roll()
 
     def roll(self) -> None:

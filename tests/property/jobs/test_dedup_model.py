@@ -2,13 +2,11 @@
 
 from dataclasses import dataclass
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.dedup_bench import DedupBench, shuffled
 from tests.support.dedup_model import Arrival, DedupModel
-from varve.dedup.rules import Verdict
-from varve.spark.deduplication.state import IdSet
 
 NOW = 10_000_000
 IDS = st.sampled_from([b"a", b"a\0", b"", b"sixteen bytes id", b"an id of more than sixteen", None])
@@ -37,16 +35,14 @@ class Story:
 
 
 @st.composite
-def stories(draw: st.DrawFn, *, partitions: int = 2, is_late: bool = True) -> Story:
+def stories(draw: st.DrawFn) -> Story:
     """Times walk on with the batches, back and forth within the lateness and beyond it."""
-    lateness = draw(st.integers(0, 40)) if is_late else 1_000
     batches = []
     for number in range(draw(st.integers(1, 6))):
-        times = st.one_of(
-            st.integers(number * 8, number * 8 + 30), st.none() if is_late else st.nothing()
-        )
-        row = st.tuples(st.integers(0, partitions - 1), IDS, times)
+        times = st.none() | st.integers(number * 8, number * 8 + 30)
+        row = st.tuples(st.integers(0, 1), IDS, times)
         batches.append(draw(st.lists(row, max_size=12)))
+    lateness = draw(st.integers(0, 40))
     return Story(draw(SPANS), draw(SPANS), lateness, draw(st.booleans()), batches)
 
 
@@ -73,20 +69,6 @@ def test_any_stream_equals_the_model_in_any_row_order_and_worker(
         assert bench.watermark == model.watermark
 
 
-@given(stories(partitions=1, is_late=False), st.data())
-def test_copies_of_one_partition_are_judged_alike_for_any_cut(
-    story: Story, data: st.DataObject
-) -> None:
-    stream = [one for batch in story.arrivals() for one in batch]
-    expected = make_pair(story)[0].batch(stream, NOW)
-    _, bench = make_pair(story)
-    found = {}
-    cuts = data.draw(st.lists(st.integers(0, len(stream)), max_size=4).map(sorted))
-    for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
-        found.update(bench.batch(stream[start:end], NOW))
-    assert found == expected
-
-
 @given(stories(), st.integers(0, 5))
 def test_a_batch_that_failed_and_comes_again_is_judged_as_if_it_had_not(
     story: Story, failing: int
@@ -100,41 +82,6 @@ def test_a_batch_that_failed_and_comes_again_is_judged_as_if_it_had_not(
             bench.stores, bench.watermark = saved, watermark
             arrivals = arrivals[: len(arrivals) // 2]
         assert bench.batch(arrivals, NOW) == model.batch(arrivals, NOW)
-
-
-@settings(max_examples=40)
-@given(stories(is_late=False))
-def test_every_duplicate_has_a_witness_and_no_two_kept_ones_are_near(story: Story) -> None:
-    _, bench = make_pair(story)
-    kept: dict[bytes | None, list[int]] = {}
-    for arrivals in story.arrivals():
-        found = bench.batch(arrivals, NOW)
-        for one in sorted(arrivals, key=lambda one: (one.partition, one.offset)):
-            assert one.time is not None
-            near = [
-                time
-                for time in kept.get(one.id, [])
-                if one.time - story.before <= time <= one.time + story.after
-            ]
-            verdict = found[one.partition, one.offset]
-            if verdict is not Verdict.NO_ID:
-                assert (verdict is Verdict.DUPLICATE) == bool(near)
-            if verdict is Verdict.KEPT or (verdict is Verdict.DUPLICATE and story.refresh):
-                kept.setdefault(one.id, []).append(one.time)
-
-
-@settings(max_examples=40)
-@given(stories())
-def test_a_window_read_anew_is_the_one_that_was_kept(story: Story) -> None:
-    _, bench = make_pair(story)
-    for arrivals in story.arrivals():
-        bench.batch(arrivals, NOW)
-    for bucket, window in bench.workers[0].items():
-        store = bench.stores[bucket]
-        assert window.catch_up(store, floor_ms=bench.floor) == 0
-        fresh = IdSet(bench.reach)
-        fresh.catch_up(store, floor_ms=bench.floor)
-        assert fresh.size <= window.size
 
 
 @given(stories())

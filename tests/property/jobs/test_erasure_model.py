@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tests.support.cleaning_bench import PARTITION, TOPIC_ID
 from tests.support.log_model import split_batches
-from tests.support.remote_compaction import RemoteCompaction
+from tests.support.remote_compaction import RemoteCompaction, append_any
 from tests.support.store_access import StoreAccess
 from tests.support.tier_bench import TierBench, tiered
 from varve.cleaning.removals.audit import audit_partition
@@ -19,38 +19,11 @@ from varve.jobs.erase.request import ErasureRequest, RescanMode
 from varve.jobs.erase.scan import Matcher
 from varve.jobs.erase.tasks import Rescan, rescan_local, rescan_remote
 from varve.jobs.tasks import LocalRunner, run_together
-from varve.records import Batch, Codec, Record
+from varve.records import Batch
 from varve.tiering.expiry import read_remote_removals
 
 PHASES = set(Phase) - {Phase.explain}  # it traces every line, and an erasure runs many
 KEYS = [b"key-%d" % number for number in range(8)]
-
-
-def write(remote: RemoteCompaction, source: random.Random) -> None:
-    """A segment of batches of every kind over few keys."""
-    hot = remote.hot
-    for _ in range(source.randint(1, 7)):
-        producer_id = source.choice([-1, -1, 1, 2])
-        if producer_id > 0 and source.random() < 0.4:
-            hot.end_transaction(producer_id, committed=source.random() < 0.5)
-            continue
-        records = [
-            Record(
-                source.choice(KEYS),
-                None if source.random() < 0.2 else source.randbytes(source.randrange(20)),
-                timestamp=hot.now_ms - source.randrange(50),
-            )
-            for _ in range(source.randint(1, 4))
-        ]
-        is_transactional = producer_id > 0 and source.random() < 0.7
-        hot.append(
-            records,
-            codec=source.choice(list(Codec)),
-            producer_id=producer_id,
-            transactional=is_transactional,
-        )
-    if source.random() < 0.9:
-        hot.roll()
 
 
 def hot_batches(remote: RemoteCompaction) -> list[bytes]:
@@ -150,7 +123,9 @@ def test_records_after_are_those_before_without_the_matches(
         )
     )
     for _ in range(source.randint(1, 5)):
-        write(remote, source)
+        append_any(source, [remote.hot], KEYS)
+        if source.random() < 0.9:
+            remote.hot.roll()
         if source.random() < 0.5:
             remote.copy()
         if is_compacted and source.random() < 0.3:

@@ -90,10 +90,3 @@ def test_a_block_and_its_values_agree(given_values: list[bytes]) -> None:
     one_by_one = DECODER.decode_rows(array)
     at_once = DECODER.decode(array, pa.nulls(len(array)))
     assert show(at_once) == show(one_by_one)
-
-
-@settings(max_examples=40)
-@given(document=documents, number=st.integers(-5, 5))
-def test_a_good_value_is_read_alike_by_both_ways(document: dict[str, Any], number: int) -> None:
-    array = pa.array([json.dumps({**document, "l": number}).encode()], pa.binary())
-    assert show(DECODER.decode(array, pa.nulls(1))) == show(DECODER.decode_rows(array))

@@ -16,7 +16,7 @@ from varve.jobs.compact.settings import CompactSettings
 from varve.jobs.snapshot.snapshot import DAY_MS
 from varve.jobs.tasks import LocalRunner
 from varve.object_store import MemoryObjectStore
-from varve.records import Codec, Record
+from varve.records import Codec
 
 Script = list[tuple[Any, ...]]
 
@@ -48,7 +48,6 @@ class Play:
         self.kit = SnapshotTopic(topic, settings=KEPT, clock=topic.kit.clock)
         self.topic = topic
         self.history: dict[int, Any] = {}
-        self._open: set[int] = set()
 
     def note(self) -> None:
         found = self.topic.topic.read(isolation="read_committed")
@@ -63,24 +62,9 @@ class Play:
     def step(self, step: tuple[Any, ...]) -> None:
         topic = self.topic
         match step:
-            case ("plain", list(cells), Codec() as chosen):
-                topic.append([Record(k, v, timestamp=topic.now) for k, v in cells], codec=chosen)
-            case ("part", int(producer), (k, v)):
-                topic.write([Record(k, v, timestamp=topic.now)], producer_id=producer)
-                self._open.add(producer)
-            case ("end", int(producer), bool(committed)) if producer in self._open:
-                topic.end(producer_id=producer, committed=committed)
-                self._open.discard(producer)
-            case ("roll",):
-                topic.roll()
-            case ("copy",):
-                topic.copy()
-            case ("move",):
-                topic.copy()
-                topic.move()
             case ("clean",):
                 self.note()
-                topic.kit.clean_now(roll=False)
+                topic.play(step)
             case ("compact",):
                 self.note()
                 topic.copy()
@@ -98,7 +82,7 @@ class Play:
                 topic.topic.delete_records((log.log_start_offset + log.last_stable_offset) // 2)
                 topic.kit.run_background()
             case _:
-                pass
+                topic.play(step)
 
     def _compact(self, *, delete_retention_ms: int) -> None:
         address = self.topic.options().address
@@ -149,6 +133,7 @@ class Play:
         )
         other = elsewhere.take(at=stop)
         assert other.document.files == result.document.files
+        assert not list(elsewhere.store.list("work/")), "work is left"
 
 
 @settings(max_examples=15, suppress_health_check=list(HealthCheck), deadline=None)

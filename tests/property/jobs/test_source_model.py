@@ -1,18 +1,22 @@
 """Whatever was written, rolled, copied and moved: the rows are what the store itself reads."""
 
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.support.source_topic import Row, SourceTopic
+from tests.support.serving import Serving
+from tests.support.source_topic import NAME, Row, SourceTopic, read_rows
 from varve.foundation.settings import LONG_MAX
-from varve.jobs.source.options import SourceFilters
-from varve.records import Codec, Record
+from varve.jobs.source.options import SourceFilters, learn_tier, parse_options
+from varve.kafka_client.client import open_client
+from varve.records import Codec
 
 Script = list[tuple[Any, ...]]
+EVERYTHING = SourceFilters()
 
 KEYS = [b"", b"a", b"b", b"long key", None]
 key = st.sampled_from(KEYS)
@@ -26,28 +30,8 @@ steps = st.lists(st.one_of(plain, plain, part, end, other, other), max_size=25)
 
 
 def play(topic: SourceTopic, script: Script) -> None:
-    is_open: set[object] = set()
     for step in script:
-        match step:
-            case ("plain", list(cells), Codec() as chosen):
-                topic.append([Record(k, v, timestamp=topic.now) for k, v in cells], codec=chosen)
-            case ("part", int(producer), (k, v)):
-                topic.write([Record(k, v, timestamp=topic.now)], producer_id=producer)
-                is_open.add(producer)
-            case ("end", int(producer), bool(committed)) if producer in is_open:
-                topic.end(producer_id=producer, committed=committed)
-                is_open.discard(producer)
-            case ("roll",):
-                topic.roll()
-            case ("copy",):
-                topic.copy()
-            case ("move",):
-                topic.copy()
-                topic.move()
-            case ("clean",):
-                topic.kit.clean_now(roll=False)
-            case _:
-                pass
+        topic.play(step)
     topic.flush()
 
 
@@ -60,9 +44,11 @@ def content(rows: list[Row]) -> list[tuple[Any, ...]]:
 def test_rows_are_what_the_store_reads(
     script: Script, start: int, length: int, wanted: bytes
 ) -> None:
-    with tempfile.TemporaryDirectory() as root:
+    with tempfile.TemporaryDirectory() as root, ExitStack() as held:
         topic = SourceTopic(Path(root), segment_bytes=1 << 20, index_interval_bytes=64)
         play(topic, script)
+        held.callback(topic.close)
+        serving = held.enter_context(Serving(topic.kit.store))
         for isolation in ("read_committed", "read_uncommitted"):
             model = [
                 (one.offset, one.key, one.value) for one in topic.topic.read(isolation=isolation)
@@ -74,6 +60,7 @@ def test_rows_are_what_the_store_reads(
                 isolation=isolation,
                 startingOffset=str(start),
                 endingOffset=str(start + length),
+                splitBytes="300",
             )
             assert content(ranged) == [r for r in model if start <= r[0] < start + length]
             filters = SourceFilters(start_offset=start, end_offset=LONG_MAX)
@@ -82,7 +69,21 @@ def test_rows_are_what_the_store_reads(
             by_key = SourceFilters(keys=frozenset({wanted}))
             found = topic.rows(by_key, is_hot=True, isolation=isolation)
             assert content(found) == [r for r in model if r[1] == wanted]
-        topic.close()
+            for through in ("true", "false"):
+                more = {"isolation": isolation, "throughServer": through, "splitBytes": "300"}
+                assert content(served_rows(serving, EVERYTHING, **more)) == model
+                assert content(served_rows(serving, by_key, **more)) == content(found)
+                more |= {"startingOffset": str(start), "endingOffset": str(start + length)}
+                assert content(served_rows(serving, EVERYTHING, **more)) == content(ranged)
+
+
+def served_rows(serving: Serving, filters: SourceFilters, /, **more: str) -> list[Row]:
+    options = parse_options({"bootstrap.servers": serving.bootstrap, "topic": NAME, **more})
+    assert options.server is not None
+    try:
+        return read_rows(learn_tier(options), filters)
+    finally:
+        open_client(options.server).close()
 
 
 def _is_copied(topic: SourceTopic) -> bool:

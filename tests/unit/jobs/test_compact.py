@@ -1,27 +1,20 @@
 """Compaction of the cold tier: what stays, what goes, and what is told of it: G4, G5."""
 
-import io
-import pickle
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
-from tests.support.cleaning_bench import RETENTION_MS
-from tests.support.interfering_runner import InterferingRunner
 from tests.support.remote_compaction import RemoteCompaction
+from tests.support.task_runners import InterferingRunner, TravellingRunner
 from tests.support.tier_bench import TierBench, tiered
 from varve.cleaning.removals.removal import Reason
 from varve.foundation.errors import InvalidRequest
 from varve.jobs.compact.settings import CompactSettings
 from varve.jobs.key_plans import remove_folder
-from varve.jobs.tasks import LocalRunner, Task, TaskError
-from varve.object_store import MemoryObjectStore
+from varve.jobs.tasks import LocalRunner
 from varve.records import Record
 from varve.tiering.manifest.segment import SegmentState
-
-T = TypeVar("T")
 
 
 def make(*segments: int, **settings: Any) -> RemoteCompaction:
@@ -29,16 +22,6 @@ def make(*segments: int, **settings: Any) -> RemoteCompaction:
     remote.bench.fill(*segments)
     remote.copy()
     return remote
-
-
-def test_the_latest_record_of_each_key_stays() -> None:
-    remote = make(4, 4, 4)
-    result = remote.compact()
-    assert result.error is None
-    assert result.records[Reason.SUPERSEDED] == 8
-    assert [one.offset for batch in remote.batches() for one in batch.records] == [8, 9, 10, 11]
-    assert remote.state() == remote.true_state()
-    remote.check()
 
 
 def test_one_manifest_replaces_what_was_read() -> None:
@@ -58,14 +41,6 @@ def test_one_manifest_replaces_what_was_read() -> None:
     assert (new.base_offset, new.end_offset, untouched.base_offset) == (0, 8, 9)
 
 
-def test_evidence_is_in_the_bucket() -> None:
-    remote = make(4, 4)
-    remote.compact()
-    keys = [one.key for one in remote.bench.bucket.list(f"{remote.bench.home.prefix}evidence/")]
-    assert len(keys) == 1
-    assert b'"superseded":4' in remote.bench.bucket.get(keys[0])
-
-
 def test_replaced_objects_go_with_a_run_after_their_time() -> None:
     remote = make(4, 4)
     remote.compact()
@@ -76,21 +51,6 @@ def test_replaced_objects_go_with_a_run_after_their_time() -> None:
     assert remote.pending(SegmentState.DELETE_STARTED) == 0
     remote.check()
     assert len(remote.bench.segments()) == 2
-
-
-def test_a_tombstone_goes_after_its_horizon_and_not_before() -> None:
-    remote = make(2)
-    remote.hot.put("key-0", None)
-    remote.hot.roll()
-    remote.copy()
-    remote.compact()
-    assert [one.offset for batch in remote.batches() for one in batch.records] == [1, 2]
-    (new,) = remote.bench.readable()
-    assert new.delete_horizon_ms == remote.hot.now_ms + RETENTION_MS
-    remote.hot.advance(RETENTION_MS)
-    result = remote.compact()
-    assert result.records[Reason.TOMBSTONE_EXPIRED] == 1
-    assert [one.offset for batch in remote.batches() for one in batch.records] == [1]
 
 
 def test_what_an_undecided_transaction_touches_waits() -> None:
@@ -192,16 +152,6 @@ def test_young_records_wait_for_the_lag() -> None:
     assert remote.compact().records[Reason.SUPERSEDED] == 4
 
 
-def test_keys_are_planned_by_ranges_as_at_once() -> None:
-    remote = make(*[40] * 5)
-    remote.range_bytes = 32 * 10
-    result = remote.compact()
-    stage = next(one for one in result.stages if one.name == "plan")
-    assert stage.tasks == 20
-    assert result.records[Reason.SUPERSEDED] == 160
-    assert remote.state() == remote.true_state()
-
-
 @pytest.mark.parametrize("is_dry_run", [False, True])
 def test_a_plan_that_is_put_aside_gives_the_same_and_leaves_nothing(is_dry_run: bool) -> None:
     results = []
@@ -231,34 +181,6 @@ def test_work_that_another_job_removes_fails_the_run_and_the_next_succeeds() -> 
     remote.check()
 
 
-class StorePickler(pickle.Pickler):
-    """Pickles a store that is open in this process by its name."""
-
-    def persistent_id(self, value: object) -> str | None:
-        return value.name if isinstance(value, MemoryObjectStore) else None
-
-
-def measure(value: object) -> int:
-    out = io.BytesIO()
-    StorePickler(out).dump(value)
-    return len(out.getvalue())
-
-
-class MeteredRunner(LocalRunner):
-    """Counts the bytes of tasks, of what they share and of their outcomes, as they travel."""
-
-    def __init__(self) -> None:
-        self.bytes = 0
-
-    def try_run(
-        self, stage: str, tasks: Sequence[Task[T]], shared: object = None
-    ) -> Iterator[T | TaskError]:
-        self.bytes += measure((tasks, shared))
-        for outcome in super().try_run(stage, tasks, shared):
-            self.bytes += measure(outcome)
-            yield outcome
-
-
 @pytest.mark.parametrize("is_stored", [True, False])
 def test_what_passes_through_the_driver_does_not_grow_with_the_records(is_stored: bool) -> None:
     """Ten times the records in as many segments, batches and ranges, with keys of their own."""
@@ -273,7 +195,7 @@ def test_what_passes_through_the_driver_does_not_grow_with_the_records(is_stored
         remote.copy()
         remote.inline_bytes = 0 if is_stored else 1 << 20
         remote.range_bytes = 32 * 4 * count // 8
-        remote.runner = runner = MeteredRunner()
+        remote.runner = runner = TravellingRunner()
         result = remote.compact()
         assert result.error is None
         assert result.records[Reason.SUPERSEDED] == 3 * count // 2

@@ -9,8 +9,8 @@ from typing import TypeVar
 
 import pytest
 
-from tests.support.interfering_runner import InterferingRunner
 from tests.support.remote_compaction import RemoteCompaction
+from tests.support.task_runners import InterferingRunner
 from tests.support.tier_bench import TierBench, tiered
 from varve.cleaning.removals.removal import Reason
 from varve.foundation.errors import Unavailable

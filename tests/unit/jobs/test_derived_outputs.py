@@ -3,7 +3,6 @@
 import errno
 import json
 import multiprocessing
-import pickle
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,8 +19,6 @@ from varve.jobs.derived_outputs import (
     OUTPUTS_FILE,
     OUTPUTS_LOCK,
     DerivedOutput,
-    ErasedFile,
-    ErasedOutput,
     ErasedRows,
     LocalOutputRegistry,
     OutputKind,
@@ -208,17 +205,3 @@ def test_no_rows_and_nothing_wanted_match_nothing() -> None:
     nothing = ErasedRows(frozenset(), {})
     assert nothing.is_empty
     assert _find(nothing, pa.array([b"a"] * 5)) == [False] * 5
-
-
-def test_what_is_wanted_travels_to_executors() -> None:
-    wanted = pickle.loads(pickle.dumps(_wanted(frozenset([b"ann"]))))
-    assert wanted.keys == {b"ann"}
-    assert _find(wanted) == [True, False, False, True, False]
-
-
-def test_what_became_of_an_output_is_told_as_json() -> None:
-    file = ErasedFile("a.parquet", 10, "00", 2)
-    output = ErasedOutput("table-1", 1, (file,), (), ("a.parquet",), ("a backup",))
-    assert output.to_json()["files_before"] == [
-        {"path": "a.parquet", "size": 10, "sha256": "00", "rows": 2}
-    ]

@@ -155,20 +155,6 @@ def test_a_damaged_log_ends_the_erasure_before_its_outputs_lose_rows(
     kit.check_unchanged(kit.damage_last_segment("people"), "people", **selection)
 
 
-@SELECTIONS
-@TARGETS
-def test_a_log_without_damage_is_erased_with_its_outputs(
-    tmp_path: Path, target: str, selection: dict[str, Any]
-) -> None:
-    kit = Kit(tmp_path, target)
-    kit.derive()
-    done = kit.erase("people", **selection)
-    assert done.receipt is not None
-    assert done.records == (4 if target == "both" else 2)
-    left = [name for name, data in kit.files().items() if b"ann@x" in data]
-    assert all(target == "bucket" and name.startswith("data/") for name in left)
-
-
 @TARGETS
 def test_topics_are_erased_one_by_one_if_the_hashes_of_their_keys_are_too_many(
     tmp_path: Path, target: str, monkeypatch: pytest.MonkeyPatch

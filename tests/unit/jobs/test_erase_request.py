@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from tests.unit.jobs.test_record_blocks import BytesSource
 from varve.foundation.errors import InvalidRequest
 from varve.jobs.erase.request import (
     DIGESTS_MAX,
@@ -24,19 +25,9 @@ from varve.records import Record, build_batch
 TOPIC_ID = "q1Sh9e5zQ8G5YyvbVnCk_w"
 
 
-class _Bytes:
-    name = "test"
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-
-    def read(self, start: int, end: int) -> memoryview:
-        return memoryview(self._data)[start:end]
-
-
 def block(*records: tuple[bytes | None, bytes | None]) -> RecordBlock:
     data = build_batch([Record(key, value) for key, value in records])
-    (found,) = read_blocks([BatchRange(_Bytes(data), 0, 0, len(data), RecordFilter())])
+    (found,) = read_blocks([BatchRange(BytesSource(data), 0, 0, len(data), RecordFilter())])
     return found
 
 

@@ -1,15 +1,12 @@
 """Single records of keys are erased: tables and snapshots end as the log tells."""
 
-import pickle
-from collections import Counter
-from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar
 
 import pyarrow.parquet as pq  # type: ignore[import-untyped]  # ships no types
 import pytest
 
 import varve
+from tests.support.task_runners import TravellingRunner
 from varve.jobs.derived_outputs import ErasedRows
 from varve.jobs.erase import result
 from varve.jobs.erase.erasure import erase
@@ -21,9 +18,7 @@ from varve.jobs.table.catalog import CatalogAddress
 from varve.jobs.table.definition import TableMode, TableSettings
 from varve.jobs.table.definition import ValueFormat as TableFormat
 from varve.jobs.table.sync import TableResult, sync_table
-from varve.jobs.tasks import LocalRunner, Task, TaskError, TaskRunner
-
-T = TypeVar("T")
+from varve.jobs.tasks import LocalRunner, TaskRunner
 
 UPSERT = TableSettings(
     mode=TableMode.UPSERT, format=TableFormat.JSON, schema='{"email": "string"}', buckets=2
@@ -78,19 +73,6 @@ class Kit:
             for row in pq.read_table(path).to_pylist():
                 found[row["key"].decode()] = row["value"].decode().split('"')[3]
         return found
-
-
-class TravellingRunner(LocalRunner):
-    """Sends tasks and what they share through pickle, as Spark does, and counts them by stage."""
-
-    def __init__(self) -> None:
-        self.tasks: Counter[str] = Counter()
-
-    def try_run(
-        self, stage: str, tasks: Sequence[Task[T]], shared: object = None
-    ) -> Iterator[T | TaskError]:
-        self.tasks[stage] += len(tasks)
-        return super().try_run(stage, *pickle.loads(pickle.dumps((tasks, shared))))
 
 
 @pytest.fixture
@@ -151,22 +133,6 @@ def test_a_file_of_a_table_without_such_rows_is_not_rewritten(kit: Kit) -> None:
     assert not runner.tasks["erase from tables: rewrite files"]
 
 
-class SharedRowsRunner(LocalRunner):
-    """Counts the offsets and keys that the tasks of each stage share, and the bytes of tasks."""
-
-    def __init__(self) -> None:
-        self.offsets: list[int] = []
-        self.task_bytes = 0
-
-    def try_run(
-        self, stage: str, tasks: Sequence[Task[T]], shared: object = None
-    ) -> Iterator[T | TaskError]:
-        if isinstance(shared, ErasedRows):
-            self.offsets.append(sum(len(part) for part in shared.offsets.values()))
-        self.task_bytes = max([self.task_bytes, *(len(pickle.dumps(task)) for task in tasks)])
-        return super().try_run(stage, tasks, shared)
-
-
 def test_offsets_of_a_field_reach_outputs_in_windows(
     kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -176,11 +142,12 @@ def test_offsets_of_a_field_reach_outputs_in_windows(
         kit.put(**{f"n{number}": "eve@x"})
     kit.sync()
     kit.take()
-    runner = SharedRowsRunner()
+    runner = TravellingRunner()
     done = kit.erase(runner, field=FieldMatch.of("email", ["eve@x"], ValueFormat.JSON))
     assert done.receipt is not None
     assert done.records == 30
-    assert max(runner.offsets) == 8
+    shared = [one for one in runner.shared if isinstance(one, ErasedRows)]
+    assert max(sum(map(len, one.offsets.values())) for one in shared) == 8
     assert kit.table() == kit.snapshot() == {"k1": "ann@x", "k2": "bob@x"}
     outputs = done.receipt["topics"][0]["outputs"]
     assert [output["rows"] for output in outputs] == [30, 30]
@@ -191,7 +158,7 @@ def test_tasks_do_not_grow_with_the_keys_of_the_request(kit: Kit) -> None:
     kit.take()
     sizes = []
     for count in (10, 10_000):
-        runner = SharedRowsRunner()
+        runner = TravellingRunner()
         keys = frozenset(f"nobody-{number}".encode() for number in range(count))
         kit.erase(runner, keys=keys, id=f"of-{count}")
         sizes.append(runner.task_bytes)

@@ -147,21 +147,6 @@ def test_a_snapshot_does_not_go_on_from_records_that_were_lost(topic: SourceTopi
     assert kit.rows() == kit.model()
 
 
-def test_a_snapshot_goes_on_where_its_last_batch_was_compacted(local: SourceTopic) -> None:
-    kit = SnapshotTopic(local)
-    local.put(("a", "1"), ("b", "2"), ("a", "3"))
-    before = kit.take()
-    local.roll()
-    local.kit.clean_now(roll=False)
-    local.put(("a", "4"))
-    after = kit.take()
-    mark = before.document.partitions[0].mark
-    assert mark is not None
-    assert look(local).find_mark(3) not in (None, mark)
-    assert (after.partitions[0].read_from, after.partitions[0].note) == (3, "")
-    assert kit.rows() == kit.model()
-
-
 def test_a_document_without_marks_is_gone_on_from(topic: SourceTopic) -> None:
     kit = SnapshotTopic(topic)
     topic.put(("a", "1"))

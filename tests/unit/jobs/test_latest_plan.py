@@ -2,7 +2,6 @@
 
 import pickle
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,6 @@ from varve.foundation.errors import Corrupt, Unavailable
 from varve.jobs.key_plans import remove_left_work, remove_old_read_plans
 from varve.jobs.source import plan as source_plan
 from varve.jobs.source.arrow_columns import ArrowColumns
-from varve.jobs.source.latest_plan import cut_kept
 from varve.jobs.source.options import SourceFilters
 from varve.jobs.source.piece_reading import GAP_BYTES, join_positions
 from varve.jobs.source.pieces import ChosenPiece, KeptPiece, LocalPiece, RemotePiece
@@ -181,28 +179,6 @@ def test_the_local_end_supersedes_what_is_remote(topic: SourceTopic) -> None:
     assert sorted((row["key"], row["offset"]) for row in rows) == sorted(state(topic).items())
 
 
-@pytest.mark.parametrize("end", [1, 2, 7, 19, 20, 21, 33])
-def test_an_end_within_a_segment_or_a_batch_is_kept_to(topic: SourceTopic, end: int) -> None:
-    fill(topic, tuple(range(20)), tuple(range(4, 24)))
-    for is_hot in (False, True):
-        options = topic.options(
-            is_hot=is_hot, mode="latest", splitBytes="300", endingOffset=str(end)
-        )
-        rows = read_rows(options, EVERYTHING)
-        assert sorted((row["key"], row["offset"]) for row in rows) == sorted(
-            state(topic, end).items()
-        )
-
-
-def test_local_pieces_end_where_the_read_does(topic: SourceTopic) -> None:
-    topic.append([Record(b"k", b"x" * 300, timestamp=topic.now) for _ in range(3)])
-    topic.append([Record(b"k", b"x" * 300, timestamp=topic.now) for _ in range(3)])
-    topic.roll()
-    topic.flush()
-    rows = topic.rows(is_hot=True, endingOffset="1", splitBytes="300")
-    assert [row["offset"] for row in rows] == [0]
-
-
 def test_a_small_partition_or_one_without_indexes_is_left_to_a_task(
     topic: SourceTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,26 +206,6 @@ def test_a_key_index_of_another_segment_is_told(topic: SourceTopic) -> None:
     objects.put(second.remote_path.part_key(second.segment, "keys"), other)
     with pytest.raises(Corrupt, match="of another segment"):
         plan_tasks(topic.options(mode="latest", splitBytes="300"), EVERYTHING)
-
-
-def test_kept_batches_are_cut_by_what_is_read_of_them(topic: SourceTopic) -> None:
-    fill(topic, tuple(range(20)))
-    (piece,) = plan_read(topic.options(mode="latest"), EVERYTHING).pieces
-    assert isinstance(piece, RemotePiece)
-    batches = np.zeros(4, BATCH)
-    batches["count"] = 10
-    batches["size"] = 100
-    batches["position"] = [0, 100, 200, 300]
-    batches["last"] = [9, 19, 29, 39]
-    keep = np.packbits(np.repeat([1, 0, 1, 1], 10), bitorder="little")
-    first, second = cut_kept(piece, batches, keep, split_bytes=150)
-    assert (first.start, first.end, second.start, second.end) == (0, 1, 2, 4)
-    assert (first.size, second.size) == (100, 200)
-    assert second.read_flags(20).tolist() == [True] * 20
-    late = replace(piece, start_offset=25)
-    (only,) = cut_kept(late, batches, keep, split_bytes=1000)
-    assert (only.start, only.end) == (2, 4)
-    assert cut_kept(piece, batches, np.zeros(5, np.uint8), split_bytes=10) == []
 
 
 def test_near_batches_are_fetched_together() -> None:

@@ -62,10 +62,3 @@ def test_what_a_lock_holds_keeps_its_marker_and_others_go() -> None:
     assert set(done.removed) == {B1, B2}
     (told,) = done.out_of_reach
     assert "a retention lock holds it" in told
-
-
-def test_versions_of_others_stay_and_are_told() -> None:
-    bucket = Bucket(A2, A1, B2, B1)
-    done = erase(bucket, "a")
-    assert bucket.kept == [B2, B1]
-    assert "keeps 1 older versions" in done.out_of_reach[0]

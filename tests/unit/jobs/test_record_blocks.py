@@ -14,7 +14,7 @@ from varve.records import Record, build_batch
 BASE = 100
 
 
-class _Bytes:
+class BytesSource:
     name = "test"
 
     def __init__(self, data: bytes) -> None:
@@ -24,14 +24,14 @@ class _Bytes:
         return memoryview(self._data)[start:end]
 
 
-def make(offsets: list[int]) -> tuple[_Bytes, list[int]]:
+def make(offsets: list[int]) -> tuple[BytesSource, list[int]]:
     """A batch of one record at each offset, and where they begin and end."""
     data, edges = b"", [0]
     for offset in offsets:
         batch = build_batch([Record(b"k", b"v")])
         data += struct.pack(">q", offset) + bytes(batch[8:])
         edges.append(len(data))
-    return _Bytes(data), edges
+    return BytesSource(data), edges
 
 
 def read(offsets: list[int], *, cuts: list[int], is_reversed: bool = False) -> list[int]:

@@ -1,7 +1,6 @@
 """Objects of the remote tier as files, and the scratch files of tasks."""
 
 import os
-import pickle
 import random
 import signal
 import subprocess
@@ -71,12 +70,6 @@ def test_an_object_that_is_too_short_is_corrupt() -> None:
     files, _ = make(len(DATA) + 1)
     with files, files.open("a/log") as file, pytest.raises(Corrupt, match="a/log"):
         file.read_at(len(DATA) - 5, 100)
-
-
-def test_it_travels_and_opens_its_store_where_it_arrives() -> None:
-    files, _ = make()
-    with pickle.loads(pickle.dumps(files)) as arrived, arrived.open("a/log") as file:
-        assert file.read_at(3, 5) == DATA[3:8]
 
 
 def test_what_is_not_named_is_not_found_and_nothing_is_written() -> None:

@@ -77,28 +77,6 @@ def fill(topic: SourceTopic, *counts: int) -> None:
     topic.flush()
 
 
-def write_transactions(topic: SourceTopic) -> None:
-    """One that spans the border of the tiers is aborted behind it, others within each of them."""
-    topic.write([Record(b"a", b"cold-aborted", (), START_MS)], producer_id=1)
-    topic.end(producer_id=1, committed=False)
-    topic.write([Record(b"b", b"cold-committed", (), START_MS)], producer_id=2)
-    topic.end(producer_id=2, committed=True)
-    topic.write([Record(b"c", b"across", (), START_MS)], producer_id=3)
-    topic.roll()
-    topic.put(("d", "plain"))
-    topic.write([Record(b"e", b"across too", (), START_MS)], producer_id=3)
-    topic.copy()
-    topic.move()
-    topic.end(producer_id=3, committed=False)
-    topic.write([Record(b"f", b"again", (), START_MS)], producer_id=3)
-    topic.end(producer_id=3, committed=True)
-    topic.write([Record(b"g", b"hot-aborted", (), START_MS)], producer_id=4)
-    topic.end(producer_id=4, committed=False)
-    topic.write([Record(b"h", b"open", (), START_MS)], producer_id=5)
-    topic.put(("i", "behind"))
-    topic.flush()
-
-
 def values(rows: list[Row]) -> list[bytes | None]:
     return [row["value"] for row in rows]
 
@@ -135,42 +113,7 @@ def test_the_remote_part_is_read_from_the_tier_that_the_server_names(bench: Benc
     assert (found.segments, found.cold_bytes > 0, found.hot_bytes > 0) == (2, True, True)
 
 
-def test_a_server_may_be_asked_for_its_remote_part_too(bench: Bench) -> None:
-    fill(bench.topic, 4, 3, 2)
-    options = bench.options(throughServer="true")
-    pieces = plan_read(options, SourceFilters()).pieces
-    assert {type(one) for one in pieces} == {ServedPiece}
-    assert read_rows(options, SourceFilters()) == bench.rows()
-
-
-@pytest.mark.parametrize("through", ["true", "false"])
-def test_aborted_and_undecided_transactions_are_left_out(bench: Bench, through: str) -> None:
-    write_transactions(bench.topic)
-    seen = values(bench.rows(throughServer=through))
-    assert seen == [b"cold-committed", b"plain", b"again"]
-    every = values(bench.rows(throughServer=through, isolation="read_uncommitted"))
-    assert every == values(bench.topic.rows(is_hot=True, isolation="read_uncommitted"))
-    assert len(every) == 9
-
-
-@pytest.mark.parametrize("split", [1, 200, 1 << 20])
-def test_a_transaction_that_pieces_cut_is_told_whole(bench: Bench, split: int) -> None:
-    topic = bench.topic
-    for number in range(6):
-        topic.write([Record(b"a", b"%d" % number, (), START_MS)] * 3, producer_id=1)
-        topic.put(("p", str(number)))
-    topic.end(producer_id=1, committed=False)
-    topic.put(("p", "last"))
-    topic.flush()
-    options = bench.options(splitBytes=str(split), throughServer="true")
-    pieces = plan_read(options, SourceFilters()).pieces
-    assert (len(pieces) > 3) == (split < 1000)
-    assert values(bench.rows(splitBytes=str(split), throughServer="true")) == [
-        b"0", b"1", b"2", b"3", b"4", b"5", b"last",
-    ]  # fmt: skip
-
-
-def test_ranges_by_offset_and_time(bench: Bench) -> None:
+def test_times_bound_a_read(bench: Bench) -> None:
     topic = bench.topic
     for number in range(10):
         if number == 5:
@@ -179,7 +122,6 @@ def test_ranges_by_offset_and_time(bench: Bench) -> None:
     topic.copy()
     topic.move()
     topic.flush()
-    assert offsets(bench.rows(startingOffset="3", endingOffset="7")) == [3, 4, 5, 6]
     for first, last in ((2, 4), (4, 8), (6, 8)):
         found = bench.rows(
             startingTimestamp=str(START_MS + 1000 * first - 1),

@@ -1,23 +1,33 @@
 """An epoch of a sink is one transaction, committed once; what cannot follow is refused."""
 
-import random
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import Final
 
 import pytest
 
-import varve
-from tests.support.sink_bench import DIRECTORY, TOPIC, SinkBench
+from tests.support.sink_bench import (
+    DIRECTORY,
+    TOPIC,
+    EpochBench,
+    ServerSinkBench,
+    SinkBench,
+    epoch_rows,
+)
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock
-from varve.foundation.errors import Corrupt, InvalidRequest, InvalidTimestamp, Locked
+from varve.foundation.errors import Corrupt, InvalidRequest, InvalidTimestamp
 from varve.jobs.sink.commit import DirectoryCommit
 from varve.jobs.sink.sink_state import SINKS_FILE, CommitPhase, EpochWrite, SinkState
 from varve.jobs.sink.staging import ABANDONED_MS, Staging, sweep_abandoned
 from varve.object_store import MemoryObjectStore
-from varve.records import Batch
+from varve.testing import KafkaKit
 from varve.topics.store_transaction import FIRST_PRODUCER_ID
 
 DAY_MS = 24 * 60 * 60 * 1000
+
+
+EPOCH_0: Final = {0: [b"0-0", b"0-2"], 1: [b"0-1", b"0-3"]}
 
 
 @pytest.fixture
@@ -28,54 +38,49 @@ def bench() -> SinkBench:
     return made
 
 
-def rows(epoch: int, count: int = 4) -> list[dict[str, object]]:
-    return [
-        {"value": b"%d-%d" % (epoch, number), "partition": number % 2} for number in range(count)
-    ]
+@pytest.fixture
+def server() -> Iterator[ServerSinkBench]:
+    with KafkaKit() as kit:
+        made = ServerSinkBench(kit)
+        made.target(createTopic="true", partitions="2")
+        yield made
+        made.close()
 
 
-def write(
-    bench: SinkBench, epoch: int, count: int = 4, *, query: str | None = "q", sink_id: str = "s"
-) -> bool:
-    """Whether the epoch was there before."""
-    target = bench.target()
-    tasks = bench.stage([rows(epoch, count)], target)
-    return bench.commit(epoch, tasks, target, query=query, sink_id=sink_id).is_repeated
+@pytest.fixture(params=["bench", "server"], ids=["directory", "server"])
+def any_bench(request: pytest.FixtureRequest) -> EpochBench:
+    made: EpochBench = request.getfixturevalue(request.param)
+    return made
 
 
-def batches(bench: SinkBench, partition: int = 0) -> list[Batch]:
-    with bench.open() as store:
-        return list(store.topic(TOPIC).partition(partition).batches())
+# Whatever the epochs are written to
 
 
-def test_an_epoch_is_a_transaction_of_all_partitions(bench: SinkBench) -> None:
-    write(bench, 0)
-    for partition in (0, 1):
-        (data,) = batches(bench, partition)
-        assert data.header.is_transactional
-        assert data.header.producer_id >= FIRST_PRODUCER_ID
-    with bench.open() as store:
-        ends = [partition.offsets().end for partition in store.topic(TOPIC).partitions]
-    assert ends == [3, 3]  # two records and a marker each
-    assert bench.committed() == {0: [b"0-0", b"0-2"], 1: [b"0-1", b"0-3"]}
+def test_an_epoch_is_a_transaction_of_all_partitions(any_bench: EpochBench) -> None:
+    result = any_bench.write(0)
+    assert (result.rows, result.is_repeated) == (4, False)
+    assert any_bench.committed() == EPOCH_0
+    with any_bench.open() as store:
+        for partition in store.topic(TOPIC).partitions:
+            headers = [one.header for one in partition.batches()]
+            assert {one.is_transactional for one in headers} == {True}
+            assert len({one.producer_id for one in headers}) == 1
+            assert partition.offsets().end == 3, "two records and a marker"
 
 
-def test_a_done_epoch_is_not_appended_again(bench: SinkBench) -> None:
-    assert [write(bench, epoch) for epoch in (0, 0, 1, 1)] == [False, True, False, True]
-    assert bench.committed()[0] == [b"0-0", b"0-2", b"1-0", b"1-2"]
+def test_a_done_epoch_is_not_appended_again(any_bench: EpochBench) -> None:
+    repeated = [any_bench.write(epoch).is_repeated for epoch in (0, 0, 1, 1)]
+    assert repeated == [False, True, False, True]
+    assert any_bench.committed()[0] == [b"0-0", b"0-2", b"1-0", b"1-2"]
 
 
-def test_a_query_under_another_name_does_not_write_its_last_epoch_again(bench: SinkBench) -> None:
-    write(bench, 0)
+def test_a_query_under_another_name_does_not_write_its_last_epoch_again(
+    any_bench: EpochBench,
+) -> None:
+    any_bench.write(0)
     with pytest.raises(InvalidRequest, match="committed epoch 0 as sink s"):
-        write(bench, 0, sink_id="renamed")
-    assert not write(bench, 1, sink_id="renamed")
-
-
-def test_epochs_may_be_left_out(bench: SinkBench) -> None:
-    write(bench, 0)
-    write(bench, 5)
-    assert bench.ledger().read()["s"].epoch == 5
+        any_bench.write(0, sink_id="renamed")
+    assert not any_bench.write(1, sink_id="renamed").is_repeated
 
 
 @pytest.mark.parametrize(
@@ -88,34 +93,41 @@ def test_epochs_may_be_left_out(bench: SinkBench) -> None:
     ],
 )
 def test_epochs_that_are_not_the_next_are_refused(
-    bench: SinkBench, epoch: int, count: int, query: str | None, words: str
+    any_bench: EpochBench, epoch: int, count: int, query: str | None, words: str
 ) -> None:
-    write(bench, 4)
+    any_bench.write(4)
     with pytest.raises(InvalidRequest, match=words):
-        write(bench, epoch, count, query=query)
-    assert bench.committed()[0] == [b"4-0", b"4-2"]
+        any_bench.write(epoch, count, query=query)
+    assert any_bench.committed()[0] == [b"4-0", b"4-2"]
 
 
-def test_a_repeated_epoch_with_other_rows_may_be_skipped(bench: SinkBench) -> None:
-    write(bench, 4)
-    target = bench.target()
-    tasks = bench.stage([rows(4, 6)], target)
-    assert bench.commit(4, tasks, target, skips_repeated=True).is_repeated
-    assert bench.committed()[0] == [b"4-0", b"4-2"]
+def test_a_repeated_epoch_with_other_rows_may_be_skipped(any_bench: EpochBench) -> None:
+    any_bench.write(4)
+    assert any_bench.write(4, 6, skips_repeated=True).is_repeated
+    assert any_bench.committed()[0] == [b"4-0", b"4-2"]
+
+
+# To a directory
+
+
+def test_epochs_may_be_left_out(bench: SinkBench) -> None:
+    bench.write(0)
+    bench.write(5)
+    assert bench.ledger().read()["s"].epoch == 5
 
 
 def test_a_sink_keeps_to_its_topic(bench: SinkBench) -> None:
-    write(bench, 0)
+    bench.write(0)
     with bench.open() as store:
         store.delete_topic(TOPIC, at_once=True)
         store.create_topic(TOPIC, partitions=2)
     with pytest.raises(InvalidRequest, match="deleted and recreated"):
-        write(bench, 1)
+        bench.write(1)
 
 
 def test_rows_staged_for_a_topic_that_was_made_again_are_refused(bench: SinkBench) -> None:
     target = bench.target()
-    tasks = bench.stage([rows(0)], target)
+    tasks = bench.stage([epoch_rows(0)], target)
     with bench.open() as store:
         store.delete_topic(TOPIC, at_once=True)
         store.create_topic(TOPIC, partitions=2)
@@ -124,11 +136,9 @@ def test_rows_staged_for_a_topic_that_was_made_again_are_refused(bench: SinkBenc
 
 
 def test_a_write_of_its_own_is_forgotten_when_it_is_done(bench: SinkBench) -> None:
-    target = bench.target()
-    tasks = bench.stage([rows(0)], target, sink_id="write-1")
-    bench.commit(0, tasks, target, sink_id="write-1", query=None, is_once=True)
+    bench.write(0, sink_id="write-1", query=None, is_once=True)
     assert bench.ledger().read() == {}
-    assert bench.committed()[1] == [b"0-1", b"0-3"]
+    assert bench.committed() == EPOCH_0
 
 
 def test_a_refused_batch_aborts_the_epoch_and_a_retry_succeeds(bench: SinkBench) -> None:
@@ -136,18 +146,18 @@ def test_a_refused_batch_aborts_the_epoch_and_a_retry_succeeds(bench: SinkBench)
         store.alter_topic(TOPIC, {"message.timestamp.before.max.ms": DAY_MS})
     target = bench.target()
     old = [{"value": b"old", "timestamp": 0, "partition": 1}]
-    tasks = bench.stage([rows(0), old], target)
+    tasks = bench.stage([epoch_rows(0), old], target)
     with pytest.raises(InvalidTimestamp):
         bench.commit(0, tasks, target)
     assert bench.committed() == {0: [], 1: []}
     assert bench.ledger().read()["s"].running is None
-    assert write(bench, 0) is False
+    assert not bench.write(0).is_repeated
     assert bench.committed()[0] == [b"0-0", b"0-2"]
 
 
 def test_staged_bytes_that_changed_are_not_appended(bench: SinkBench) -> None:
     target = bench.target()
-    tasks = bench.stage([rows(0)], target)
+    tasks = bench.stage([epoch_rows(0)], target)
     (part,) = tasks[0].parts
     data = bytearray(bench.objects.get(part.key))
     data[-1] ^= 1
@@ -177,7 +187,7 @@ class _Cut(Exception):
 def cut(bench: SinkBench, *, after: CommitPhase, sink_id: str = "s", is_once: bool = False) -> None:
     """A commit that dies in that state, with all batches in the log and no marker."""
     target = bench.target()
-    tasks = bench.stage([rows(0)], target, sink_id=sink_id)
+    tasks = bench.stage([epoch_rows(0)], target, sink_id=sink_id)
     store = bench.open()
     ledger = bench.ledger()
     put = ledger.put
@@ -201,7 +211,7 @@ def cut(bench: SinkBench, *, after: CommitPhase, sink_id: str = "s", is_once: bo
 def test_what_was_cut_before_committing_is_aborted_by_any_sink(bench: SinkBench) -> None:
     cut(bench, after=CommitPhase.PREPARED, sink_id="once", is_once=True)
     assert bench.committed() == {0: [], 1: []}
-    write(bench, 0)
+    bench.write(0)
     assert bench.committed()[0] == [b"0-0", b"0-2"]
     assert list(bench.ledger().read()) == ["s"]
 
@@ -214,7 +224,7 @@ def test_what_was_cut_after_committing_is_committed_and_not_written_again(
     assert bench.settle() == ["s"]
     assert bench.committed()[0] == [b"0-0", b"0-2"]
     assert bench.settle() == []
-    assert write(bench, 0) is True
+    assert bench.write(0).is_repeated
 
 
 def test_a_cut_epoch_of_a_topic_that_is_gone_is_settled(bench: SinkBench) -> None:
@@ -251,28 +261,21 @@ def test_expired_producers_rolls_and_compaction_do_not_stop_a_sink(bench: SinkBe
 
 
 def test_a_producer_id_is_renewed_when_its_epochs_are_used_up(bench: SinkBench) -> None:
-    write(bench, 0)
+    bench.write(0)
     before = bench.ledger().read()["s"]
     with bench.open():
         bench.ledger().put(replace(before, producer_epoch=(1 << 15) - 2))
-    write(bench, 1)
+    bench.write(1)
     after = bench.ledger().read()["s"]
     assert after.producer_id != before.producer_id
+    assert min(after.producer_id, before.producer_id) >= FIRST_PRODUCER_ID
     assert after.producer_epoch == 0
 
 
 def test_a_ledger_that_cannot_be_read_stops_the_commit(bench: SinkBench) -> None:
-    write(bench, 0)
+    bench.write(0)
     path = f"{DIRECTORY}/{SINKS_FILE}"
     with bench.fs.open_writable(path) as file:
         file.truncate(30)
     with pytest.raises(Corrupt, match="restore it from a copy"):
-        write(bench, 1)
-
-
-def test_the_store_opens_and_checks_beside_the_ledger(bench: SinkBench) -> None:
-    write(bench, 0)
-    with varve.open(DIRECTORY, fs=bench.fs, clock=bench.clock, random=random.Random(1)) as store:
-        assert store.recovered == {}
-        with pytest.raises(Locked):
-            bench.target()
+        bench.write(1)

@@ -18,12 +18,12 @@ from pyspark.sql.types import (
 
 from tests.support.sink_bench import Row, batch_of
 from varve.commit_log import LogSettings
-from varve.embedded.topic import Packaging, partition_of
+from varve.embedded.topic import Packaging
 from varve.foundation.errors import InvalidRecord, InvalidRequest, RecordTooLarge
 from varve.jobs.sink.batch_builder import BatchBuilder, SinkTarget, make_rows
 from varve.jobs.sink.staging import RowSummary
 from varve.jobs.sink.target import parse_sink_options
-from varve.records import Batch, Codec, Producer, Record, stamp_producer
+from varve.records import Batch, Codec, Record
 from varve.spark.columns import check_sink_schema
 
 MS = 1_700_000_000_000
@@ -47,22 +47,6 @@ def build(
     ]
 
 
-def test_every_column_comes_back() -> None:
-    row = {
-        "key": b"k",
-        "value": b"v",
-        "headers": [{"key": "a", "value": b"1"}, {"key": "ü", "value": None}],
-        "timestamp": MS * 1000 + 999,
-        "partition": 2,
-    }
-    bare: Row = {"key": None, "value": None, "headers": None, "timestamp": MS * 1000}
-    ((partition, (first, second)),) = build([row, {**bare, "partition": 2}])
-    assert partition == 2
-    assert (first.key, first.value, first.timestamp) == (b"k", b"v", MS)
-    assert tuple(first.headers) == (("a", b"1"), ("ü", None))
-    assert (second.key, second.value, tuple(second.headers)) == (None, None, ())
-
-
 def test_text_is_utf8_and_slices_of_columns_are_read_as_such() -> None:
     table = pa.table({"key": ["x", "ä", None], "value": ["1", "2", "3"]}).slice(1)
     rows = make_rows(table, "out")
@@ -71,17 +55,6 @@ def test_text_is_utf8_and_slices_of_columns_are_read_as_such() -> None:
     (built,) = builder.build(rows)
     found = [(record.key, record.value) for record in Batch(built.data).records()]
     assert found == [("ä".encode(), b"2"), (None, b"3")]
-
-
-def test_keys_go_where_other_clients_put_them_and_keep_their_order() -> None:
-    rows = [{"key": b"k%d" % (number % 9), "value": b"%d" % number} for number in range(90)]
-    seen = {}
-    for partition, records in build(rows):
-        assert {partition_of(record.key or b"", 3) for record in records} == {partition}
-        values = [int(record.value or b"") for record in records]
-        assert values == sorted(values)
-        seen[partition] = len(records)
-    assert sum(seen.values()) == 90
 
 
 def test_keyless_rows_stay_until_a_batch_is_full_and_go_round() -> None:
@@ -102,25 +75,6 @@ def test_a_row_that_the_topic_cannot_take_is_refused() -> None:
     settings = LogSettings(max_message_bytes=300)
     with pytest.raises(RecordTooLarge, match="more than the topic's 300"):
         build([{"value": b"x" * 400}], codec=Codec.NONE, settings=settings)
-
-
-def test_rows_without_a_time_get_that_of_the_commit_and_keep_their_place() -> None:
-    rows = [
-        {"value": b"a", "timestamp": MS * 1000, "partition": 0},
-        {"value": b"b", "partition": 0},
-        {"value": b"c", "partition": 0},
-        {"value": b"d", "timestamp": MS * 1000, "partition": 0},
-    ]
-    target = SinkTarget("out", "id", 1, LogSettings())
-    builder = BatchBuilder(target, Packaging(Codec.ZSTD, None, 1 << 20), 0)
-    found = []
-    for built in builder.build(make_rows(pa.Table.from_batches([batch_of(rows)]), "out")):
-        joined = stamp_producer(built.data, Producer(5, 1), 7, default_timestamp=42)
-        batch = Batch(bytes(joined))
-        assert batch.header.is_transactional
-        assert (batch.header.producer_id, batch.header.base_sequence) == (5, 7)
-        found += [(record.value, record.timestamp) for record in batch.records()]
-    assert found == [(b"a", MS), (b"b", 42), (b"c", 42), (b"d", MS)]
 
 
 def test_a_compacted_topic_takes_no_row_without_a_key() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow.parquet as pq  # type: ignore[import-untyped]  # ships no types
 import pytest
 
-from tests.support.snapshot_topic import SMALL, SnapshotTopic, apply, rows_of
+from tests.support.snapshot_topic import SMALL, SnapshotTopic, rows_of
 from tests.support.source_topic import SourceTopic
 from varve.commit_log import LogSettings
 from varve.foundation.errors import (
@@ -31,7 +31,6 @@ from varve.jobs.snapshot.store import check_apart, open_snapshot
 from varve.jobs.snapshot.tasks import StagedBuckets
 from varve.jobs.tasks import LocalRunner, Task
 from varve.jobs.tier.bucket import find_cluster
-from varve.object_store import MemoryObjectStore
 from varve.records import Record
 
 T = TypeVar("T")
@@ -85,31 +84,6 @@ def test_a_snapshot_of_both_tiers_is_what_a_dict_holds(kit: SnapshotTopic) -> No
     found = kit.open().read(columns=["partition", "timestampType", "headers"]).to_pylist()[0]
     assert (found["partition"], found["timestampType"]) == (0, 0)
     assert found["headers"][0]["key"] == "number"
-
-
-def test_a_plan_that_is_put_aside_gives_the_same_files(kit: SnapshotTopic) -> None:
-    for number in range(3):
-        fill(kit, first=number * 40)
-        copy(kit)
-    kit.is_hot = False
-    inline = kit.take()
-    elsewhere = replace(kit, store=MemoryObjectStore())
-    stored = elsewhere.take(settings=replace(SMALL, inline_bytes=0))
-    assert stored.document.files == inline.document.files
-    assert not list(elsewhere.store.list("work/")), "work is left"
-    assert elsewhere.rows() == kit.model()
-
-
-def test_state_and_replay_from_the_resume_offsets_make_the_whole(kit: SnapshotTopic) -> None:
-    fill(kit)
-    copy(kit)
-    kit.take()
-    state, resume = kit.rows(), kit.open().resume_offsets
-    fill(kit, first=40, count=31)
-    for number, offset in resume.items():
-        records = kit.topic.topic.read(partition=number, isolation="read_committed")
-        apply(state, number, [one for one in records if one.offset >= offset])
-    assert state == kit.model()
 
 
 def test_the_next_snapshot_reads_what_is_new_and_rewrites_what_changed(kit: SnapshotTopic) -> None:
@@ -292,11 +266,6 @@ def test_a_damaged_document_is_corrupt(
         SnapshotDocument.decode(json.dumps(document).encode(), "here")
 
 
-def test_a_document_too_deep_to_read_is_corrupt() -> None:
-    with pytest.raises(Corrupt, match="here"):
-        SnapshotDocument.decode(b"[" * 100_000, "here")
-
-
 def test_some_snapshots_are_kept(kit: SnapshotTopic, tmp_path: Path) -> None:
     fill(kit)
     kit.take()
@@ -441,27 +410,6 @@ def test_what_is_not_there_is_told(kit: SnapshotTopic, tmp_path: Path) -> None:
         kit.open()
     with pytest.raises(InvalidRequest, match="give the object store"):
         take_snapshot("orders", str(tmp_path / "place"), runner=LocalRunner())
-
-
-def test_staged_buckets_are_selected_by_code_and_found_by_position() -> None:
-    codes, positions = np.array([3, 4, 9]), np.array([0, 10, 25, 40])
-    staged = StagedBuckets("work/a", codes, positions, 7)
-    assert [staged.find_range(code) for code in (2, 3, 4, 5, 9, 10)] == [
-        None,
-        (0, 10),
-        (10, 25),
-        None,
-        (25, 40),
-        None,
-    ]
-    part = staged.select(4, 10)
-    assert part is not None
-    assert (part.find_range(3), part.find_range(4), part.find_range(9)) == (
-        None,
-        (10, 25),
-        (25, 40),
-    )
-    assert staged.select(5, 9) is None
 
 
 def test_a_reading_task_gives_the_driver_one_object_however_many_buckets(

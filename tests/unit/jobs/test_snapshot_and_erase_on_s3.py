@@ -16,7 +16,6 @@ from varve.cli.main import app
 from varve.foundation.errors import (
     BucketNotFound,
     InvalidSetting,
-    NotFound,
     StoreDenied,
     StoreError,
 )
@@ -166,44 +165,6 @@ def bench(server: S3Server, tmp_path: Path) -> Bench:
     made.put("ann", "dan", value="w")
     made.put("eve", "ann", is_copied=False, value="x")
     return made
-
-
-def test_snapshots_lie_in_a_bucket(bench: Bench) -> None:
-    first = bench.take()
-    assert (first.is_new, first.document.previous, first.document.rows) == (True, None, 5)
-    bench.put("bob", "fay", value="y")
-    second = bench.take()
-    assert (second.document.snapshot, second.document.previous) == (2, 1)
-    assert second.partitions[0].read_from == first.resume_offsets[0]
-    assert {key for _, key in bench.rows()} == {b"ann", b"bob", b"cy", b"dan", b"eve", b"fay"}
-    assert bench.rows()[0, b"bob"] == (7, b"y of bob")
-    assert bench.rows(1)[0, b"bob"][1] == b"v of bob"
-    full = bench.take(replace(LARGE, is_full=True))
-    assert (full.document.snapshot, full.document.previous) == (3, None)
-    verified = bench.cli("verify", bench.place)
-    assert (verified.exit_code, "all as written" in verified.stdout) == (0, True), verified.output
-    assert bench.cli("list", bench.place).exit_code == 0
-
-
-def test_old_snapshots_leave_the_bucket_and_damage_is_told(bench: Bench) -> None:
-    for number in range(3):
-        bench.put("bob", value=str(number))
-        bench.take()
-    kept = bench.cli("prune", bench.place, "--keep", "2", "--yes")
-    assert kept.exit_code == 0, kept.output
-    assert bench.cli("verify", bench.place).exit_code == 0
-    bench.put("cy")
-    result = bench.take(replace(LARGE, keep=1))
-    assert result.removed
-    document = open_snapshot(bench.place, settings=bench.settings).document
-    left = {key for key in bench.server.etags() if key.startswith("state/people/data/")}
-    assert left == {f"state/people/{file.path}" for file in document.files}
-    with pytest.raises(NotFound):
-        bench.rows(document.snapshot - 1)
-    path = document.files[0].path
-    open_object_store(bench.place, bench.settings).put(path, b"something else")
-    told = bench.cli("verify", bench.place)
-    assert (told.exit_code, path in told.stdout) == (1, True)
 
 
 def test_a_person_leaves_the_bucket_with_all_copies(bench: Bench) -> None:

@@ -22,10 +22,9 @@ from pyspark.sql.datasource import (
 import varve
 from tests.support.source_topic import NAME, Row, SourceTopic, read_rows
 from varve.commit_log import TopicPartition
-from varve.commit_log.sparse_index import OffsetIndex
 from varve.foundation.errors import Corrupt, InvalidRequest, NotFound, ObjectNotFound
 from varve.jobs.source.options import SourceFilters, SourceOptions, parse_options
-from varve.jobs.source.pieces import RemotePiece, cut_positions
+from varve.jobs.source.pieces import RemotePiece
 from varve.jobs.source.plan import estimate, plan_read, plan_tasks
 from varve.jobs.source.topic_source import open_partitions
 from varve.records import Codec, Record, build_batch_from_columns
@@ -99,12 +98,6 @@ def test_a_header_key_that_is_no_text_is_shown_as_kafka_shows_it(topic: SourceTo
     assert topic.rows()[0]["headers"] == [{"key": "\ufffda", "value": b"1"}]
 
 
-def test_remote_and_hot_join_without_repeats(topic: SourceTopic) -> None:
-    fill(topic, 3, 4, 5)
-    assert offsets(topic.rows()) == list(range(7))
-    assert offsets(topic.rows(is_hot=True)) == list(range(12))
-
-
 def test_a_directory_alone_is_read(topic: SourceTopic) -> None:
     fill(topic, 3, 4)
     options = parse_options({"directory": topic.kit.path, "topic": NAME})
@@ -126,35 +119,6 @@ def test_times_bound_a_read_as_offsets_do(topic: SourceTopic) -> None:
     assert offsets(topic.rows(endingTimestamp=str(minute))) == [0, 1]
     hot = topic.rows(is_hot=True, startingTimestamp=str(minute + 1))
     assert offsets(hot) == [4, 5]
-
-
-def test_aborted_records_are_left_out_and_undecided_ones_wait(topic: SourceTopic) -> None:
-    topic.write([Record(b"a", b"1", timestamp=START_MS)], producer_id=1)
-    topic.write([Record(b"b", b"2", timestamp=START_MS)], producer_id=2)
-    topic.roll()
-    topic.end(producer_id=1, committed=False)
-    topic.end(producer_id=2, committed=True)
-    topic.put(("c", "3"))
-    topic.write([Record(b"d", b"4", timestamp=START_MS)], producer_id=3)
-    topic.put(("e", "5"))
-    topic.flush()
-    assert [row["key"] for row in topic.rows(is_hot=True)] == [b"b", b"c"]
-    uncommitted = topic.rows(is_hot=True, isolation="read_uncommitted")
-    assert [row["key"] for row in uncommitted] == [b"a", b"b", b"c", b"d", b"e"]
-    topic.end(producer_id=3, committed=True)
-    topic.roll()
-    topic.copy()
-    assert [row["key"] for row in topic.rows()] == [b"b", b"c", b"d", b"e"]
-
-
-def test_a_marker_that_is_not_copied_yet_holds_back_what_it_decides(topic: SourceTopic) -> None:
-    topic.put(("a", "1"))
-    topic.write([Record(b"b", b"2", timestamp=START_MS)], producer_id=1)
-    topic.roll()
-    topic.end(producer_id=1, committed=False)
-    topic.copy()
-    assert len(topic.rows(isolation="read_uncommitted")) == 2
-    assert [row["key"] for row in topic.rows()] == [b"a"]
 
 
 def test_filters_narrow_what_is_read(tmp_path: Path) -> None:
@@ -199,34 +163,6 @@ def test_a_segment_without_the_key_is_not_read(keyed: SourceTopic) -> None:
         keyed.rows()
 
 
-def test_the_latest_state_has_one_row_for_each_key(keyed: SourceTopic) -> None:
-    keyed.put(("a", "1"), ("b", "1"), ("a", "2"))
-    keyed.roll()
-    keyed.put(("b", None), ("c", "1"))
-    keyed.roll()
-    keyed.put(("c", "2"), ("d", "1"))
-    keyed.roll()
-    keyed.copy()
-    state = {row["key"]: row["value"] for row in keyed.rows(mode="latest")}
-    assert state == {b"a": b"2", b"c": b"2", b"d": b"1"}
-    assert len(keyed.rows(mode="latest")) == 3
-    earlier = keyed.rows(mode="latest", endingOffset="3")
-    assert {row["key"]: row["value"] for row in earlier} == {b"a": b"2", b"b": b"1"}
-    keyed.put(("a", "3"))
-    keyed.flush()
-    hot = {row["key"]: row["value"] for row in keyed.rows(is_hot=True, mode="latest")}
-    assert hot == {b"a": b"3", b"c": b"2", b"d": b"1"}
-
-
-def test_the_latest_record_of_a_key_is_looked_up(keyed: SourceTopic) -> None:
-    fill(keyed, 3, 2, 2, 1)
-    for key, expected in ((b"k0", [5]), (b"k2", [2]), (b"none", [])):
-        wanted = SourceFilters(keys=frozenset({key}))
-        assert offsets(keyed.rows(wanted, mode="latest")) == expected
-    within = keyed.rows(SourceFilters(keys=frozenset({b"k1"})), mode="latest", endingOffset="4")
-    assert offsets(within) == [1]
-
-
 def test_an_older_manifest_shows_what_was_there(topic: SourceTopic) -> None:
     fill(topic, 2, 2)
     before = topic.now
@@ -259,18 +195,6 @@ def test_splits_have_like_sizes_and_lose_nothing(topic: SourceTopic) -> None:
     assert len(sizes) == 6
     assert max(sizes) < 1.8 * min(sizes)
     assert offsets(topic.rows(splitBytes="60000")) == list(range(80))
-
-
-def test_large_segments_are_cut_at_index_entries() -> None:
-    index = OffsetIndex(100, 1 << 20)
-    for number in range(1, 10):
-        index.append(100 + 10 * number + 9, 1000 * number)
-    whole = cut_positions(index, size=10_000, start_offset=100, end_offset=300, piece_bytes=3000)
-    assert whole == [(0, 4000), (4000, 7000), (7000, 10_000)]
-    part = cut_positions(index, size=10_000, start_offset=125, end_offset=140, piece_bytes=10**6)
-    assert part == [(1000, 4000)]
-    none = cut_positions(OffsetIndex(0, 8), size=50, start_offset=0, end_offset=9, piece_bytes=10)
-    assert none == [(0, 50)]
 
 
 def test_an_estimate_tells_requests_and_bytes(topic: SourceTopic) -> None:

@@ -1,19 +1,20 @@
 """A topic becomes a table: rows, increments, modes, side table, retention, and who comes first."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 from pyiceberg.table import Table
 
-from tests.support.interfering_runner import InterferingRunner, lose_power
 from tests.support.source_topic import NAME
 from tests.support.table_bench import TABLE, TableBench
+from tests.support.task_runners import InterferingRunner
 from varve.commit_log.names import CLEANER_OFFSET_FILE
 from varve.foundation.errors import (
+    Corrupt,
     Fenced,
     InconsistentTopicId,
     InvalidRequest,
@@ -25,8 +26,9 @@ from varve.jobs.derived_outputs import OutputKind
 from varve.jobs.source.topic_source import PartitionSource
 from varve.jobs.table import table_state
 from varve.jobs.table.definition import TableMode, TableSettings, ValueFormat
+from varve.jobs.table.sync import sync_table
 from varve.jobs.table.table_state import OFFSETS, read_sync_state, referenced_paths
-from varve.jobs.tasks import LocalRunner, Task, TaskError
+from varve.jobs.tasks import LocalRunner
 from varve.records import Record
 
 JSON = TableSettings(format=ValueFormat.JSON, schema='{"id": "long required", "name": "string"}')
@@ -34,8 +36,6 @@ UPSERT = TableSettings(
     mode=TableMode.UPSERT, format=ValueFormat.JSON, schema=JSON.schema, buckets=3
 )
 RAW = TableSettings()
-
-T = TypeVar("T")
 
 
 @pytest.fixture
@@ -103,33 +103,12 @@ def test_a_table_that_was_rolled_back_gets_the_same_rows_again(bench: TableBench
     assert bench.places() == [(0, n) for n in range(9)]
 
 
-def test_deleted_keys_are_rows_of_an_appended_table(bench: TableBench) -> None:
-    bench.topic.put(("a", '{"id": 1}'), ("a", None))
-    result = bench.sync(JSON)
-    assert (result.records, result.deleted) == (2, 1)
-    assert [(row["id"], row["_deleted"]) for row in bench.rows()] == [(1, False), (None, True)]
-
-
 def test_raw_rows_hold_the_bytes_and_the_headers(bench: TableBench) -> None:
     bench.topic.append([Record(b"k", b"\xff\x00", (("h", b"1"), ("h", None)), bench.topic.now)])
     bench.sync(RAW)
     (row,) = bench.rows()
     assert row["value"] == b"\xff\x00"
     assert row["headers"] == [{"key": "h", "value": b"1"}, {"key": "h", "value": None}]
-
-
-def test_one_row_for_each_key_is_upserted(bench: TableBench) -> None:
-    put(bench, 0, 20)
-    bench.sync(UPSERT)
-    bench.topic.put(("k3", '{"id": 333}'), ("k4", None), ("k99", '{"id": 99}'), ("k99", None))
-    bench.topic.put(("k5", '{"id": 1}'), ("k5", '{"id": 2}'), partition=0)
-    result = bench.sync(UPSERT)
-    assert (result.records, result.deleted) == (6, 2)
-    rows = {row["_key"]: row["id"] for row in bench.rows()}
-    assert len(rows) == len(bench.rows()) == 19
-    assert rows[b"k3"] == 333
-    assert rows[b"k5"] == 2
-    assert b"k4" not in rows
 
 
 def test_only_touched_buckets_are_written_anew(bench: TableBench) -> None:
@@ -168,19 +147,6 @@ def test_bad_rows_go_to_the_side_table_with_the_reason(bench: TableBench) -> Non
     assert "not JSON" in bad[0]["reason"]
     assert bad[1]["reason"] == "field id is required and missing"
     assert "field id" in bad[2]["reason"]
-
-
-def test_a_backlog_is_committed_in_batches(bench: TableBench) -> None:
-    for start in range(0, 30, 10):
-        put(bench, start, start + 10)
-        bench.topic.roll()
-    bench.topic.copy()
-    put(bench, 0, 4, partition=1)
-    small = TableSettings(format=ValueFormat.JSON, schema=JSON.schema, commit_bytes=1)
-    result = bench.sync(small)
-    assert result.commits >= 3
-    assert result.records == 34
-    assert bench.places() == [(0, n) for n in range(30)] + [(1, n) for n in range(4)]
 
 
 def test_columns_are_inferred_and_told(bench: TableBench) -> None:
@@ -272,8 +238,6 @@ def test_a_topic_that_was_made_anew_is_another_topic(bench: TableBench) -> None:
 
 
 def test_a_topic_that_is_not_there_makes_no_table(bench: TableBench) -> None:
-    from varve.jobs.table.sync import sync_table
-
     with pytest.raises(NotFound, match="nothing"):
         sync_table(
             "nothing",
@@ -298,16 +262,6 @@ def test_rows_below_the_log_start_leave_the_table(bench: TableBench) -> None:
     assert bench.places() == [(0, 11), (0, 12), (1, 2), (1, 3)]
     assert bench.bad_rows() == []
     assert bench.sync(JSON).expired_rows == 0
-
-
-def test_rows_of_keys_below_the_log_start_leave_too(bench: TableBench) -> None:
-    put(bench, 0, 10)
-    bench.sync(UPSERT)
-    bench.topic.put(("k1", '{"id": 100}'))
-    bench.expire_to(5)
-    result = bench.sync(UPSERT)
-    assert result.expired_rows == 5
-    assert sorted(row["_offset"] for row in bench.rows()) == [5, 6, 7, 8, 9, 10]
 
 
 def test_expired_rows_may_be_kept(bench: TableBench) -> None:
@@ -342,23 +296,6 @@ def test_the_table_is_noted_before_it_is_written(bench: TableBench) -> None:
 
 
 # Killed, repeated, and two at once
-
-
-@pytest.mark.parametrize("settings", [JSON, UPSERT])
-def test_a_run_that_was_killed_is_taken_over(bench: TableBench, settings: TableSettings) -> None:
-    put(bench, 0, 5)
-    bench.topic.put(("x", "bad"))
-    with pytest.raises(PowerLoss):
-        bench.sync(settings, runner=InterferingRunner(lose_power))
-    assert bench.files()
-    assert bench.marks()
-    result = bench.sync(settings)
-    assert result.swept > 0
-    assert bench.places() == [(0, n) for n in range(5)]
-    assert [row["_offset"] for row in bench.bad_rows()] == [5]
-    assert bench.files() == bench.named_files()
-    assert bench.files(f"{TABLE}__bad") == bench.named_files(f"{TABLE}__bad")
-    assert bench.marks() == []
 
 
 @pytest.mark.parametrize("settings", [JSON, UPSERT])
@@ -421,19 +358,13 @@ def test_a_side_table_that_is_ahead_is_taken_back(
 
 
 def test_a_failed_task_leaves_nothing(bench: TableBench) -> None:
-    from varve.foundation.errors import Corrupt
-
     put(bench, 0, 5)
 
-    class Failing(LocalRunner):
-        def try_run(
-            self, stage: str, tasks: Sequence[Task[T]], shared: object = None
-        ) -> Iterator[T | TaskError]:
-            list(super().try_run(stage, tasks, shared))
-            return iter([TaskError(Corrupt("a segment is damaged")) for _ in tasks])
+    def fail() -> None:
+        raise Corrupt("a segment is damaged")
 
     with pytest.raises(Corrupt, match="damaged"):
-        bench.sync(JSON, runner=Failing())
+        bench.sync(JSON, runner=InterferingRunner(fail))
     assert bench.files() == set()
     assert bench.marks() == []
     assert bench.rows() == []

@@ -67,44 +67,32 @@ def test_a_name_that_folders_cannot_have_is_refused() -> None:
         split_name("a." + "b" * 201)
 
 
-def test_a_bucket_holds_no_catalog_of_sqlite() -> None:
-    with pytest.raises(InvalidRequest, match="is not a directory"):
-        CatalogAddress("s3://bucket/tables").open()
-
-
-def test_a_warehouse_must_be_said() -> None:
-    with pytest.raises(InvalidRequest, match="give one of them"):
-        CatalogAddress().open()
-
-
-def test_a_directory_that_urls_cannot_name_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidRequest, match="choose another directory"):
-        CatalogAddress(str(tmp_path / "50%")).open()
-
-
-def test_a_damaged_database_is_told(tmp_path: Path) -> None:
-    (tmp_path / "catalog.db").write_bytes(b"this is no database at all" * 100)
-    with pytest.raises(Corrupt, match="is damaged") as caught:
-        CatalogAddress(str(tmp_path)).open()
-    one_line(caught.value)
-
-
-def test_a_warehouse_below_a_file_is_not_found(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("warehouse", "catalog", "error", "told"),
+    [
+        ("s3://bucket/tables", None, InvalidRequest, "is not a directory"),
+        (None, None, InvalidRequest, "give one of them"),
+        (None, "nowhere", InvalidRequest, "nowhere"),
+        ("{tmp}/50%", None, InvalidRequest, "choose another directory"),
+        ("{tmp}/damaged", None, Corrupt, "is damaged"),
+        ("{tmp}/file/tables", None, NotFound, "file/tables"),
+        ("{tmp}", "sqlite:///{tmp}/none/x.db", StoreUnavailable, "unable to open database file"),
+        ("s3://bucket", "http://127.0.0.1:9", StoreUnavailable, "cannot be reached"),
+    ],
+)
+def test_a_catalog_that_cannot_be_opened_is_told_in_one_line(
+    tmp_path: Path,
+    warehouse: str | None,
+    catalog: str | None,
+    error: type[StoreError],
+    told: str,
+) -> None:
     (tmp_path / "file").write_text("x")
-    with pytest.raises(NotFound) as caught:
-        CatalogAddress(str(tmp_path / "file" / "tables")).open()
-    one_line(caught.value)
-
-
-def test_a_database_that_cannot_be_made_is_told(tmp_path: Path) -> None:
-    with pytest.raises(StoreUnavailable, match="unable to open database file") as caught:
-        CatalogAddress(str(tmp_path), f"sqlite:///{tmp_path}/none/catalog.db").open()
-    one_line(caught.value)
-
-
-def test_a_rest_catalog_that_is_down_is_told() -> None:
-    with pytest.raises(StoreUnavailable, match="cannot be reached") as caught:
-        CatalogAddress("s3://bucket", "http://127.0.0.1:9").open()
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged/catalog.db").write_bytes(b"this is no database at all" * 100)
+    place, database = (one and one.format(tmp=tmp_path) for one in (warehouse, catalog))
+    with pytest.raises(error, match=told) as caught:
+        CatalogAddress(place, database).open()
     one_line(caught.value)
 
 
@@ -120,12 +108,6 @@ def test_a_rest_catalog_that_refuses_is_told(status: int, error: type[StoreError
 
     with http_stub(answer) as stub, pytest.raises(error) as caught:
         CatalogAddress("s3://bucket", stub.endpoint).open()
-    one_line(caught.value)
-
-
-def test_a_catalog_that_nobody_knows_is_told() -> None:
-    with pytest.raises(InvalidRequest) as caught:
-        CatalogAddress(None, "nowhere").open()
     one_line(caught.value)
 
 

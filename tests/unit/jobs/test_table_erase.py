@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from pyiceberg.manifest import ManifestEntry, ManifestFile
 
-from tests.support.interfering_runner import InterferingRunner, lose_power
 from tests.support.table_bench import TABLE, TableBench
+from tests.support.task_runners import InterferingRunner, lose_power
 from tests.unit.jobs.test_table import JSON, UPSERT, put
 from varve.foundation.errors import Corrupt, Fenced, InvalidRequest, NotFound, PowerLoss
 from varve.jobs.derived_outputs import DerivedOutput, ErasedRows

@@ -2,7 +2,6 @@
 
 import datetime
 import json
-import pickle
 from decimal import Decimal
 from typing import Any
 
@@ -192,11 +191,6 @@ def test_other_fields_are_kept_as_text() -> None:
     )
     found = [None if one is None else json.loads(one) for one in rest]
     assert found == [{"b": {"c": [1, 2.5]}, "d": "ü"}, None, None, {"s": {"y": 2}}, {"A": 5}]
-
-
-def test_a_decoder_travels() -> None:
-    decoder = pickle.loads(pickle.dumps(JsonDecoder(WIDE)))
-    assert column(decoder, "id", b'{"id": 5}') == [5]
 
 
 def test_a_schema_is_read_back_as_it_is_written() -> None:

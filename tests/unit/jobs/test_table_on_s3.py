@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.support.interfering_runner import InterferingRunner, lose_power
 from tests.support.s3_server import BUCKET, s3_server
 from tests.support.table_bench import TABLE, TableBench
+from tests.support.task_runners import InterferingRunner, lose_power
 from varve.foundation.errors import NotFound, PowerLoss, StoreDenied, StoreError, StoreUnavailable
 from varve.jobs.derived_outputs import ErasedRows
 from varve.jobs.table.catalog import CatalogAddress

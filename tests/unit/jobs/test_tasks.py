@@ -103,21 +103,3 @@ def test_a_run_that_ends_early_does_not_stop_the_others() -> None:
 
 def two_stages_as_text() -> Stages[str]:
     return str((yield from two_stages(1, 100)))
-
-
-class Summing:
-    def __init__(self) -> None:
-        self.total = 0
-
-    def add(self, outcome: int) -> None:
-        self.total += outcome
-
-
-def test_a_fold_takes_outcomes_in_place_of_a_list() -> None:
-    fold = Summing()
-
-    def run() -> Stages[list[int | TaskError]]:
-        return (yield from try_stage(Stage("add", [Add(1), Add(2)], 10, fold)))
-
-    assert run_together([run()], LocalRunner()) == [[]]
-    assert fold.total == 23

@@ -1,7 +1,7 @@
 """Damage of every kind in a bucket is found and named, and nothing else is: G6."""
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from tests.support.cleaning_bench import PARTITION, TOPIC_ID
-from tests.support.measuring_runner import MeasuringRunner
 from tests.support.remote_compaction import RemoteCompaction
 from tests.support.store_access import StoreAccess
+from tests.support.task_runners import InterferingRunner, TravellingRunner
 from tests.support.tier_bench import TierBench, tiered
 from tests.support.verification import verify_bench
 from varve.cleaning.key_index.builder import build_key_index
@@ -19,11 +19,10 @@ from varve.cleaning.key_index.key_index import ENTRY, HEADER_BYTES
 from varve.commit_log.check.findings import Severity
 from varve.disk import RealFileSystem
 from varve.jobs.derived_outputs import DerivedOutput, OutputKind, RemoteOutputRegistry
-from varve.jobs.tasks import LocalRunner
 from varve.jobs.tier.remote_files import RemoteInput, checksum, open_files, scratch
 from varve.jobs.verify import manifests
 from varve.jobs.verify.result import VerifyFinding
-from varve.jobs.verify.verification import verify_documents, verify_partitions
+from varve.jobs.verify.verification import verify_documents
 from varve.tiering.manifest.manifest import Manifest
 from varve.tiering.manifest.segment import (
     ANNOUNCEMENT_TIMEOUT_MS,
@@ -67,17 +66,19 @@ def only(remote: RemoteCompaction) -> VerifyFinding:
     return one
 
 
-def rewrite_manifest(
+def change_manifest(remote: RemoteCompaction, change: Callable[[Manifest], Manifest]) -> None:
+    remote.bench.manifests().commit(
+        change, leader_epoch=None, writer="test", now_ms=remote.hot.now_ms
+    )
+
+
+def change_segment(
     remote: RemoteCompaction, change: Callable[[RemoteSegment], RemoteSegment], number: int = 0
 ) -> None:
     """A manifest that says something else of a segment."""
-    first = remote.bench.readable()[number]
-
-    def edit(manifest: Manifest) -> Manifest:
-        return manifest.update(change(manifest.get_segment(first.id)))
-
-    remote.bench.manifests().commit(
-        edit, leader_epoch=None, writer="test", now_ms=remote.hot.now_ms
+    segment = remote.bench.readable()[number]
+    change_manifest(
+        remote, lambda manifest: manifest.update(change(manifest.get_segment(segment.id)))
     )
 
 
@@ -87,13 +88,7 @@ def put_part(remote: RemoteCompaction, number: int, name: str, data: bytes) -> N
     remote.bench.bucket.put(remote.bench.home.part_key(segment, name), data)
     part = ObjectPart(name, len(data), checksum(data))
     parts = tuple(part if one.name == name else one for one in segment.parts)
-
-    def edit(manifest: Manifest) -> Manifest:
-        return manifest.update(replace(manifest.get_segment(segment.id), parts=parts))
-
-    remote.bench.manifests().commit(
-        edit, leader_epoch=None, writer="test", now_ms=remote.hot.now_ms
-    )
+    change_segment(remote, lambda one: replace(one, parts=parts), number)
 
 
 def test_a_flipped_byte_of_the_data_is_named_with_its_batch() -> None:
@@ -155,15 +150,15 @@ def test_a_manifest_that_says_what_is_not_so_is_found(
     name: str, change: Callable[[RemoteSegment], RemoteSegment]
 ) -> None:
     remote = make()
-    rewrite_manifest(remote, change)
+    change_segment(remote, change)
     one = only(remote)
     assert one.rule == "segment-figures"
     assert name in one.message
     assert one.expected != one.found
 
 
-def edit_keys(remote: RemoteCompaction, edit: Callable[[Any], None]) -> None:
-    """A key index with other entries, whose checksums are all right."""
+def flip_key_entry(remote: RemoteCompaction, field: str) -> None:
+    """Another first entry of a key index whose checksums are all right."""
     number = next(n for n, one in enumerate(remote.bench.readable()) if one.key_count)
     segment = remote.bench.readable()[number]
     reach = StoreAccess(remote.bench.bucket, random.Random(1))
@@ -174,35 +169,26 @@ def edit_keys(remote: RemoteCompaction, edit: Callable[[Any], None]) -> None:
             RealFileSystem(), source, topic_id=TOPIC_ID.bytes, aborted=(), path=f"{directory}/k"
         )
     entries = np.frombuffer(data, ENTRY, header.entry_count, HEADER_BYTES)
-    edit(entries)
+    if field == "hash_high":
+        entries[field][0] -= 1  # which leaves the entries in order
+    else:
+        entries[field][0] ^= 1
     crc = checksum(bytes(data[HEADER_BYTES:]))
     data[:HEADER_BYTES] = replace(header, sections_crc=crc).encode()
     put_part(remote, number, "keys", bytes(data))
 
 
-@pytest.mark.parametrize("field", ["offset", "record", "size", "flags"])
+@pytest.mark.parametrize("field", ["offset", "record", "size", "flags", "hash_high"])
 def test_an_entry_of_a_key_index_that_is_not_true_is_found(field: str) -> None:
     remote = make()
-
-    def edit(entries: Any) -> None:
-        entries[field][0] ^= 1
-
-    edit_keys(remote, edit)
+    flip_key_entry(remote, field)
     one = only(remote)
-    assert (one.rule, one.position) == ("keys-untrue", HEADER_BYTES)
-    assert "another record" in one.message
-    assert field in one.expected
-
-
-def test_a_key_that_is_not_there_is_found_in_the_key_index() -> None:
-    remote = make()
-
-    def edit(entries: Any) -> None:
-        entries["hash_high"][0] -= 1
-
-    edit_keys(remote, edit)
-    one = only(remote)
-    assert "lists a key that no committed record" in one.message
+    if field == "hash_high":
+        assert "lists a key that no committed record" in one.message
+    else:
+        assert (one.rule, one.position) == ("keys-untrue", HEADER_BYTES)
+        assert "another record" in one.message
+        assert field in one.expected
 
 
 def test_an_index_that_points_into_a_batch_is_found() -> None:
@@ -237,14 +223,12 @@ def test_producers_and_epochs_are_held_against_the_data() -> None:
 def test_a_key_that_occurs_twice_below_the_clean_bound_is_found() -> None:
     remote = make(6, 6, 6, is_compacted=False)
     end = remote.bench.manifests().load().highest_offset + 1
-    remote.bench.manifests().commit(
+    change_manifest(
+        remote,
         lambda manifest: replace(
             manifest.raise_cleaned_up_to(end),
             segments=tuple(replace(one, stale_bytes=0) for one in manifest.segments),
         ),
-        leader_epoch=None,
-        writer="test",
-        now_ms=remote.hot.now_ms,
     )
     found = verify_bench(remote.bench, range_bytes=64).findings
     assert {one.rule for one in found} == {"keys-twice"}
@@ -268,7 +252,7 @@ def test_what_the_manifest_calls_stale_may_occur_twice() -> None:
     stale = [n for n, one in enumerate(remote.bench.readable()) if one.stale_bytes]
     assert stale, "a segment was not worth rewriting"
     assert verify_bench(remote.bench).findings == ()
-    rewrite_manifest(remote, lambda one: replace(one, stale_bytes=2), stale[0])
+    change_segment(remote, lambda one: replace(one, stale_bytes=2), stale[0])
     one = only(remote)
     assert (one.rule, one.severity) == ("keys-undercounted", Severity.WARNING)
 
@@ -276,12 +260,7 @@ def test_what_the_manifest_calls_stale_may_occur_twice() -> None:
 def test_a_hole_in_the_chain_is_found() -> None:
     remote = make()
     second = remote.bench.readable()[1]
-    remote.bench.manifests().commit(
-        lambda manifest: manifest.start_delete([second.id], at_ms=1),
-        leader_epoch=None,
-        writer="test",
-        now_ms=remote.hot.now_ms,
-    )
+    change_manifest(remote, lambda manifest: manifest.start_delete([second.id], at_ms=1))
     one = only(remote)
     assert (one.rule, one.offset) == ("chain-hole", second.base_offset)
 
@@ -340,24 +319,17 @@ def test_what_tasks_return_does_not_grow_with_records(part: str | None) -> None:
             key = key_of(remote, -1, part)
             data = bytes(remote.bench.bucket.get(key))
             remote.bench.bucket.put(key, data[: len(data) // 2].ljust(len(data), b"\x01"))
-        runner = MeasuringRunner()
+        runner = TravellingRunner()
         found = verify_bench(remote.bench, runner=runner).findings
         assert bool(found) == (part is not None)
-        largest.append(max(runner.sent))
+        largest.append(runner.outcome_bytes)
     assert largest[1] < largest[0] + 2000
 
 
 def test_an_announced_copy_that_nobody_finishes_is_worth_a_note() -> None:
     remote = make()
-    last = remote.bench.readable()[-1]
-    remote.bench.manifests().commit(
-        lambda manifest: manifest.announce(
-            replace(last, id="left", state=SegmentState.COPY_STARTED)
-        ),
-        leader_epoch=None,
-        writer="test",
-        now_ms=remote.hot.now_ms,
-    )
+    left = replace(remote.bench.readable()[-1], id="left", state=SegmentState.COPY_STARTED)
+    change_manifest(remote, lambda manifest: manifest.announce(left))
     assert verify_bench(remote.bench).findings == ()
     remote.hot.advance(ANNOUNCEMENT_TIMEOUT_MS + 1)
     assert only(remote).rule == "abandoned"
@@ -389,34 +361,19 @@ def test_notes_of_outputs_and_receipts_are_read() -> None:
     assert [one.rule for one in found] == ["note-corrupt"] * 2
 
 
-class Meanwhile(LocalRunner):
-    """The first segment is replaced once the account was made, and its objects go."""
-
-    def __init__(self, remote: RemoteCompaction) -> None:
-        self._remote = remote
-
-    def try_run(self, stage: str, tasks: Any, shared: object = None) -> Iterator[Any]:
-        if stage == "segments":
-            first = self._remote.bench.readable()[0]
-            self._remote.bench.manifests().commit(
-                lambda manifest: manifest.start_delete([first.id], at_ms=1).raise_log_start(
-                    first.end_offset + 1
-                ),
-                leader_epoch=None,
-                writer="expiry",
-                now_ms=1,
-            )
-            keys = [self._remote.bench.home.part_key(first, part.name) for part in first.parts]
-            self._remote.bench.bucket.delete(keys)
-        return super().try_run(stage, tasks, shared)
-
-
 def test_what_expires_meanwhile_is_not_damage() -> None:
     remote = make()
-    (found,) = verify_partitions(
-        StoreAccess(remote.bench.bucket, random.Random(3)),
-        [remote.bench.home],
-        runner=Meanwhile(remote),
-        now_ms=remote.hot.now_ms,
-    )
-    assert found.findings == ()
+
+    def expire() -> None:
+        first = remote.bench.readable()[0]
+        change_manifest(
+            remote,
+            lambda manifest: manifest.start_delete([first.id], at_ms=1).raise_log_start(
+                first.end_offset + 1
+            ),
+        )
+        keys = [remote.bench.home.part_key(first, part.name) for part in first.parts]
+        remote.bench.bucket.delete(keys)
+
+    meanwhile = InterferingRunner(expire, stage="segments", is_before=True)
+    assert verify_bench(remote.bench, runner=meanwhile).findings == ()

@@ -75,18 +75,6 @@ def test_a_directory_that_a_store_has_open_is_left_alone_with_a_note(data: Path)
     ]
 
 
-def test_objects_and_manifests_that_are_gone_are_told(data: Path) -> None:
-    (remote,) = Path(f"{data}.cold").glob("*/plain.*/0")
-    for path in (remote / "segment").glob("00000000000000000000-*/*"):
-        path.unlink()
-    rules = {one.rule for one in run(data).findings if one.is_damage}
-    assert "object-missing" in rules
-    manifest = remote / "manifest"
-    for path in manifest.iterdir():
-        path.unlink()
-    assert "manifest-unreadable" in {one.rule for one in run(data).findings}
-
-
 def test_the_rules_are_listed() -> None:
     shown = CliRunner().invoke(app, ["job", "verify", "--list-rules"])
     assert shown.exit_code == 0

@@ -13,8 +13,6 @@ from varve.spark.deduplication.state import (
     IdSet,
     decode_chunk,
     decode_head,
-    encode_chunk,
-    encode_head,
 )
 
 REACH = DedupWindow(before_ms=10, after_ms=10, is_refreshing=False, secret=(1, 2))
@@ -127,15 +125,3 @@ def test_damage_is_told_and_not_read() -> None:
     for head in (b"", b"\x02", b"\x01short"):
         with pytest.raises(Corrupt, match="this varve reads format 1"):
             decode_head(head)
-
-
-def test_chunks_and_heads_come_back_as_they_were() -> None:
-    window, store = IdSet(REACH), MemoryChunks()
-    keep(window, store, make_ids(0, 3, -5))
-    assert store.head is not None
-    (chunk,) = decode_head(store.head)
-    assert (chunk.number, chunk.count, chunk.time_max) == (0, 3, -5)
-    assert encode_head([chunk]) == store.head
-    ids = decode_chunk(store.chunks[0])
-    assert encode_chunk(ids) == store.chunks[0]
-    assert ids.words[:, 0].tolist() == [0, 1, 2]

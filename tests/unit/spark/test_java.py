@@ -17,7 +17,6 @@ from varve.spark.java import (
     find_java,
     get_java,
     install_java,
-    main,
     read_java,
 )
 
@@ -76,6 +75,8 @@ def test_a_program_that_fails_or_says_nothing_is_no_java(tmp_path: Path) -> None
 def test_the_error_names_the_remedy() -> None:
     with pytest.raises(Unavailable, match=r"Java 17 or newer.*none.*--install.*JAVA_HOME"):
         get_java({"PATH": "/nowhere"}, [])
+    with pytest.raises(Unavailable, match=r"none.*\(JAVA_HOME is /jdk\)"):
+        get_java({"PATH": "/nowhere", "JAVA_HOME": "/jdk"}, [])
 
 
 def test_a_session_without_java_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,6 +87,9 @@ def test_a_session_without_java_is_one_clear_error(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(session, "_find_live_session", lambda master: None)
     with pytest.raises(Unavailable, match="no Java"):
         session.get_session()
+
+
+_DNF = "dnf install --assumeyes java-17-openjdk-headless"
 
 
 class Shell:
@@ -119,59 +123,50 @@ def test_every_package_manager_installs_its_first_package(
     assert "17" in manager.packages[0]
 
 
-def test_a_package_that_is_not_there_makes_room_for_the_next() -> None:
-    shell = Shell("apt-get", refuses=["openjdk-17-jre-headless"])
-    assert shell.install() == "openjdk-21-jre-headless"
-    assert shell.ran[0] == "apt-get update"
-
-
-def test_a_failed_refresh_does_not_keep_from_installing(
+def test_a_failed_refresh_and_a_missing_package_do_not_keep_from_installing_the_next(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert Shell("apt-get", refuses=["update"]).install() == "openjdk-17-jre-headless"
+    shell = Shell("apt-get", refuses=["update", "openjdk-17-jre-headless"])
+    assert shell.install() == "openjdk-21-jre-headless"
+    assert shell.ran[0] == "apt-get update"
     assert "`apt-get update` failed" in capsys.readouterr().err
 
 
-def test_no_package_at_all_is_an_error_that_names_them() -> None:
-    with pytest.raises(Unavailable, match=r"apk could install none of openjdk17-jre-headless, "):
-        Shell("apk", refuses=["add"]).install()
+@pytest.mark.parametrize(
+    ("programs", "refuses", "is_root", "has_terminal", "told"),
+    [
+        (["apk"], ["add"], True, False, "apk could install none of openjdk17-jre-headless, "),
+        ([], [], True, False, "none of apt-get, dnf, .*adoptium.* JAVA_HOME"),
+        (["dnf", "sudo"], ["true"], False, False, "run `dnf install .*java-17.*` as root"),
+        (["zypper"], [], False, True, "`zypper .*java-17-openjdk-headless` as root"),
+    ],
+    ids=["no package", "no manager", "no password", "no sudo"],
+)
+def test_what_cannot_be_installed_is_an_error_that_names_the_remedy(
+    programs: list[str], refuses: list[str], is_root: bool, has_terminal: bool, told: str
+) -> None:
+    shell = Shell(*programs, refuses=refuses)
+    with pytest.raises(Unavailable, match=told):
+        shell.install(is_root=is_root, has_terminal=has_terminal)
+    assert programs == ["apk"] or not any("install" in line for line in shell.ran)
 
 
-def test_no_package_manager_is_an_error_that_tells_where_java_is_had() -> None:
-    with pytest.raises(Unavailable, match=r"none of apt-get, dnf, .*adoptium.* JAVA_HOME"):
-        Shell().install()
-
-
-def test_sudo_is_used_only_where_this_is_not_root() -> None:
-    shell = Shell("dnf", "sudo")
-    shell.install(is_root=True)
-    assert not any("sudo" in line for line in shell.ran)
-    shell.install(is_root=False)
-    assert shell.ran[-2:] == [
-        "sudo -n true",
-        "sudo -n dnf install --assumeyes java-17-openjdk-headless",
-    ]
-
-
-def test_sudo_may_ask_on_a_terminal_only() -> None:
-    shell = Shell("dnf", "sudo", refuses=["true"])
-    shell.install(is_root=False, has_terminal=True)
-    assert shell.ran == ["sudo dnf install --assumeyes java-17-openjdk-headless"]
-    with pytest.raises(Unavailable, match=r"run `dnf install --assumeyes java-17.*` as root"):
-        shell.install(is_root=False, has_terminal=False)
-
-
-def test_without_sudo_nothing_is_run_and_the_command_is_told() -> None:
-    shell = Shell("zypper")
-    with pytest.raises(Unavailable, match=r"`zypper .*java-17-openjdk-headless` as root"):
-        shell.install(is_root=False, has_terminal=True)
-    assert shell.ran == []
-
-
-def test_homebrew_is_never_run_as_root() -> None:
-    shell = Shell("brew", "sudo")
-    assert shell.install(is_root=False) == "openjdk@17"
-    assert shell.ran == ["brew install openjdk@17"]
+@pytest.mark.parametrize(
+    ("programs", "refuses", "is_root", "has_terminal", "ran"),
+    [
+        (["dnf", "sudo"], [], True, False, [_DNF]),
+        (["dnf", "sudo"], [], False, False, ["sudo -n true", f"sudo -n {_DNF}"]),
+        (["dnf", "sudo"], ["true"], False, True, [f"sudo {_DNF}"]),
+        (["brew", "sudo"], [], False, False, ["brew install openjdk@17"]),
+    ],
+    ids=["root", "sudo", "sudo asks on a terminal", "never for Homebrew"],
+)
+def test_sudo_is_used_only_where_it_is_needed(
+    programs: list[str], refuses: list[str], is_root: bool, has_terminal: bool, ran: list[str]
+) -> None:
+    shell = Shell(*programs, refuses=refuses)
+    shell.install(is_root=is_root, has_terminal=has_terminal)
+    assert shell.ran == ran
 
 
 def test_the_command_installs_with_the_manager_on_path_and_finds_what_it_installed(
@@ -207,11 +202,6 @@ def test_the_command_installs_with_the_manager_on_path_and_finds_what_it_install
     assert installed.returncode == 0, installed.stderr
     assert "$ apt-get install --yes" in installed.stderr
     assert run().stdout.startswith("Spark runs on Java 17 in ")
-
-
-def test_wrong_usage_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--unknown"]) == 2
-    assert "usage:" in capsys.readouterr().err
 
 
 def test_what_is_found_is_found_again_by_its_home() -> None:
