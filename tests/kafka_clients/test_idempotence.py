@@ -5,10 +5,8 @@ import threading
 
 import pytest
 
-from tests.support.kafka_clients import AdminClient, KafkaClient, ProducerOptions
 from tests.support.kafka_proxy import Decide, Fault
-from tests.support.kafka_reading import read_all
-from tests.support.kafka_server import ServerProcess
+from tests.support.kafka_reading import Lab
 from varve.wire import ApiKey
 
 # kafka-python leaves sockets that could not connect to the garbage collector.
@@ -44,27 +42,22 @@ def _some_of(fault: Fault, source: random.Random, *, fault_max: int) -> Decide:
     ids=lambda value: value.name.lower() if isinstance(value, Fault) else "",
 )
 def test_retries_of_an_idempotent_producer_leave_neither_duplicates_nor_gaps(
-    client: KafkaClient,
-    server: ServerProcess,
-    admin: AdminClient,
-    name: str,
-    fault: Fault,
-    fault_max: int,
+    lab: Lab, name: str, fault: Fault, fault_max: int
 ) -> None:
-    admin.create(name, PARTITIONS)
-    server.proxy.heal()
-    options = ProducerOptions(is_idempotent=True, request_timeout_ms=REQUEST_TIMEOUT_MS)
-    with client.producer(server.proxied, options) as producer:
-        server.proxy.decide = _some_of(fault, random.Random(name), fault_max=fault_max)
+    lab.admin.create(name, PARTITIONS)
+    lab.server.proxy.heal()
+    options = {"is_idempotent": True, "request_timeout_ms": REQUEST_TIMEOUT_MS}
+    with lab.producer(lab.server.proxied, **options) as producer:
+        lab.server.proxy.decide = _some_of(fault, random.Random(name), fault_max=fault_max)
         sent = []
         for at in range(COUNT):
             sent.append(producer.send((name, at % PARTITIONS), b"%d" % at))
             if at % 30 == 0:
                 producer.flush()
         producer.flush()
-        assert server.proxy.fault_count >= min(2, fault_max)
-        server.proxy.heal()
-    found = read_all(client, server.bootstrap, [(name, 0), (name, 1)], COUNT)
+        assert lab.server.proxy.fault_count >= min(2, fault_max)
+        lab.server.proxy.heal()
+    found = lab.read(name, partitions=(0, 1), count=COUNT)
     for number in range(PARTITIONS):
         values = [one.value for one in found if one.partition == number]
         assert values == [b"%d" % at for at in range(number, COUNT, PARTITIONS)]

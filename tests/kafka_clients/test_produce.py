@@ -4,15 +4,8 @@ import itertools
 
 import pytest
 
-from tests.support.kafka_clients import (
-    AdminClient,
-    ConsumerOptions,
-    Headers,
-    KafkaClient,
-    ProducerOptions,
-    Received,
-)
-from tests.support.kafka_reading import read_all, read_count
+from tests.support.kafka_clients import Headers, KafkaClient, ProducerOptions, Received
+from tests.support.kafka_reading import Lab, read_all, read_count
 from tests.support.kafka_server import ServerProcess
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -21,19 +14,16 @@ TIMESTAMP_MS = 1_700_000_000_000
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_records_of_every_codec_are_read_back(
-    client: KafkaClient, server: ServerProcess, admin: AdminClient, name: str, codec: str
-) -> None:
-    admin.create(name, 2)
-    options = ProducerOptions(codec=codec, linger_ms=20)
-    with client.producer(server.bootstrap, options) as producer:
+def test_records_of_every_codec_are_read_back(lab: Lab, name: str, codec: str) -> None:
+    lab.admin.create(name, 2)
+    with lab.producer(codec=codec, linger_ms=20) as producer:
         sent = [
             producer.send((name, at % 2), b"value %d " % at * 20, key=b"key %d" % at)
             for at in range(COUNT)
         ]
         producer.flush()
     assert [one.result(0) for one in sent] == [at // 2 for at in range(COUNT)]
-    found = read_all(client, server.bootstrap, [(name, 0), (name, 1)], COUNT)
+    found = lab.read(name, partitions=(0, 1), count=COUNT)
     for one in found:
         at = one.offset * 2 + one.partition
         assert one.value == b"value %d " % at * 20
@@ -41,15 +31,12 @@ def test_records_of_every_codec_are_read_back(
 
 
 @pytest.mark.parametrize("acks", ["0", "1", "all"])
-def test_every_kind_of_acknowledgement_is_served(
-    client: KafkaClient, server: ServerProcess, admin: AdminClient, name: str, acks: str
-) -> None:
-    admin.create(name)
-    options = ProducerOptions(acks=acks)  # type: ignore[arg-type]  # of a parameter
-    with client.producer(server.bootstrap, options) as producer:
+def test_every_kind_of_acknowledgement_is_served(lab: Lab, name: str, acks: str) -> None:
+    lab.admin.create(name)
+    with lab.producer(acks=acks) as producer:
         sent = [producer.send((name, 0), b"%d" % at) for at in range(COUNT)]
         producer.flush()
-        found = read_all(client, server.bootstrap, [(name, 0)], COUNT)
+        found = lab.read(name, COUNT)
     assert [one.value for one in found] == [b"%d" % at for at in range(COUNT)]
     if acks != "0":
         assert [one.result(0) for one in sent] == list(range(COUNT))
@@ -63,17 +50,15 @@ ODD: list[tuple[bytes | None, bytes | None, Headers]] = [
 ]
 
 
-def test_keys_values_and_headers_may_be_missing_or_empty(
-    client: KafkaClient, server: ServerProcess, admin: AdminClient, name: str
-) -> None:
-    admin.create(name)
-    with client.producer(server.bootstrap, ProducerOptions()) as producer:
+def test_keys_values_and_headers_may_be_missing_or_empty(lab: Lab, name: str) -> None:
+    lab.admin.create(name)
+    with lab.producer() as producer:
         for at, (key, value, headers) in enumerate(ODD):
             producer.send(
                 (name, 0), value, key=key, headers=headers, timestamp_ms=TIMESTAMP_MS + at
             )
         producer.flush()
-    assert read_all(client, server.bootstrap, [(name, 0)], len(ODD)) == [
+    assert lab.read(name, len(ODD)) == [
         Received(0, at, key, value, headers, TIMESTAMP_MS + at)
         for at, (key, value, headers) in enumerate(ODD)
     ]
@@ -85,42 +70,32 @@ def test_keys_values_and_headers_may_be_missing_or_empty(
     ids=["neither key nor value", "header without a value"],
 )
 def test_what_only_some_clients_send_is_read_back(
-    client: KafkaClient,
-    server: ServerProcess,
-    admin: AdminClient,
-    name: str,
-    value: bytes | None,
-    headers: Headers,
+    lab: Lab, name: str, value: bytes | None, headers: Headers
 ) -> None:
-    admin.create(name)
-    with client.producer(server.bootstrap, ProducerOptions()) as producer:
+    lab.admin.create(name)
+    with lab.producer() as producer:
         producer.send((name, 0), value, headers=headers, timestamp_ms=TIMESTAMP_MS)
         producer.flush()
-    found = read_all(client, server.bootstrap, [(name, 0)], 1)
+    found = lab.read(name, 1)
     assert found == [Received(0, 0, None, value, headers, TIMESTAMP_MS)]
 
 
 @pytest.mark.parametrize("codec", ["none", "zstd"])
-def test_large_records_are_read_back(
-    client: KafkaClient, server: ServerProcess, admin: AdminClient, name: str, codec: str
-) -> None:
-    admin.create(name, 1, {"max.message.bytes": str(8 << 20)})
+def test_large_records_are_read_back(lab: Lab, name: str, codec: str) -> None:
+    lab.admin.create(name, 1, {"max.message.bytes": str(8 << 20)})
     sizes = (1, 5_000_000, 10, 3_000_000)
     values = [b"".join(at.to_bytes(4, "big") for at in range(size // 4 + 1)) for size in sizes]
-    options = ProducerOptions(codec=codec, request_bytes_max=8 << 20)
-    with client.producer(server.bootstrap, options) as producer:
+    with lab.producer(codec=codec, request_bytes_max=8 << 20) as producer:
         for value in values:
             producer.send((name, 0), value)
         producer.flush()
-    found = read_all(client, server.bootstrap, [(name, 0)], len(values))
+    found = lab.read(name, len(values))
     assert [one.value for one in found] == values
 
 
-def test_a_record_above_the_limit_is_refused_and_the_next_is_taken(
-    client: KafkaClient, server: ServerProcess, admin: AdminClient, name: str
-) -> None:
-    admin.create(name, 1, {"max.message.bytes": "1000"})
-    with client.producer(server.bootstrap, ProducerOptions()) as producer:
+def test_a_record_above_the_limit_is_refused_and_the_next_is_taken(lab: Lab, name: str) -> None:
+    lab.admin.create(name, 1, {"max.message.bytes": "1000"})
+    with lab.producer() as producer:
         large = producer.send((name, 0), bytes(5000))
         producer.flush()
         small = producer.send((name, 0), b"small")
@@ -148,13 +123,11 @@ def test_every_client_reads_what_every_client_wrote(
     assert read[0] == read[1] == read[2]
 
 
-def test_a_waiting_consumer_is_woken_by_a_record(
-    client: KafkaClient, server: ServerProcess, admin: AdminClient, name: str
-) -> None:
-    admin.create(name)
+def test_a_waiting_consumer_is_woken_by_a_record(lab: Lab, name: str) -> None:
+    lab.admin.create(name)
     with (
-        client.consumer(server.bootstrap, ConsumerOptions()) as consumer,
-        client.producer(server.bootstrap, ProducerOptions()) as producer,
+        lab.consumer() as consumer,
+        lab.producer() as producer,
     ):
         consumer.assign({(name, 0): "beginning"})
         assert consumer.poll(0.2) == []
