@@ -14,6 +14,7 @@ from varve.broker.security.acls import (
     AclTable,
     PatternType,
     Permission,
+    is_covered,
 )
 from varve.broker.settings import SecuritySettings
 from varve.commit_log.health import DirectoryHealth
@@ -108,6 +109,16 @@ def test_each_part_of_a_filter_counts(other: dict[str, object]) -> None:
 
 
 TOPIC = ResourceType.TOPIC
+
+
+def test_rights_imply_to_describe_but_denials_do_not() -> None:
+    allow, deny = Permission.ALLOW, Permission.DENY
+    for operation in (Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER):
+        assert is_covered(Operation.DESCRIBE, operation, allow)
+        assert not is_covered(Operation.DESCRIBE, operation, deny)
+    assert is_covered(Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS, allow)
+    assert not is_covered(Operation.DESCRIBE, Operation.CREATE, allow)
+    assert not is_covered(Operation.READ, Operation.DESCRIBE, allow)
 
 
 def _table(*bindings: AclBinding) -> AclTable:
