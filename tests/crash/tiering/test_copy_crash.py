@@ -3,9 +3,10 @@
 import pytest
 
 from tests.support.crash_images import crash_images, named, record
-from tests.support.tier_bench import TierBench
+from tests.support.tier_bench import TierBench, tiered
 from varve.foundation.errors import StoreUnavailable
 from varve.testing import FaultKind
+from varve.testing.faulty_disk import CrashMode
 
 Faults = pytest.mark.parametrize(
     "kind",
@@ -65,6 +66,18 @@ def test_a_failing_request_is_told_and_the_next_round_makes_it_good(kind: FaultK
         bench.objects.fail_at(step, kind)
         bench.copy()
         go_on(bench)
+
+
+@pytest.mark.parametrize("mode", list(CrashMode))
+def test_what_is_copied_is_on_the_local_disk_first(mode: CrashMode) -> None:
+    """Else the log would go on below its copies, with other records at their offsets."""
+    bench = TierBench(settings=tiered(cleanup_policy=("delete",)))
+    bench.fill(2, 2)
+    assert bench.hot.log.recovery_point < 4, "not synced by the roll"
+    assert bench.copy().copied_offset == 4
+    bench.crash(mode)
+    assert bench.hot.log.end_offset == 4
+    bench.check()
 
 
 def test_a_store_that_is_down_leaves_the_log_as_it_is() -> None:
