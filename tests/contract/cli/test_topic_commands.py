@@ -25,7 +25,9 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 
 def _runner(option: str, target: Path | str) -> Run:
-    environment = {"VARVE_DIR": None, "VARVE_BOOTSTRAP": None, "VARVE_COMMAND_CONFIG": None}
+    environment: dict[str, Any] = dict.fromkeys(
+        ("VARVE_DIR", "VARVE_BOOTSTRAP", "VARVE_COMMAND_CONFIG")
+    )
 
     def run(*words: str, **given: Any) -> Ran:
         return run_varve(*words, option, target, **given, **environment)
