@@ -14,9 +14,13 @@ import sys
 def main() -> None:
     if sys.argv[1:2] != ["-m"]:  # Spark asks for the version once
         os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+    try:
+        directory = os.getcwd()
+    except FileNotFoundError:  # that of a test that is over, in which Java was started
+        directory = "/"
     order = {
         "arguments": sys.argv[1:],
-        "directory": os.getcwd(),
+        "directory": directory,
         "environment": dict(os.environ),
     }
     connection = socket.socket(socket.AF_UNIX)

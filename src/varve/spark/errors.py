@@ -21,9 +21,11 @@ from varve.foundation.errors import (
 
 _VARVE_ERROR: Final = re.compile(r"\bvarve\.foundation\.errors\.(\w+): (.+)")
 _TRACEBACK: Final = re.compile(
-    r"Traceback \(most recent call last\):[^\n]*\n(?:[ \t][^\n]*\n|\n)+([\w.<>]+(?:: [^\n]*)?)"
+    r"(?:^|\S )(?P<indent>[ \t]*)Traceback \(most recent call last\):[^\n]*\n"
+    r"(?:(?P=indent)[ \t][^\n]*\n|[ \t]*\n)+(?P=indent)(?P<error>[\w.<>]+(?:: [^\n]*)?)",
+    re.M,
 )
-"""A traceback and, as its group, the line that names the error."""
+"""A traceback, which Spark may have indented, and the line that names the error."""
 _VARVE_CLASS: Final = re.compile(r"^varve\.[\w.]+: ")
 _JAVA_ERROR: Final = re.compile(r"^: (?:[\w.$]+: )*(.+)$", re.M)  # in the text of py4j's error
 _JAVA_REASON: Final = re.compile(
@@ -79,7 +81,7 @@ def explain_failure(error: Exception, log: str = "") -> StoreError:
     # A data source that fails while Spark plans is an AnalysisException with Python's traceback.
     if isinstance(error, (AnalysisException, ParseException)) and "Traceback (" not in text:
         return InvalidRequest(_first_line(text))
-    tracebacks = _TRACEBACK.findall(text)
+    tracebacks = [match["error"] for match in _TRACEBACK.finditer(text)]
     if tracebacks:
         return JobFailed(_VARVE_CLASS.sub("", tracebacks[-1])[:_MESSAGE_LENGTH_MAX])
     if isinstance(error, PySparkException):

@@ -68,7 +68,7 @@ def build_package(output: str) -> ExecutorPackage:
     Raises NotFound for a package that is required and not installed.
     """
     mode = _mode_of(output)
-    distributions = find_packages("varve")
+    distributions = find_packages("varve", "spark")
     packages = tuple(sorted((name, package.version) for name, package in distributions.items()))
     manifest = {
         "varve": varve.__version__,
@@ -142,11 +142,11 @@ def check_archive(path: str) -> None:
             )
 
 
-def find_packages(name: str) -> dict[str, Distribution]:
-    """A package and all it requires, by name, without the packages of the cluster."""
+def find_packages(name: str, extra: str = "") -> dict[str, Distribution]:
+    """A package with an extra and all they require, without the packages of the cluster."""
     distributions: dict[str, Distribution] = {}
     seen: set[tuple[str, str]] = set()
-    pending = [(name, "", False)]
+    pending = [(name, "", False), (name, extra, False)]
     while pending:
         required, extra, is_optional = pending.pop()
         if (required, extra) in seen or required in _CLUSTER_PACKAGES:

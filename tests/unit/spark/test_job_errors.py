@@ -41,6 +41,17 @@ def java_error(text: str) -> Exception:
 
 _BUG_IN_TASK = Py4JError("An error occurred.\n: org.apache.spark.SparkException: Job aborted")
 _BUG_IN_TASK.args = (f"{_BUG_IN_TASK}{_TRACE.format(last='ZeroDivisionError: a bug')}",)
+_DAEMON_ENDED = """
+Error from python worker:
+  Traceback (most recent call last):
+    File "python", line 34, in <module>
+      main()
+      ^^^^^^
+  FileNotFoundError: [Errno 2] No such file or directory
+PYTHONPATH was:
+  /opt/spark/python.zip
+org.apache.spark.SparkException: EOFException occurred while reading the port number
+"""
 _MISSING_FILE = "FileNotFoundError: [Errno 2] No such file or directory: '/data'"
 
 
@@ -67,6 +78,11 @@ _MISSING_FILE = "FileNotFoundError: [Errno 2] No such file or directory: '/data'
         ),
         (worker_error("varve.foundation.errors.Exception: no"), JobFailed, "no"),
         (_BUG_IN_TASK, JobFailed, "ZeroDivisionError: a bug"),
+        (
+            Py4JError(f"An error occurred.\n: org.apache.spark.SparkException: {_DAEMON_ENDED}"),
+            JobFailed,
+            "FileNotFoundError: [Errno 2] No such file or directory",
+        ),
         (
             AnalysisException(
                 "[PYTHON_DATA_SOURCE_ERROR] Failed to generate Python data source read partitions: "
