@@ -221,7 +221,7 @@ def test_a_value_that_no_column_holds_is_bad() -> None:
         ),
         (
             '{"type": "record", "name": "R", "fields": [{"name": "a", "type": ["null", "R"]}]}',
-            "a recursive type",
+            "the recursive type R cannot",
         ),
         (
             '{"type": "record", "name": "R", "fields": [{"name": "a", "type": "null"}]}',

@@ -4,7 +4,7 @@ Invariant  kernels copy keys, values and headers once, without a Python object p
            that a record lacks (no timestamp, no producer) is null.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -115,38 +115,55 @@ class _BatchColumns:
         self._partition = partition
 
     def column(self, name: str, type: pa.DataType) -> pa.Array:
-        maker: Callable[[pa.DataType], pa.Array] = getattr(self, f"_make_{name}")
-        return maker(type)
+        """Builds one of ALL_COLUMNS."""
+        match name:
+            case "topic":
+                return self._topics(type)
+            case "partition":
+                return pa.array(np.full(len(self._chosen), self._partition, np.int32), type)
+            case "offset":
+                return pa.array(self._record(RecordColumn.OFFSET), type)
+            case "timestamp":
+                times = self._record(RecordColumn.TIMESTAMP)
+                clipped = np.clip(times, -_MILLISECONDS_MAX, _MILLISECONDS_MAX) * 1000
+                return _fixed(clipped, type, is_null=times == _NO_TIMESTAMP)
+            case "timestampType":
+                flags = self._batch(BatchColumn.ATTRIBUTES) & LOG_APPEND_TIME_BIT
+                return pa.array((flags != 0).astype(np.int32), type)
+            case "key":
+                return self._cells(type, RecordColumn.KEY_START, RecordColumn.KEY_SIZE)
+            case "value":
+                return self._cells(type, RecordColumn.VALUE_START, RecordColumn.VALUE_SIZE)
+            case "headers":
+                return self._headers(type)
+            case "producerId":
+                return _nullable(self._batch(BatchColumn.PRODUCER_ID), type)
+            case "producerEpoch":
+                return _nullable(self._batch(BatchColumn.PRODUCER_EPOCH), type)
+            case "sequence":
+                first = self._batch(BatchColumn.BASE_SEQUENCE)
+                delta = self._record(RecordColumn.OFFSET) - self._batch(BatchColumn.BASE_OFFSET)
+                return _nullable(np.where(first < 0, -1, (first + delta) % _SEQUENCE_COUNT), type)
+            case "leaderEpoch":
+                return _nullable(self._batch(BatchColumn.LEADER_EPOCH), type)
+            case "isTransactional":
+                return pa.array((self._batch(BatchColumn.ATTRIBUTES) & _TRANSACTIONAL) != 0, type)
+            case "batchOffset":
+                return pa.array(self._batch(BatchColumn.BASE_OFFSET), type)
+            case "size":
+                start = self._record(RecordColumn.RECORD_START)
+                sizes = self._record(RecordColumn.RECORD_END) - start
+                return pa.array(sizes.astype(np.int32), type)
+        raise AssertionError(f"{name} is not a column")
 
-    def _make_topic(self, type: pa.DataType) -> pa.Array:
+    def _topics(self, type: pa.DataType) -> pa.Array:
         text = self._topic.encode()
         count = len(self._chosen)
         offsets = np.arange(count + 1, dtype=np.int32) * len(text)
         buffers = [None, pa.py_buffer(offsets), pa.py_buffer(text * count)]
         return pa.Array.from_buffers(type, count, buffers)
 
-    def _make_partition(self, type: pa.DataType) -> pa.Array:
-        return pa.array(np.full(len(self._chosen), self._partition, np.int32), type)
-
-    def _make_offset(self, type: pa.DataType) -> pa.Array:
-        return pa.array(self._record(RecordColumn.OFFSET), type)
-
-    def _make_timestamp(self, type: pa.DataType) -> pa.Array:
-        times = self._record(RecordColumn.TIMESTAMP)
-        clipped = np.clip(times, -_MILLISECONDS_MAX, _MILLISECONDS_MAX) * 1000
-        return _fixed(clipped, type, is_null=times == _NO_TIMESTAMP)
-
-    def _make_timestampType(self, type: pa.DataType) -> pa.Array:  # noqa: N802
-        flags = self._batch(BatchColumn.ATTRIBUTES) & LOG_APPEND_TIME_BIT
-        return pa.array((flags != 0).astype(np.int32), type)
-
-    def _make_key(self, type: pa.DataType) -> pa.Array:
-        return self._cells(type, RecordColumn.KEY_START, RecordColumn.KEY_SIZE)
-
-    def _make_value(self, type: pa.DataType) -> pa.Array:
-        return self._cells(type, RecordColumn.VALUE_START, RecordColumn.VALUE_SIZE)
-
-    def _make_headers(self, type: pa.DataType) -> pa.Array:
+    def _headers(self, type: pa.DataType) -> pa.Array:
         counts = self._record(RecordColumn.HEADERS_COUNT)
         offsets = np.zeros(len(counts) + 1, np.int32)
         np.cumsum(counts, out=offsets[1:])
@@ -162,30 +179,6 @@ class _BatchColumns:
         pairs = pa.StructArray.from_arrays([keys, values], fields=list(pair))
         buffers = [None, pa.py_buffer(offsets)]
         return pa.Array.from_buffers(type, len(counts), buffers, children=[pairs])
-
-    def _make_producerId(self, type: pa.DataType) -> pa.Array:  # noqa: N802
-        return _nullable(self._batch(BatchColumn.PRODUCER_ID), type)
-
-    def _make_producerEpoch(self, type: pa.DataType) -> pa.Array:  # noqa: N802
-        return _nullable(self._batch(BatchColumn.PRODUCER_EPOCH), type)
-
-    def _make_sequence(self, type: pa.DataType) -> pa.Array:
-        first = self._batch(BatchColumn.BASE_SEQUENCE)
-        delta = self._record(RecordColumn.OFFSET) - self._batch(BatchColumn.BASE_OFFSET)
-        return _nullable(np.where(first < 0, -1, (first + delta) % _SEQUENCE_COUNT), type)
-
-    def _make_leaderEpoch(self, type: pa.DataType) -> pa.Array:  # noqa: N802
-        return _nullable(self._batch(BatchColumn.LEADER_EPOCH), type)
-
-    def _make_isTransactional(self, type: pa.DataType) -> pa.Array:  # noqa: N802
-        return pa.array((self._batch(BatchColumn.ATTRIBUTES) & _TRANSACTIONAL) != 0, type)
-
-    def _make_batchOffset(self, type: pa.DataType) -> pa.Array:  # noqa: N802
-        return pa.array(self._batch(BatchColumn.BASE_OFFSET), type)
-
-    def _make_size(self, type: pa.DataType) -> pa.Array:
-        sizes = self._record(RecordColumn.RECORD_END) - self._record(RecordColumn.RECORD_START)
-        return pa.array(sizes.astype(np.int32), type)
 
     def _record(self, field: RecordColumn) -> Numbers:
         record: Numbers = self._block.records[self._chosen, field]

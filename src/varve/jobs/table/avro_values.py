@@ -8,7 +8,7 @@ Invariant  values are resolved to the schema of the table, whatever schema wrote
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from io import BytesIO
@@ -31,7 +31,7 @@ ParsedSchema = Any
 
 _FRAME_HEAD: Final = Struct(">bi")
 _DEPTH_MAX: Final = 20
-"""Nesting of types; a recursive type exceeds it."""
+"""Nesting of types."""
 _TIMEOUT_SECONDS: Final = 10
 _REQUEST_ATTEMPTS_MAX: Final = 3
 _SCHEMA_BYTES_MAX: Final = 4 << 20
@@ -76,15 +76,14 @@ def avro_fields(schema: ParsedSchema, where: str) -> Fields:
     """Returns the columns of a record schema; raises InvalidRequest for unsupported types."""
     if not isinstance(schema, dict) or schema.get("type") != "record":
         raise InvalidRequest(f"{where}: values must be records, this schema has another type")
-    converter = _TypeConverter(where)
-    converter.collect_named(schema)
+    expanded: Any = fastavro.schema.expand_schema(schema)
     return tuple(
         ValueField(
             field["name"],
-            converter.convert(field["type"], field["name"], 0),
+            _convert_type(field["type"], f"{where}: field {field['name']}"),
             not _is_optional(field),
         )
-        for field in schema["fields"]
+        for field in expanded["fields"]
     )
 
 
@@ -241,67 +240,42 @@ class AvroDecoder:
         return _parse_cached(text), value[_FRAME_HEAD.size :]
 
 
-class _TypeConverter:
-    """Converts Avro types to Iceberg types; resolves named types."""
-
-    def __init__(self, where: str) -> None:
-        self._where = where
-        self._named: dict[str, Any] = {}
-
-    def collect_named(self, schema: Any) -> None:
-        """Collects the named types of a schema, which later types may refer to."""
-        if isinstance(schema, list):
-            for branch in schema:
-                self.collect_named(branch)
-        elif isinstance(schema, dict):
-            if "name" in schema and schema.get("type") in ("record", "enum", "fixed"):
-                self._named[schema["name"]] = schema
-            for inner in ("type", "items", "values"):
-                self.collect_named(schema.get(inner))
-            for field in schema.get("fields", ()):
-                self.collect_named(field["type"])
-
-    def convert(self, schema: Any, path: str, depth: int) -> iceberg.IcebergType:
-        if depth > _DEPTH_MAX:
-            raise self._error(path, "a recursive type cannot be a column")
-        if isinstance(schema, list):
-            return self.convert(self._get_branch(schema, path), path, depth + 1)
-        if isinstance(schema, str):
-            schema = self._named.get(schema, {"type": schema})
-        logical = _find_logical(schema)
-        if logical is not None:
-            return logical
-        match schema["type"]:
-            case "record" | "error":
-                return struct_of(
-                    {
-                        field["name"]: self.convert(
-                            field["type"], f"{path}.{field['name']}", depth + 1
-                        )
-                        for field in schema["fields"]
-                    }
+def _convert_type(schema: Any, where: str, depth: int = 0) -> iceberg.IcebergType:
+    """Converts a type whose names are resolved; that of a recursive type is left in it."""
+    if depth > _DEPTH_MAX:
+        raise InvalidRequest(f"{where}: types are nested more than {_DEPTH_MAX} deep")
+    match schema:
+        case list():
+            branches = [branch for branch in schema if branch != "null"]
+            if len(branches) != 1:
+                raise InvalidRequest(
+                    f"{where}: a union of {len(branches)} types besides null cannot be a column"
                 )
-            case "array":
-                return list_of(self.convert(schema["items"], f"{path}[]", depth + 1))
-            case "map":
-                return map_of(self.convert(schema["values"], f"{path}{{}}", depth + 1))
-            case str() as name if name in _PRIMITIVES:
-                return _PRIMITIVES[name]
-            case str() as name if name not in self._named:
-                raise self._error(path, f"type {name} cannot be a column")
-            case inner:
-                return self.convert(inner, path, depth + 1)
-
-    def _get_branch(self, union: Sequence[Any], path: str) -> Any:
-        branches = [branch for branch in union if branch != "null"]
-        if len(branches) != 1:
-            raise self._error(
-                path, f"a union of {len(branches)} types besides null cannot be a column"
+            return _convert_type(branches[0], where, depth + 1)
+        case str() if schema in _PRIMITIVES:
+            return _PRIMITIVES[schema]
+        case str():
+            problem = "null" if schema == "null" else f"the recursive type {schema}"
+            raise InvalidRequest(f"{where}: {problem} cannot be a column")
+    logical = _find_logical(schema)
+    if logical is not None:
+        return logical
+    match schema["type"]:
+        case "record" | "error":
+            return struct_of(
+                {
+                    field["name"]: _convert_type(
+                        field["type"], f"{where}.{field['name']}", depth + 1
+                    )
+                    for field in schema["fields"]
+                }
             )
-        return branches[0]
-
-    def _error(self, path: str, problem: str) -> InvalidRequest:
-        return InvalidRequest(f"{self._where}: field {path}: {problem}")
+        case "array":
+            return list_of(_convert_type(schema["items"], f"{where}[]", depth + 1))
+        case "map":
+            return map_of(_convert_type(schema["values"], f"{where}{{}}", depth + 1))
+        case inner:
+            return _convert_type(inner, where, depth + 1)
 
 
 def _find_logical(schema: Mapping[str, Any]) -> iceberg.IcebergType | None:
