@@ -232,18 +232,12 @@ def test_every_commit_of_a_backlog_has_its_marks(bench: TableBench) -> None:
     assert lasts == [1, 3, 5]
 
 
-def test_a_table_without_marks_or_with_stale_ones_is_gone_on_from(bench: TableBench) -> None:
+def test_a_table_without_marks_is_gone_on_from(bench: TableBench) -> None:
     bench.topic.put(("a", "1"))
     bench.sync()
-    table = bench.table()
-    marks = read_sync_state(table).marks
-    assert marks[0].is_in_front_of(1)
-    commit(table, progress=SyncState({0: 1}, {}), run_id="before-marks")
+    commit(bench.table(), progress=SyncState({0: 1}, {}), run_id="without-marks")
     bench.topic.put(("b", "2"))
     assert bench.sync().records == 1
-    table = bench.table()
-    commit(table, progress=SyncState({0: 2}, {}, marks=marks), run_id="stale")
-    assert read_sync_state(bench.table()).marks == {}
 
 
 def test_marks_that_cannot_be_read_are_corrupt(bench: TableBench) -> None:

@@ -248,6 +248,17 @@ def test_a_topic_that_is_not_there_makes_no_table(bench: TableBench) -> None:
         )
 
 
+def test_a_tiered_topic_is_not_read_without_its_store(bench: TableBench) -> None:
+    with pytest.raises(InvalidRequest, match="give their object store too"):
+        sync_table(
+            NAME,
+            TABLE,
+            catalog=bench.address,
+            directories=[bench.topic.kit.path],
+            runner=LocalRunner(),
+        )
+
+
 def test_rows_below_the_log_start_leave_the_table(bench: TableBench) -> None:
     put(bench, 0, 10)
     bench.topic.put(("x", "bad"))

@@ -14,7 +14,7 @@ from varve.jobs.derived_outputs import DerivedOutput, ErasedRows, OutputKind
 from varve.jobs.table.erase import count_in_table, erase_from_table
 from varve.jobs.table.rewrite import expire_snapshots
 from varve.jobs.table.table_state import CommitConflict
-from varve.spark.deduplication.outputs import TableBatch, TableOutput, TableWriter
+from varve.spark.deduplication.outputs import TableOutput, TableTask, TableWriter
 
 KEYS = [b"k0", b"k1", b"k2", b"k3", b"k4", b"k5"]
 KEY = ErasedRows(frozenset({b"k3"}), {})
@@ -36,21 +36,21 @@ def open_writer(bench: TableBench, sink_id: str = "sink") -> TableWriter:
     return TableWriter.open(output, options, sink_id=sink_id, bucket_keys=(0,), clock=SystemClock())
 
 
-def write_files(bench: TableBench, batch: TableBatch) -> list[tuple[bytes, bytes]]:
+def write_files(bench: TableBench, task: TableTask) -> list[tuple[bytes, bytes]]:
     """What a Spark task of the batch does: all records of the topic, once."""
     batches = read_batches(bench.topic.options(is_hot=True))
     return [
         (row["written"], row["offsets"])
-        for found in batch.task.write(batches)
+        for found in task.write(batches)
         for row in found.to_pylist()
     ]
 
 
 def write_batch(bench: TableBench, writer: TableWriter, batch_id: int) -> bool:
-    batch = writer.begin_batch(batch_id)
-    if batch is None:
+    task = writer.begin_batch(batch_id)
+    if task is None:
         return False
-    writer.commit_batch(batch, batch_id, write_files(bench, batch))
+    writer.commit_batch(batch_id, write_files(bench, task))
     return True
 
 
@@ -70,11 +70,11 @@ def noted(bench: TableBench, writer: TableWriter) -> DerivedOutput:
 def test_expired_snapshots_leave_the_files_of_a_batch_in_flight(bench: TableBench) -> None:
     writer = open_writer(bench)
     assert write_batch(bench, writer, 0)
-    batch = writer.begin_batch(1)
-    assert batch is not None
-    outcomes = write_files(bench, batch)
+    task = writer.begin_batch(1)
+    assert task is not None
+    outcomes = write_files(bench, task)
     expire_snapshots(bench.address, TABLE, older_than_ms=1 << 60)
-    writer.commit_batch(batch, 1, outcomes)
+    writer.commit_batch(1, outcomes)
     assert [row["_key"] for row in bench.rows()] == [key for key in KEYS for _ in range(2)]
     assert len(bench.bad_rows()) == 2
     expire_snapshots(bench.address, TABLE, older_than_ms=1 << 60)
@@ -84,12 +84,12 @@ def test_expired_snapshots_leave_the_files_of_a_batch_in_flight(bench: TableBenc
 def test_an_erasure_ends_a_batch_in_flight_which_is_then_repeated(bench: TableBench) -> None:
     writer = open_writer(bench)
     assert write_batch(bench, writer, 0)
-    batch = writer.begin_batch(1)
-    assert batch is not None
-    outcomes = write_files(bench, batch)
+    task = writer.begin_batch(1)
+    assert task is not None
+    outcomes = write_files(bench, task)
     erase_from_table(noted(bench, writer), {}, KEY)
     with pytest.raises(CommitConflict):
-        writer.commit_batch(batch, 1, outcomes)
+        writer.commit_batch(1, outcomes)
     assert count_in_table(noted(bench, writer), {}, KEY) == 0
     again = open_writer(bench)
     assert write_batch(bench, again, 1)

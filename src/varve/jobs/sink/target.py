@@ -16,19 +16,12 @@ from urllib.parse import quote
 
 from varve.commit_log import LogSettings
 from varve.commit_log.directory_files import encode_topic_id
-from varve.disk import FileSystem, RealFileSystem
+from varve.disk import RealFileSystem
 from varve.embedded import Store
 from varve.embedded import open as open_store
 from varve.embedded.store_settings import parse_store_settings
 from varve.embedded.topic import parse_codec
-from varve.embedded.topic_table import (
-    TOPICS_FILE,
-    TopicEntry,
-    TopicState,
-    TopicTable,
-    decode_topics,
-    newest,
-)
+from varve.embedded.topic_table import TopicEntry, TopicState, read_newest_table
 from varve.foundation.clock import Clock
 from varve.foundation.errors import InvalidRequest, Locked, NotFound
 from varve.foundation.settings import declared, parse_settings
@@ -240,7 +233,7 @@ def find_target(options: SinkOptions, wait: Wait) -> SinkTarget:
 
 def _find_in_directory(options: SinkOptions, wait: Wait) -> SinkTarget:
     """Looks up the topic table, which needs no lock; opens the store for other topics."""
-    table = _read_table(options.directories, RealFileSystem())
+    table = read_newest_table(RealFileSystem(), options.directories)
     entry = table.topics.get(options.topic)
     if entry is not None and entry.id is not None and entry.state is TopicState.READY:
         return _target_of_entry(options, entry)
@@ -280,15 +273,6 @@ def _target_of_entry(options: SinkOptions, entry: TopicEntry) -> SinkTarget:
     defaults = parse_store_settings(dict(options.store_settings)).defaults
     settings = parse_settings(LogSettings, entry.settings, f"topic {entry.name}", base=defaults)
     return SinkTarget(entry.name, encode_topic_id(entry.id), entry.partition_count, settings)
-
-
-def _read_table(directories: tuple[str, ...], fs: FileSystem) -> TopicTable:
-    tables = []
-    for directory in directories:
-        path = f"{directory}/{TOPICS_FILE}"
-        if fs.exists(path):
-            tables.append(decode_topics(fs.read(path), where=path))
-    return newest(tables)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
 from varve.disk import RealFileSystem
-from varve.embedded.topic_table import TOPICS_FILE, decode_topics
+from varve.embedded.topic_table import find_tiered_topics
 from varve.foundation.clock import Clock, SystemClock
 from varve.foundation.errors import InvalidRequest, NotFound, StoreError, Unavailable
 from varve.jobs.derived_outputs import OutputKind, register_output
@@ -167,11 +167,8 @@ def sync_table(
 
 def check_tier_is_given(topic: str, address: Bucket | None, directories: Sequence[str]) -> None:
     """Raises if a tiered topic is read without its tier: earlier offsets would seem expired."""
-    fs = RealFileSystem()
     for directory in directories if address is None else ():
-        path = f"{directory}/{TOPICS_FILE}"
-        entry = decode_topics(fs.read(path), path).topics.get(topic) if fs.exists(path) else None
-        if entry is not None and str(entry.settings.get("remote.storage.enable")).lower() == "true":
+        if topic in find_tiered_topics(RealFileSystem(), directory):
             raise InvalidRequest(
                 f"topic {topic} of {directory} has remote segments: give their object store too "
                 "(--store)"

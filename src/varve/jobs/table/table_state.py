@@ -181,12 +181,7 @@ def _decode_state(properties: Mapping[str, str], table: Table) -> SyncState:
         synced_ms,
         properties.get(TIER) == _REMOTE,
         properties.get(THINNED) == _YES,
-        # A version of varve without marks left those of an earlier commit in the properties.
-        {
-            partition: mark
-            for partition, mark in marks.items()
-            if mark.is_in_front_of(offsets.get(partition, 0))
-        },
+        marks,
         cleaned,
         sink,
     )

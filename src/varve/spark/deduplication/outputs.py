@@ -191,15 +191,6 @@ class TableTask:
         yield pa.RecordBatch.from_arrays(arrays, names=["written", "offsets"])
 
 
-@dataclass(frozen=True, slots=True)
-class TableBatch:
-    """A batch that was started and is not committed yet."""
-
-    run_id: str
-    tables: TablePair
-    task: TableTask
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableWriter:
     """Writes one stream of results, batch by batch."""
@@ -249,38 +240,37 @@ class TableWriter:
         return results.writeStream.foreachBatch(self._write)
 
     def _write(self, results: DataFrame, batch_id: int) -> None:
-        batch = self.begin_batch(batch_id)
-        if batch is None:
+        task = self.begin_batch(batch_id)
+        if task is None:
             # The rows are committed, but Spark must still compute the state of the batch.
             results.write.format("noop").mode("append").save()
             return
         rows = unpack_rows(results, make_schema(), is_late=False, bucket_keys=self.bucket_keys)
-        outcomes = rows.mapInArrow(batch.task.write, _TASK_TYPES).collect()
-        self.commit_batch(batch, batch_id, [(row["written"], row["offsets"]) for row in outcomes])
+        outcomes = rows.mapInArrow(task.write, _TASK_TYPES).collect()
+        self.commit_batch(batch_id, [(row["written"], row["offsets"]) for row in outcomes])
 
-    def begin_batch(self, batch_id: int) -> TableBatch | None:
-        """Starts a run and removes files of an earlier attempt; None for a committed batch."""
+    def begin_batch(self, batch_id: int) -> TableTask | None:
+        """Starts a run, and removes files of an earlier attempt; returns the task that writes it.
+
+        None for a committed batch.
+        """
         tables = self.tables
         tables.reload()
         if self._has_batch(tables.table, batch_id):
             return None
-        run_id = str(SinkBatch(self.sink_id, batch_id))
-        for table in tables.both():
-            sweep(table, run_id)
+        run_id = self._run_id(batch_id)
+        self._sweep(run_id)
         begin_run(tables.both(), run_id, self.clock)
         bad_files = None if tables.bad is None else TableFiles.of(tables.bad)
-        task = TableTask(run_id, self.decoder, TableFiles.of(tables.table), bad_files)
-        return TableBatch(run_id, tables, task)
+        return TableTask(run_id, self.decoder, TableFiles.of(tables.table), bad_files)
 
-    def commit_batch(
-        self, batch: TableBatch, batch_id: int, outcomes: Sequence[tuple[bytes, bytes]]
-    ) -> None:
+    def commit_batch(self, batch_id: int, outcomes: Sequence[tuple[bytes, bytes]]) -> None:
         """Commits the files that the tasks wrote, the side table first.
 
         Raises CommitConflict if an erasure has fenced the run: its files are removed, and
         Spark repeats the batch when the query is started again.
         """
-        table, bad, run_id = batch.tables.table, batch.tables.bad, batch.run_id
+        table, bad, run_id = self.tables.table, self.tables.bad, self._run_id(batch_id)
         written = join_changes([pickle.loads(written) for written, _ in outcomes])
         sink = SinkBatch(self.sink_id, batch_id)
         before = read_sync_state(table)
@@ -292,34 +282,31 @@ class TableWriter:
                 commit(bad, progress=bad_after, run_id=run_id, added=written.bad)
             commit(table, progress=after, run_id=run_id, added=written.added)
         except CommitConflict:
-            _sweep(batch)
+            self._refresh_and_sweep(run_id)
             raise
-        _sweep(batch)
+        self._refresh_and_sweep(run_id)
+
+    def _run_id(self, batch_id: int) -> str:
+        return str(SinkBatch(self.sink_id, batch_id))
+
+    def _refresh_and_sweep(self, run_id: str) -> None:
+        for table in self.tables.both():
+            table.refresh()
+        self._sweep(run_id)
+
+    def _sweep(self, run_id: str) -> None:
+        for table in self.tables.both():
+            sweep(table, run_id)
 
     def _has_batch(self, table: Table, batch_id: int) -> bool:
         """Whether a batch, and with it all before it, is in the table."""
-        last = _find_last_batch(table, self.sink_id)
+        last = read_sync_state(table).sink
         return last is not None and last.sink_id == self.sink_id and last.number >= batch_id
 
 
-def _sweep(batch: TableBatch) -> None:
-    for table in batch.tables.both():
-        table.refresh()
-        sweep(table, batch.run_id)
-
-
-def _find_last_batch(table: Table, sink_id: str) -> SinkBatch | None:
-    """The last batch of a sink; tables of older versions store it as the run only."""
-    sink = read_sync_state(table).sink
-    run = str(table.properties.get(RUN, ""))
-    if sink is None and run.rpartition("-")[0] == sink_id:
-        return SinkBatch.parse(run)
-    return sink
-
-
 def _check_owner(table: Table, name: str, sink_id: str) -> None:
-    last = _find_last_batch(table, sink_id)
-    owner = str(table.properties.get(RUN, "")) if last is None else last.sink_id
+    last = read_sync_state(table).sink
+    owner = table.properties.get(RUN) if last is None else last.sink_id
     if owner and owner != sink_id:
         raise InvalidRequest(
             f"table {name} was written by {owner}, not from this checkpoint: its rows "
