@@ -164,6 +164,15 @@ class BrokerClient:
         except (ValueError, TypeError) as error:
             raise InvalidSetting(f"{what}: {error}") from error
 
+    def call(self, what: str, function: Callable[..., T], *args: object) -> T:
+        """Calls a function of the library; raises an error that names `what`."""
+        from confluent_kafka import KafkaException
+
+        try:
+            return function(*args)
+        except KafkaException as error:
+            raise self.as_error(error.args[0], what) from error
+
     def as_error(self, error: "KafkaError", what: str) -> Exception:
         """What to raise for an error of the library's; by the way it met, where it has one."""
         store_error = as_error(error, what, address=self.address)

@@ -8,14 +8,12 @@ Threads    any; `_lock` guards the producers and whether the cluster is closed.
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Self
 
 from varve.brokers import topics
 from varve.brokers.client import BrokerClient, admin_api, canonical_settings
 from varve.brokers.consuming import ConsumeRequest, read_in_turn
-from varve.brokers.producer import Producer as TransactionalProducer
-from varve.brokers.producing import Deliveries, Delivery, enqueue
-from varve.brokers.record import TopicRecord, to_topic_record
+from varve.brokers.producer import Deliveries, Delivery, Producer
 from varve.foundation.errors import Closed, InvalidRequest, NotFound, TopicExists
 from varve.foundation.position import BEGINNING, END, PositionKind, ReadPosition
 from varve.foundation.settings import GivenValue, check_mapping, format_settings
@@ -32,13 +30,11 @@ from varve.foundation.topic_records import (
 )
 
 if TYPE_CHECKING:
-    from confluent_kafka import Producer
+    from confluent_kafka import Producer as LibraryProducer
 
     from varve.brokers.fetched_range import FetchedRange
     from varve.kafka_client.client import KafkaClient
     from varve.records import Batch, RecordColumns
-
-_WAIT_SECONDS: Final = 0.01
 
 
 def connect(bootstrap: str, **client_settings: object) -> "Cluster":
@@ -68,7 +64,7 @@ class Cluster:
 
     def __init__(self, client: BrokerClient) -> None:
         self._client = client
-        self._producers: dict[str, Producer] = {}  # guarded by _lock
+        self._producers: dict[str, LibraryProducer] = {}  # guarded by _lock
         self._fetch_client: KafkaClient | None = None  # guarded by _lock
         self._lock = threading.Lock()
         self._is_closed = False
@@ -167,13 +163,13 @@ class Cluster:
         topics.find_topic(self._get_client(), check_text(name, "topic"))
         topics.delete_topic(self._get_client(), name)
 
-    def producer(self, transactional_id: str) -> TransactionalProducer:
+    def producer(self, transactional_id: str) -> Producer:
         """A producer that appends to any topics in transactions.
 
         It fences earlier producers of the id, whose open transaction is aborted. Raises
         InvalidRequest without an id, Unavailable if the cluster does not answer.
         """
-        return TransactionalProducer(self._get_client(), transactional_id)
+        return Producer(self._get_client(), transactional_id)
 
     def close(self) -> None:
         """Closes the connections; closing twice is harmless. Appends have been acknowledged."""
@@ -191,13 +187,12 @@ class Cluster:
             )
         return self._client
 
-    def _get_producer(self, codec: str) -> "Producer":
+    def _get_producer(self, codec: str) -> "LibraryProducer":
         """A kept producer: its connections and its producer id serve all later appends."""
         client = self._get_client()
         with self._lock:
             if codec not in self._producers:
-                settings = Delivery(codec=codec).settings()
-                self._producers[codec] = client.producer(**settings)
+                self._producers[codec] = Delivery(codec=codec).open(client)
             return self._producers[codec]
 
     def _get_fetch_client(self) -> "KafkaClient":
@@ -262,15 +257,13 @@ class ClusterTopic(TopicHandle):
     def _send(
         self, records: Iterable[GivenRecord], partition: int | None, codec: str
     ) -> Deliveries:
-        number = -1 if partition is None else partition
         client, producer = self._cluster._get_client(), self._cluster._get_producer(codec)
-        deliveries = Deliveries(client, self.name)
+        deliveries = Deliveries(client, producer, self.name)
         try:
             try:
-                for record in records:
-                    enqueue(producer, to_topic_record(self.name, record, number), deliveries)
+                deliveries.send_all(records, partition)
             finally:
-                deliveries.wait(producer, _WAIT_SECONDS)
+                deliveries.wait()
             deliveries.check()
         finally:
             if deliveries.is_fatal:
@@ -300,7 +293,7 @@ class ClusterTopic(TopicHandle):
             limit=limit,
             is_committed=isolation == "read_committed",
         )
-        return map(_to_stored, read_in_turn(self._cluster._get_client(), request))
+        return read_in_turn(self._cluster._get_client(), request)
 
     def _batches(
         self, partition: int, start: int | None, end: int | None, isolation: str
@@ -380,14 +373,3 @@ def _own_settings(described: topics.DescribedTopic) -> dict[str, str]:
         for key, setting in described.settings.items()
         if setting.source == "topic"
     }
-
-
-def _to_stored(record: TopicRecord) -> StoredRecord:
-    return StoredRecord(
-        record.partition,
-        record.offset,
-        record.timestamp,
-        record.key,
-        record.value,
-        tuple((name, value) for name, value in record.headers),
-    )

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from varve.brokers.client import BrokerClient, admin_api
 from varve.brokers.errors import Denied
-from varve.brokers.record import TopicRecord
 from varve.brokers.topics import find_topic, read_offsets
 from varve.foundation.errors import InvalidRequest, NotFound, OffsetOutOfRange
 from varve.foundation.position import BEGINNING, END, PositionKind, ReadPosition
+from varve.foundation.topic_records import StoredRecord
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message
@@ -44,7 +44,7 @@ class ConsumeRequest:
 
 def consume(
     client: BrokerClient, request: ConsumeRequest, idle: Callable[[], None]
-) -> Iterator[TopicRecord]:
+) -> Iterator[StoredRecord]:
     """The records; `idle` is called whenever no more have arrived."""
     selected = _select_partitions(client, request)
     if request.limit == 0:
@@ -61,7 +61,7 @@ def consume(
         consumer.close()
 
 
-def read_in_turn(client: BrokerClient, request: ConsumeRequest) -> Iterator[TopicRecord]:
+def read_in_turn(client: BrokerClient, request: ConsumeRequest) -> Iterator[StoredRecord]:
     """The records of one partition after the other, to the end offsets at the time of the call."""
     ranges = _find_ranges(client, request, _select_partitions(client, request))
     return _read_ranges_in_turn(client, request, ranges)
@@ -69,7 +69,7 @@ def read_in_turn(client: BrokerClient, request: ConsumeRequest) -> Iterator[Topi
 
 def _read_ranges_in_turn(
     client: BrokerClient, request: ConsumeRequest, ranges: dict[int, tuple[int, int]]
-) -> Iterator[TopicRecord]:
+) -> Iterator[StoredRecord]:
     if request.limit == 0 or all(start >= end for start, end in ranges.values()):
         return
     consumer = client.consumer(**_consumer_settings(request))
@@ -183,7 +183,7 @@ class _Reading:
 
     def read_ranges(
         self, ranges: dict[int, tuple[int, int]], idle: Callable[[], None]
-    ) -> Iterator[TopicRecord]:
+    ) -> Iterator[StoredRecord]:
         """Selected partitions, each from its start to its end offset."""
         from confluent_kafka import TopicPartition
 
@@ -207,7 +207,7 @@ class _Reading:
                 if is_end or offset + 1 >= ends.get(number, -1):
                     ends.pop(number, None)
 
-    def read_as_member(self, idle: Callable[[], None]) -> Iterator[TopicRecord]:
+    def read_as_member(self, idle: Callable[[], None]) -> Iterator[StoredRecord]:
         """The partitions that the group assigns, until each is at its end."""
         request = self._request
         self._consumer.subscribe([request.topic])
@@ -290,10 +290,8 @@ def _partition_and_offset(message: "Message[Any, Any]") -> tuple[int, int]:
     return -1 if number is None else number, -1 if offset is None else offset
 
 
-def _to_record(message: "Message[Any, Any]") -> TopicRecord:
+def _to_record(message: "Message[Any, Any]") -> StoredRecord:
     number, offset = _partition_and_offset(message)
     _, timestamp = message.timestamp()
-    headers: Any = message.headers() or []
-    return TopicRecord(
-        message.topic() or "", number, offset, timestamp, message.key(), message.value(), headers
-    )
+    headers: Any = message.headers() or ()
+    return StoredRecord(number, offset, timestamp, message.key(), message.value(), tuple(headers))

@@ -71,12 +71,8 @@ def list_topics(client: BrokerClient, *, with_internal: bool = False) -> list[To
 
 
 def list_names(client: BrokerClient) -> list[str]:
-    from confluent_kafka import KafkaException
-
-    try:
-        return sorted(client.admin().list_topics(timeout=30).topics)
-    except KafkaException as error:
-        raise client.as_error(error.args[0], "the topics") from error
+    admin = client.admin()
+    return sorted(client.call("the topics", lambda: admin.list_topics(timeout=30)).topics)
 
 
 def describe_topics(client: BrokerClient, names: Sequence[str]) -> "list[TopicDescription]":

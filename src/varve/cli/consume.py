@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from varve.brokers.record import TopicRecord
 from varve.cli import options
 from varve.cli.command import command
 from varve.cli.output import Output
-from varve.cli.record_format import choose_writer, from_stored
+from varve.cli.record_format import choose_writer
 from varve.cli.where import Where, find_topic
 from varve.foundation.clock import SystemClock
 from varve.foundation.errors import InvalidRequest, NotFound
 from varve.foundation.position import BEGINNING, END, PositionKind, ReadPosition
+from varve.foundation.topic_records import StoredRecord
 from varve.foundation.units import format_moment
 
 if TYPE_CHECKING:
@@ -112,6 +112,7 @@ def consume(
             "--bootstrap instead of --dir"
         )
     writer = choose_writer(
+        topic,
         template=template,
         key_separator=key_separator,
         has_headers=headers,
@@ -152,7 +153,7 @@ def _read(
     end: ReadPosition,
     last: int | None,
     isolation: str,
-) -> Iterator[TopicRecord]:
+) -> Iterator[StoredRecord]:
     """Records of a directory, one partition after the other."""
     from varve.commit_log import Isolation
 
@@ -169,11 +170,9 @@ def _read(
             if last is not None:
                 offsets = partition.offsets()
                 first = max(offsets.log_start, offsets.end - last)
-            records = partition.read(
+            yield from partition.read(
                 start=first, end=_resolve(partition, end), isolation=Isolation(isolation)
             )
-            for record in records:
-                yield from_stored(name, record)
 
 
 def _resolve(partition: "Partition", position: ReadPosition) -> int:
@@ -232,14 +231,8 @@ def get(
     if record is None:
         raise NotFound(f"topic {topic} has no record with key {key!r}")
     if output.is_json or record.value is not None:
-        writer = choose_writer(
-            template=None,
-            key_separator=None,
-            has_headers=False,
-            is_json=output.is_json,
-            is_terminal=sys.stdout.isatty(),
-        )
-        sys.stdout.buffer.write(writer.write(from_stored(topic, record)))
+        writer = choose_writer(topic, is_json=output.is_json, is_terminal=sys.stdout.isatty())
+        sys.stdout.buffer.write(writer.write(record))
         sys.stdout.buffer.flush()
     if record.value is None:
         time = format_moment(record.timestamp, SystemClock().now_ms())

@@ -11,17 +11,18 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from varve.brokers.record import TopicRecord
 from varve.cli import options
 from varve.cli.command import command
 from varve.cli.output import Output, RecordProgress
 from varve.cli.record_format import LineChunk, LineReader, choose_reader, read_chunks
 from varve.cli.where import Where, check_no_files, find_topic, open_existing, warn_of_recovery
 from varve.foundation.errors import InvalidRecord, NotFound, StoreError
+from varve.foundation.topic_records import StoredRecord
+from varve.foundation.units import format_count
 
 if TYPE_CHECKING:
     from varve.brokers.client import BrokerClient
-    from varve.brokers.producing import BrokerProducer
+    from varve.brokers.producer import LineProducer
     from varve.embedded import Topic
 
 
@@ -51,7 +52,7 @@ class InputChunk:
     lines: LineChunk
     error: InvalidRecord | None = None
 
-    def __iter__(self) -> Iterator[TopicRecord]:
+    def __iter__(self) -> Iterator[StoredRecord]:
         for number, line in enumerate(self.lines.lines, start=self.lines.first):
             try:
                 record = self.input.reader.read(line)
@@ -130,7 +131,6 @@ def produce(
     cannot be read ends it; the records before it are written, unless in a transaction.
     """
     reader = choose_reader(
-        topic,
         input=input,
         key_separator=key_separator,
         headers=headers,
@@ -148,21 +148,19 @@ def produce(
         )
     with _open_inputs(files, reader, is_whole=input == "files") as inputs:
         if where.is_broker:
-            from varve.brokers.producing import BrokerProducer, Delivery
+            from varve.brokers.producer import Delivery, LineProducer
 
             client = where.client()
             _check_topic(client, topic, is_created=create)
             is_idempotent = False if no_idempotence else None
             delivery = Delivery(codec, acks, is_idempotent, transactional_id)
-            producer = BrokerProducer(client, topic, delivery)
-            count = _send(producer, inputs, output)
+            count = _send(LineProducer(client, topic, delivery), inputs, output)
         else:
             count = _append(where, topic, inputs, output, codec or "lz4", is_created=create)
-    plural = "" if count == 1 else "s"
     if output.is_json:
         output.print_object("produced", {"topic": topic, "records": count})
     else:
-        output.note(f"produced {count:,} record{plural} to {topic}")
+        output.note(f"produced {format_count(count, 'record')} to {topic}")
 
 
 @contextlib.contextmanager
@@ -193,7 +191,7 @@ def _check_topic(client: "BrokerClient", topic: str, *, is_created: bool) -> Non
         create_topic(client, topic)
 
 
-def _send(producer: "BrokerProducer", inputs: Sequence[RecordInput], output: Output) -> int:
+def _send(producer: "LineProducer", inputs: Sequence[RecordInput], output: Output) -> int:
     """Delivers everything and returns the count; errors say how many were delivered."""
     try:
         producer.begin()
@@ -202,7 +200,7 @@ def _send(producer: "BrokerProducer", inputs: Sequence[RecordInput], output: Out
             for input in inputs:
                 for chunk in input.chunks():
                     for record in chunk:
-                        producer.send(record)
+                        producer.deliveries.send(record)
                     if chunk.error is not None:
                         raise chunk.error
                     progress.advance(len(chunk.lines.lines), chunk.lines.size)
@@ -218,7 +216,7 @@ def _send(producer: "BrokerProducer", inputs: Sequence[RecordInput], output: Out
         producer.abandon()
         output.warn(f"interrupted: {producer.outcome()}")
         raise
-    return producer.delivered_count
+    return producer.deliveries.delivered_count
 
 
 # To a directory
@@ -268,7 +266,7 @@ def append_records(
     def outcome() -> str:
         # No one else appends to a directory that is open here.
         count = sum(log.end_offset for log in logs) - start
-        return f"{count:,} record{' was' if count == 1 else 's were'} appended"
+        return f"{format_count(count, 'record')} {'was' if count == 1 else 'were'} appended"
 
     try:
         streams = [input.stream for input in inputs]
@@ -288,10 +286,6 @@ def append_records(
 def _append_chunk(topic: "Topic", chunk: InputChunk, codec: str) -> None:
     """One append per run of records for the same partition."""
     for partition, records in itertools.groupby(chunk, key=operator.attrgetter("partition")):
-        topic.append_many(
-            map(operator.attrgetter("key", "value", "headers", "timestamp"), records),
-            partition=None if partition < 0 else partition,
-            codec=codec,
-        )
+        topic.append_many(records, partition=None if partition < 0 else partition, codec=codec)
     if chunk.error is not None:
         raise chunk.error

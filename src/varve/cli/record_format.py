@@ -21,16 +21,13 @@ import re
 import select
 import stat
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, Protocol
+from dataclasses import dataclass, replace
+from typing import Any, BinaryIO, Final, Protocol
 
 import click
 
-from varve.brokers.record import RecordHeaders, TopicRecord
 from varve.foundation.errors import InvalidRecord
-
-if TYPE_CHECKING:
-    from varve.embedded import StoredRecord
+from varve.foundation.topic_records import RecordHeaders, StoredRecord
 
 LINE_BYTES_MAX: Final = 256 << 20
 
@@ -62,42 +59,38 @@ Token = str | bytes
 
 
 class LineReader(Protocol):
-    """Reads the record of a line; None for a line without one."""
+    """Reads the record of a line; None for a line without one.
 
-    def read(self, line: bytes) -> TopicRecord | None: ...
+    The partition and the timestamp are -1 where the line does not name them, the offset always.
+    """
+
+    def read(self, line: bytes) -> StoredRecord | None: ...
 
 
-@dataclass(frozen=True, slots=True)
 class ValueReader:
     """The whole line, or file, is the value."""
 
-    topic: str
-
-    def read(self, line: bytes) -> TopicRecord:
-        return TopicRecord(self.topic, -1, -1, -1, None, line)
+    def read(self, line: bytes) -> StoredRecord:
+        return StoredRecord(-1, -1, -1, None, line)
 
 
 @dataclass(frozen=True, slots=True)
 class KeyValueReader:
     """Key, separator and value."""
 
-    topic: str
     separator: bytes
 
-    def read(self, line: bytes) -> TopicRecord:
+    def read(self, line: bytes) -> StoredRecord:
         key, separator, value = line.partition(self.separator)
         if not separator:
             raise InvalidRecord(f"no key separator {shorten(self.separator)} in {shorten(line)}")
-        return TopicRecord(self.topic, -1, -1, -1, key, value)
+        return StoredRecord(-1, -1, -1, key, value)
 
 
-@dataclass(frozen=True, slots=True)
 class JsonReader:
     """One object, as `varve consume --json` writes it; topic, partition and offset are ignored."""
 
-    topic: str
-
-    def read(self, line: bytes) -> TopicRecord | None:
+    def read(self, line: bytes) -> StoredRecord | None:
         if not line.strip():
             return None
         try:
@@ -111,29 +104,29 @@ class JsonReader:
             raise InvalidRecord(
                 f"unknown field {unknown[0]!r:.60}; known are {', '.join(_JSON_FIELDS)}"
             )
-        return TopicRecord(
-            self.topic,
-            key=_parse_cell(content.get("key"), "key"),
-            value=_parse_cell(content.get("value"), "value"),
-            headers=_parse_json_headers(content.get("headers")),
-            timestamp=_parse_timestamp(content.get("timestamp")),
+        return StoredRecord(
+            -1,
+            -1,
+            _parse_timestamp(content.get("timestamp")),
+            _parse_cell(content.get("key"), "key"),
+            _parse_cell(content.get("value"), "value"),
+            _parse_json_headers(content.get("headers")),
         )
 
 
 class TemplateReader:
     """A line in the form of a template; topic and offset in it are ignored."""
 
-    def __init__(self, topic: str, template: str) -> None:
+    def __init__(self, template: str) -> None:
         tokens = parse_template(template)
         if tokens and isinstance(tokens[-1], bytes):
             tokens[-1] = tokens[-1].removesuffix(b"\n")
         _check_readable(tokens)
-        self._topic = topic
         first = tokens[0]
         self._prefix = first if isinstance(first, bytes) else b""
         self._tokens = tokens[1:] if self._prefix else tokens
 
-    def read(self, line: bytes) -> TopicRecord:
+    def read(self, line: bytes) -> StoredRecord:
         if not line.startswith(self._prefix):
             raise InvalidRecord(f"{shorten(line)} does not start with {shorten(self._prefix)}")
         remaining = line[len(self._prefix) :]
@@ -143,13 +136,13 @@ class TemplateReader:
                 continue
             following = self._tokens[index + 1] if index + 1 < len(self._tokens) else b""
             fields[token], remaining = _cut(remaining, following, token)
-        return TopicRecord(
-            self._topic,
-            partition=_parse_number(fields, "p"),
-            timestamp=_parse_number(fields, "T"),
-            key=fields.get("k"),
-            value=fields.get("v", fields.get("s")),
-            headers=_parse_template_headers(fields.get("h", b"")),
+        return StoredRecord(
+            _parse_number(fields, "p"),
+            -1,
+            _parse_number(fields, "T"),
+            fields.get("k"),
+            fields.get("v", fields.get("s")),
+            _parse_template_headers(fields.get("h", b"")),
         )
 
 
@@ -162,21 +155,20 @@ class FinishingReader:
     partition: int | None
     is_empty_null: bool
 
-    def read(self, line: bytes) -> TopicRecord | None:
+    def read(self, line: bytes) -> StoredRecord | None:
         record = self.reader.read(line)
         if record is None:
             return None
-        if self.headers:
-            record = record._replace(headers=[*record.headers, *self.headers])
-        if self.partition is not None:
-            record = record._replace(partition=self.partition)
-        if self.is_empty_null:
-            record = record._replace(key=record.key or None, value=record.value or None)
-        return record
+        return replace(
+            record,
+            headers=(*record.headers, *self.headers),
+            partition=record.partition if self.partition is None else self.partition,
+            key=(record.key or None) if self.is_empty_null else record.key,
+            value=(record.value or None) if self.is_empty_null else record.value,
+        )
 
 
 def choose_reader(
-    topic: str,
     *,
     input: str,
     key_separator: str | None,
@@ -189,13 +181,13 @@ def choose_reader(
     if key_separator is not None:
         if input != "lines":
             raise click.UsageError("--key-separator and --input exclude each other")
-        reader = KeyValueReader(topic, parse_separator(key_separator))
+        reader = KeyValueReader(parse_separator(key_separator))
     elif input == "json":
-        reader = JsonReader(topic)
+        reader = JsonReader()
     elif "%" in input:
-        reader = TemplateReader(topic, input)
+        reader = TemplateReader(input)
     elif input in ("lines", "files"):
-        reader = ValueReader(topic)
+        reader = ValueReader()
     else:
         raise click.BadParameter(
             f"{input!r:.60} is not lines, json, files or a template such as '%k=%v'",
@@ -225,7 +217,7 @@ def parse_headers(texts: Sequence[str]) -> RecordHeaders:
                 f"{text!r:.80} has no name; write NAME=VALUE", param_hint="'--header'"
             )
         headers.append((name, value.encode() if equals else None))
-    return headers
+    return tuple(headers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,7 +303,7 @@ def _encode(text: str, what: str) -> bytes:
 
 def _parse_json_headers(content: object) -> RecordHeaders:
     if content is None:
-        return []
+        return ()
     pairs = list(content.items()) if isinstance(content, dict) else content
     if not isinstance(pairs, list):
         raise InvalidRecord(f"headers must be an object or pairs, not {json.dumps(content):.60}")
@@ -321,7 +313,7 @@ def _parse_json_headers(content: object) -> RecordHeaders:
             raise InvalidRecord(f"header {json.dumps(pair):.60} is not a pair of name and value")
         _encode(pair[0], "a header's name")
         headers.append((pair[0], _parse_cell(pair[1], f"header {pair[0]!r:.60}")))
-    return headers
+    return tuple(headers)
 
 
 def _parse_timestamp(content: object) -> int:
@@ -380,36 +372,28 @@ def _parse_template_headers(data: bytes) -> RecordHeaders:
     for header in data.split(b",") if data else []:
         name, equals, value = header.partition(b"=")
         headers.append((name.decode(errors="replace"), value if equals else None))
-    return headers
+    return tuple(headers)
 
 
 # Writing
 
 
-def from_stored(topic: str, record: "StoredRecord") -> TopicRecord:
-    """A record of a directory, as a broker's client would have it."""
-    return TopicRecord(
-        topic,
-        record.partition,
-        record.offset,
-        record.timestamp,
-        record.key,
-        record.value,
-        record.headers,
-    )
-
-
 class LineWriter(Protocol):
-    def write(self, record: TopicRecord) -> bytes: ...
+    """Writes the records of a topic."""
+
+    def write(self, record: StoredRecord) -> bytes: ...
 
 
+@dataclass(frozen=True, slots=True)
 class JsonWriter:
     """Lines that `varve produce --input json` reads."""
 
-    def write(self, record: TopicRecord) -> bytes:
+    topic: str
+
+    def write(self, record: StoredRecord) -> bytes:
         content: dict[str, Any] = {
             "type": "record",
-            "topic": record.topic,
+            "topic": self.topic,
             "partition": record.partition,
             "offset": record.offset,
             "timestamp": record.timestamp,
@@ -427,24 +411,23 @@ class JsonWriter:
 class TemplateWriter:
     """Records in the form of a template."""
 
-    def __init__(self, template: str, *, is_terminal: bool = False) -> None:
-        self._parts = [
-            token if isinstance(token, bytes) else _FORMATS[token]
-            for token in parse_template(template)
-        ]
+    def __init__(self, topic: str, template: str, *, is_terminal: bool = False) -> None:
+        tokens = [topic.encode() if token == "t" else token for token in parse_template(template)]
+        self._parts = [token if isinstance(token, bytes) else _FORMATS[token] for token in tokens]
         self._is_terminal = is_terminal
 
-    def write(self, record: TopicRecord) -> bytes:
+    def write(self, record: StoredRecord) -> bytes:
         line = b"".join([part if isinstance(part, bytes) else part(record) for part in self._parts])
         # A terminal must not interpret bytes that are not text.
         return line.decode(errors="backslashreplace").encode() if self._is_terminal else line
 
 
 def choose_writer(
+    topic: str,
     *,
-    template: str | None,
-    key_separator: str | None,
-    has_headers: bool,
+    template: str | None = None,
+    key_separator: str | None = None,
+    has_headers: bool = False,
     is_json: bool,
     is_terminal: bool,
 ) -> LineWriter:
@@ -454,14 +437,14 @@ def choose_writer(
             "--template, --json, and --key-separator or --headers exclude each other"
         )
     if is_json:
-        return JsonWriter()
+        return JsonWriter(topic)
     if template is None:
         key = ""
         if key_separator is not None:
             separator = parse_separator(key_separator).decode()
             key = "%k" + separator.replace("%", "%%").replace("\\", "\\\\")
         template = ("%h\\t" if has_headers else "") + key + "%v\\n"
-    return TemplateWriter(template, is_terminal=is_terminal)
+    return TemplateWriter(topic, template, is_terminal=is_terminal)
 
 
 def parse_template(text: str) -> list[Token]:
@@ -487,13 +470,12 @@ def parse_template(text: str) -> list[Token]:
     return tokens
 
 
-_FORMATS: Final[dict[str, Callable[[TopicRecord], bytes]]] = {
+_FORMATS: Final[dict[str, Callable[[StoredRecord], bytes]]] = {
     "v": lambda record: _NULL if record.value is None else record.value,
     "s": lambda record: _NULL if record.value is None else record.value,
     "k": lambda record: _NULL if record.key is None else record.key,
     "h": lambda record: format_headers(record.headers),
     "T": lambda record: str(record.timestamp).encode(),
-    "t": lambda record: record.topic.encode(),
     "p": lambda record: str(record.partition).encode(),
     "o": lambda record: str(record.offset).encode(),
     "S": lambda record: _format_size(record.value),

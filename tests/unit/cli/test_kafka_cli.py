@@ -12,11 +12,11 @@ from tests.support.varve_command import Ran, run_varve
 from varve.broker.security.credentials import CREDENTIALS_FILE, ScramCredentials
 from varve.broker.settings import GroupSettings, SecuritySettings
 from varve.brokers.client import BrokerClient
-from varve.brokers.producing import BrokerProducer, Delivery
-from varve.brokers.record import TopicRecord
+from varve.brokers.producer import Delivery, LineProducer
 from varve.commit_log.health import DirectoryHealth
 from varve.disk import RealFileSystem
 from varve.foundation.errors import StoreError
+from varve.foundation.topic_records import StoredRecord
 from varve.testing.kafka_kit import KafkaKit
 
 Run = Callable[..., Ran]
@@ -247,10 +247,10 @@ def test_a_producer_that_is_denied_its_id_is_one_line(
 
 def test_a_producer_that_is_fenced_says_so(standing: Run, kit: KafkaKit) -> None:
     client = BrokerClient(kit.bootstrap, {})
-    producer = BrokerProducer(client, "standing", Delivery(transactional_id="x"))
+    producer = LineProducer(client, "standing", Delivery(transactional_id="x"))
     producer.begin()
     client.producer(transactional_id="x").init_transactions(10)
-    producer.send(TopicRecord("standing", 0, value=b"one"))
+    producer.deliveries.send(StoredRecord(0, -1, -1, None, b"one"))
     with pytest.raises(StoreError, match="fenced"):
         producer.finish()
 

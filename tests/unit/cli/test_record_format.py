@@ -3,12 +3,12 @@
 import io
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import click
 import pytest
 
-from varve.brokers.record import TopicRecord
 from varve.cli.produce import RecordInput
 from varve.cli.record_format import (
     JsonWriter,
@@ -22,8 +22,11 @@ from varve.cli.record_format import (
     parse_template,
 )
 from varve.foundation.errors import InvalidRecord
+from varve.foundation.topic_records import RecordHeaders, StoredRecord
 
-RECORD = TopicRecord("orders", 2, 7, 1000, b"alice", b"3", [("by", b"shell"), ("no", None)])
+RECORD = StoredRecord(2, 7, 1000, b"alice", b"3", (("by", b"shell"), ("no", None)))
+
+NOTHING = StoredRecord(0, 1, 5, None, None)
 
 
 @pytest.mark.parametrize(
@@ -39,11 +42,11 @@ RECORD = TopicRecord("orders", 2, 7, 1000, b"alice", b"3", [("by", b"shell"), ("
     ],
 )
 def test_a_template_writes_what_it_names(template: str, line: bytes) -> None:
-    assert TemplateWriter(template).write(RECORD) == line
+    assert TemplateWriter("orders", template).write(RECORD) == line
 
 
 def test_null_is_written_as_null_and_its_size_is_minus_one() -> None:
-    assert TemplateWriter("%k %v %K %S").write(TopicRecord("t")) == b"null null -1 -1"
+    assert TemplateWriter("orders", "%k %v %K %S").write(NOTHING) == b"null null -1 -1"
 
 
 @pytest.mark.parametrize("template", ["%x", "%", "100%", r"\q", "\\", r"\x1"])
@@ -54,15 +57,15 @@ def test_an_unknown_token_is_wrong_usage(template: str) -> None:
 
 @pytest.mark.parametrize("template", [r"%k|%h|%T|%p|%v\n", "[%t:%o] %p;%T;%h;%k=%s"])
 def test_a_template_reads_what_it_has_written(template: str) -> None:
-    line = TemplateWriter(template).write(RECORD).removesuffix(b"\n")
-    record = TemplateReader("orders", template).read(line)
-    assert record == TopicRecord("orders", 2, -1, 1000, b"alice", b"3", RECORD.headers)
+    line = TemplateWriter("orders", template).write(RECORD).removesuffix(b"\n")
+    record = TemplateReader(template).read(line)
+    assert record == replace(RECORD, offset=-1)
 
 
 @pytest.mark.parametrize("template", ["%k", "%v%k", "%S %v", "%v %v", "%v %s"])
 def test_a_template_that_cannot_be_read_is_wrong_usage(template: str) -> None:
     with pytest.raises(click.BadParameter):
-        TemplateReader("orders", template)
+        TemplateReader(template)
 
 
 @pytest.mark.parametrize(
@@ -71,24 +74,17 @@ def test_a_template_that_cannot_be_read_is_wrong_usage(template: str) -> None:
 )
 def test_a_line_that_does_not_fit_is_refused(template: str, line: bytes) -> None:
     with pytest.raises(InvalidRecord):
-        TemplateReader("orders", template).read(line)
+        TemplateReader(template).read(line)
 
 
-@pytest.mark.parametrize("headers", [RECORD.headers, []])
-def test_headers_are_read_as_they_are_written(headers: list[tuple[str, bytes | None]]) -> None:
+@pytest.mark.parametrize("headers", [RECORD.headers, ()])
+def test_headers_are_read_as_they_are_written(headers: RecordHeaders) -> None:
     line = format_headers(headers) + b"|x"
-    assert TemplateReader("orders", "%h|%v").read(line).headers == headers
+    assert TemplateReader("%h|%v").read(line).headers == headers
 
 
 def _writer(**options: Any) -> LineWriter:
-    defaults: dict[str, Any] = {
-        "template": None,
-        "key_separator": None,
-        "has_headers": False,
-        "is_json": False,
-        "is_terminal": False,
-    }
-    return choose_writer(**{**defaults, **options})
+    return choose_writer("orders", **{"is_json": False, "is_terminal": False, **options})
 
 
 def test_options_of_consume_choose_the_form() -> None:
@@ -96,7 +92,7 @@ def test_options_of_consume_choose_the_form() -> None:
     assert _writer(key_separator="%").write(RECORD) == b"alice%3\n"
     both = _writer(key_separator="\\t", has_headers=True)
     assert both.write(RECORD) == b"by=shell,no\talice\t3\n"
-    binary = TopicRecord("t", value=b"\xff")
+    binary = replace(NOTHING, value=b"\xff")
     assert _writer().write(binary) == b"\xff\n"
     assert _writer(is_terminal=True).write(binary) == b"\\xff\n"
 
@@ -123,10 +119,10 @@ def _reader(**options: Any) -> LineReader:
         "partition": None,
         "is_empty_null": False,
     }
-    return choose_reader("orders", **{**defaults, **options})
+    return choose_reader(**{**defaults, **options})
 
 
-def _records(reader: LineReader, data: bytes, *, is_whole: bool = False) -> Iterator[TopicRecord]:
+def _records(reader: LineReader, data: bytes, *, is_whole: bool = False) -> Iterator[StoredRecord]:
     for chunk in RecordInput("input", io.BytesIO(data), reader, is_whole).chunks():
         yield from chunk
         if chunk.error is not None:
@@ -137,16 +133,16 @@ def _records(reader: LineReader, data: bytes, *, is_whole: bool = False) -> Iter
     "record",
     [
         RECORD,
-        TopicRecord("orders", 0, 1, 5, None, b"\xff\x00"),
-        TopicRecord("orders", 0, 1, 5, b"k", None, [("a", b"1"), ("a", b"2")]),
+        replace(NOTHING, value=b"\xff\x00"),
+        StoredRecord(0, 1, 5, b"k", None, (("a", b"1"), ("a", b"2"))),
     ],
 )
-def test_json_that_consume_writes_is_what_produce_reads(record: TopicRecord) -> None:
-    line = JsonWriter().write(record)
+def test_json_that_consume_writes_is_what_produce_reads(record: StoredRecord) -> None:
+    line = JsonWriter("orders").write(record)
     assert json.loads(line)["topic"] == "orders"
     [read] = _records(_reader(input="json"), line)
     assert (read.key, read.value) == (record.key, record.value)
-    assert list(read.headers) == list(record.headers)
+    assert read.headers == record.headers
     assert read.timestamp == record.timestamp
 
 
@@ -154,7 +150,7 @@ def test_every_record_gets_what_the_options_say() -> None:
     options = {"headers": ["by=me", "flag"], "partition": 4, "is_empty_null": True}
     first, second = _records(_reader(key_separator="=", **options), b"a=1\n=\n")
     assert (first.key, first.value, first.partition) == (b"a", b"1", 4)
-    assert first.headers == [("by", b"me"), ("flag", None)]
+    assert first.headers == (("by", b"me"), ("flag", None))
     assert (second.key, second.value) == (None, None)
 
 
