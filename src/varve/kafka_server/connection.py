@@ -29,7 +29,7 @@ from varve.kafka_server.dispatcher import (
 )
 from varve.kafka_server.frames import BufferPool, FrameReader, MemoryBudget
 from varve.kafka_server.metrics import CLOSED_CONNECTIONS, REJECTED_REQUESTS, ServerMetrics
-from varve.kafka_server.registry import ConnectionRegistry, ConnectionState
+from varve.kafka_server.registry import ConnectionRegistry
 from varve.kafka_server.responses import (
     WRITE_BYTES,
     InFlightRequest,
@@ -43,6 +43,9 @@ from varve.wire import ApiKey, Message
 logger = logging.getLogger(__name__)
 
 _MUTE_MAX_MS: Final = 30_000
+_SLOW_REQUEST_GRACE_SECONDS: Final = 2.0
+_SLOW_REQUEST_BYTES: Final = 64 << 10
+"""Per second, after the grace, while other connections wait for memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -481,20 +484,31 @@ class Connection(asyncio.BufferedProtocol):
 
     # Timeouts
 
-    def state(self, now: float) -> ConnectionState:
-        """What the timeouts depend on."""
-        writer, sasl = self._writer, self._sasl
+    def find_violation(self, now: float, *, is_memory_short: bool) -> str | None:
+        """The timeout that it has exceeded, as metrics label it; None where it has not."""
+        settings, writer, sasl = self._services.settings, self._writer, self._sasl
+        send_seconds = settings.response_send_timeout_ms / 1000
+        receive_seconds = settings.request_receive_timeout_ms / 1000
+        if self._is_closing:
+            return "slow_reader" if now - self._closing_at > send_seconds else None
+        if writer.is_stalled:
+            return "slow_reader" if now - writer.last_progress(now) > send_seconds else None
+        if self._frame_started_at:
+            seconds = now - self._frame_started_at
+            if seconds > receive_seconds:
+                return "slow_request"
+            # A connection that waits for memory itself is not slow.
+            expected_bytes = (seconds - _SLOW_REQUEST_GRACE_SECONDS) * _SLOW_REQUEST_BYTES
+            is_slow = self._reader.unparsed < expected_bytes and not self._reader.wanted_bytes
+            return "slow_request" if is_memory_short and is_slow else None
         is_authenticated = sasl is None or sasl.is_done
+        if not is_authenticated and now - self._opened_at > receive_seconds:
+            return "slow_authentication"
+        idle_ms = settings.connections_max_idle_ms
         is_busy = len(self._responses) > 0 or self._mute_count > 0
-        return ConnectionState(
-            closing_since=self._closing_at if self._is_closing else None,
-            stalled_since=writer.last_progress(now) if writer.is_stalled else None,
-            frame_started_at=self._frame_started_at or None,
-            frame_bytes=self._reader.unparsed,
-            awaits_memory=bool(self._reader.wanted_bytes),
-            unauthenticated_since=None if is_authenticated else self._opened_at,
-            idle_since=None if is_busy else self._active_at,
-        )
+        if idle_ms >= 0 and not is_busy and now - self._active_at > idle_ms / 1000:
+            return "idle"
+        return None
 
     @property
     def stalled_bytes(self) -> int:

@@ -11,7 +11,6 @@ import itertools
 import logging
 import resource
 from collections import Counter
-from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
@@ -32,51 +31,6 @@ logger = logging.getLogger(__name__)
 
 _CHECKED_PER_TURN: Final = 500
 _SLOW_READER_SECONDS: Final = 1.0
-_SLOW_REQUEST_GRACE_SECONDS: Final = 2.0
-_SLOW_REQUEST_BYTES: Final = 64 << 10
-"""Per second, after the grace, while other connections wait for memory."""
-
-
-@dataclass(frozen=True, slots=True)
-class ConnectionState:
-    """A connection as it is now; times are the loop's, None where a state does not apply."""
-
-    closing_since: float | None
-    stalled_since: float | None
-    """Since when the client has taken nothing of what was written to it."""
-    frame_started_at: float | None
-    """Of a request that has not arrived completely."""
-    frame_bytes: int
-    awaits_memory: bool
-    unauthenticated_since: float | None
-    idle_since: float | None
-
-
-def find_violation(
-    state: ConnectionState, settings: ServerSettings, now: float, *, is_memory_short: bool
-) -> str | None:
-    """The timeout that a connection has exceeded, as metrics label it; None where it has not."""
-    send_seconds = settings.response_send_timeout_ms / 1000
-    receive_seconds = settings.request_receive_timeout_ms / 1000
-    if state.closing_since is not None:
-        return "slow_reader" if now - state.closing_since > send_seconds else None
-    if state.stalled_since is not None:
-        return "slow_reader" if now - state.stalled_since > send_seconds else None
-    if state.frame_started_at is not None:
-        seconds = now - state.frame_started_at
-        if seconds > receive_seconds:
-            return "slow_request"
-        # A connection that waits for memory itself is not slow.
-        expected_bytes = (seconds - _SLOW_REQUEST_GRACE_SECONDS) * _SLOW_REQUEST_BYTES
-        is_slow = state.frame_bytes < expected_bytes and not state.awaits_memory
-        return "slow_request" if is_memory_short and is_slow else None
-    unauthenticated_since = state.unauthenticated_since
-    if unauthenticated_since is not None and now - unauthenticated_since > receive_seconds:
-        return "slow_authentication"
-    idle_ms = settings.connections_max_idle_ms
-    if idle_ms >= 0 and state.idle_since is not None and now - state.idle_since > idle_ms / 1000:
-        return "idle"
-    return None
 
 
 class ConnectionRegistry:
@@ -167,9 +121,7 @@ class ConnectionRegistry:
                 connection = self.connections.get(id)
                 if connection is None:
                     continue
-                violation = find_violation(
-                    connection.state(now), self._settings, now, is_memory_short=is_memory_short
-                )
+                violation = connection.find_violation(now, is_memory_short=is_memory_short)
                 if violation is not None:
                     connection.abort(violation)
             await asyncio.sleep(0)
