@@ -48,11 +48,16 @@ class ServedTopic:
     def find_log(self, partition: int) -> Log | None:
         return self.logs[partition] if 0 <= partition < len(self.logs) else None
 
-    def get_log(self, partition: int) -> Log:
-        """Raises KafkaError for a partition that is offline or does not exist."""
+    def get_log(self, partition: int, *, leader_epoch: int = -1) -> Log:
+        """Raises KafkaError for a partition that is offline, does not exist or has another epoch
+        than the client knows.
+        """
         log = self.find_log(partition)
         if log is None:
             raise KafkaError(self.missing_partition_code(partition))
+        error = check_leader_epoch(log, leader_epoch)
+        if error:
+            raise KafkaError(error)
         return log
 
     def missing_partition_code(self, partition: int) -> ErrorCode:

@@ -14,12 +14,7 @@ from varve.broker.background import wait_with_timeout
 from varve.broker.broker import Broker
 from varve.broker.error_responses import reporting
 from varve.broker.request import Operation, RequestContext
-from varve.broker.topics import (
-    ServedTopic,
-    check_leader_epoch,
-    current_leader_epoch,
-    epoch_at,
-)
+from varve.broker.topics import ServedTopic, current_leader_epoch, epoch_at
 from varve.commit_log import Log, TimestampOffset
 from varve.commit_log.producer_state import ProducerStateEntry
 from varve.wire import ErrorCode
@@ -148,11 +143,7 @@ class _OffsetListing:
             first_version = _FIRST_VERSIONS.get(requested.timestamp)
             if first_version is None or self._context.version < first_version:
                 raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
-        log = topic.get_log(requested.partition_index)
-        error = check_leader_epoch(log, requested.current_leader_epoch)
-        if error:
-            raise KafkaError(error)
-        return log
+        return topic.get_log(requested.partition_index, leader_epoch=requested.current_leader_epoch)
 
     def _limit(self, log: Log) -> int:
         if not self._is_consumer:
@@ -224,10 +215,7 @@ def handle_offset_for_leader_epoch(
 def _find_epoch_end(
     topic: ServedTopic, requested: messages.OffsetForLeaderPartition
 ) -> tuple[int, int]:
-    log = topic.get_log(requested.partition)
-    error = check_leader_epoch(log, requested.current_leader_epoch)
-    if error:
-        raise KafkaError(error)
+    log = topic.get_log(requested.partition, leader_epoch=requested.current_leader_epoch)
     if requested.leader_epoch == current_leader_epoch(log):
         return requested.leader_epoch, log.end_offset
     return log.end_offset_for_epoch(requested.leader_epoch) or (-1, _NO_OFFSET)
