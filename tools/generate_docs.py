@@ -22,9 +22,7 @@ import click
 from tools.python_api_page import python_api_page
 from varve.broker import metrics as broker_metrics
 from varve.broker.settings import (
-    AdminSettings,
     BrokerSettings,
-    DataSettings,
     GroupSettings,
     QuotaSettings,
     SecuritySettings,
@@ -143,8 +141,6 @@ def configuration_page() -> str:
     parts += ["### Azure Blob Storage", _settings_table(AzureSettings)]
     parts += ["## Server settings", _SERVER_INTRODUCTION, _settings_table(ServerSettings)]
     parts += ["### Broker", _settings_table(BrokerSettings)]
-    parts += ["### Fetches", _settings_table(DataSettings)]
-    parts += ["### Administration", _settings_table(AdminSettings)]
     parts += ["### Groups", _settings_table(GroupSettings)]
     parts += ["### Transactions", _settings_table(TransactionSettings)]
     parts += ["### Authorization and authentication", _settings_table(SecuritySettings)]

@@ -118,7 +118,7 @@ class TransactionBench:
         groups = self.kit.broker.groups
         id, number, epoch = producer.transactional_id, producer.producer_id, producer.epoch
         code = await code_of(self.coordinator.add_offsets(id, number, epoch, group))
-        code = code or self.check(producer, groups.log.partition_of(group))
+        code = code or self.check(producer, groups.log.topic.partition_of(group))
         offsets = {partition: CommittedOffset(offset)}
         return code or await code_of(groups.commit_in_transaction(group, number, epoch, offsets))
 

@@ -16,12 +16,13 @@ from typing import Final
 
 from varve.broker.admin.configs import BrokerConfigs, TopicConfigs
 from varve.broker.append_scheduler import AppendScheduler, RecentFailures
-from varve.broker.background import BlockingPool, Timers
+from varve.broker.background import BackgroundTasks, BlockingPool, Timers
 from varve.broker.data.fetch_sessions import FetchSessions
 from varve.broker.data.parked_fetches import BackgroundReads, ParkedFetches
 from varve.broker.dedup.state import DedupEnvironment
 from varve.broker.dedup.topics import DedupTopics
 from varve.broker.groups.coordinator import GroupCoordinator
+from varve.broker.groups.group import GroupServices
 from varve.broker.groups.records import GroupLog
 from varve.broker.metrics import BrokerMetrics
 from varve.broker.request import AllowAllAuthorizer, Authorizer, ConnectionContext
@@ -29,9 +30,7 @@ from varve.broker.security.acls import AclAuthorizer, AclTable
 from varve.broker.security.credentials import ScramCredentials
 from varve.broker.security.quotas import ClientQuotas, QuotaTable
 from varve.broker.settings import (
-    AdminSettings,
     BrokerSettings,
-    DataSettings,
     GroupSettings,
     QuotaSettings,
     SecuritySettings,
@@ -77,10 +76,8 @@ class Broker:
         pool: Executor | None = None,
         sync_pool: Executor | None = None,
         has_append_threads: bool = True,
-        data: DataSettings | None = None,
         security: SecuritySettings | None = None,
         quotas: QuotaSettings | None = None,
-        admin: AdminSettings | None = None,
         groups: GroupSettings | None = None,
         transactions: TransactionSettings | None = None,
     ) -> None:
@@ -95,7 +92,6 @@ class Broker:
         self.random = random
         self.loop = loop
         self.security = security or SecuritySettings()
-        self.admin = admin or AdminSettings()
         self._has_append_threads = has_append_threads
         self._directories = [directory.health for directory in store.directories]
         self._topic_changes = asyncio.Lock()
@@ -103,18 +99,17 @@ class Broker:
         self.blocking = BlockingPool(loop, pool)
         self.endpoints: dict[str, Endpoint] = {}
         """By listener; filled by the server once its ports are known."""
-        data, quotas = data or DataSettings(), quotas or QuotaSettings()
+        quotas = quotas or QuotaSettings()
         groups = groups or GroupSettings()
         transactions = transactions or TransactionSettings()
-        self.visible_settings: list[Settings] = [
-            settings, self.security, quotas, self.admin, data, groups, transactions,
-        ]  # fmt: skip
+        self.visible_settings: list[Settings] = [settings, self.security, quotas]
+        self.visible_settings += groups, transactions
         """The settings that clients may see; the server adds its own."""
         self.topic_configs = TopicConfigs(store)
         self.broker_configs = BrokerConfigs(store, self.topic_configs, self.visible_settings)
         self._make_security(quotas)
         self._sync_pool = sync_pool or ThreadPoolExecutor(_SYNC_THREADS, "varve-sync")
-        self._make_data(data)
+        self._make_data(settings)
         self._make_dedup(boot_id)
         self._make_coordinators(groups, transactions)
         self.metrics = BrokerMetrics(self.groups, self.transactions, self.dedup_topics)
@@ -128,7 +123,7 @@ class Broker:
         self.credentials = ScramCredentials(fs, directories)
         self.quotas = ClientQuotas(QuotaTable(fs, directories), quotas, self.clock)
 
-    def _make_data(self, settings: DataSettings) -> None:
+    def _make_data(self, settings: BrokerSettings) -> None:
         self.parked_fetches = ParkedFetches(self.timers)
         self.fetch_sessions = FetchSessions(settings, self.clock, self.random)
         self.background_reads = BackgroundReads(
@@ -172,16 +167,16 @@ class Broker:
             partition_count=groups.offsets_topic_num_partitions,
             segment_bytes=groups.offsets_topic_segment_bytes,
         )
-        self.groups = GroupCoordinator(
+        services = GroupServices(
             GroupLog(offsets_topic, self.clock),
-            self.topics,
-            clock=self.clock,
-            timers=self.timers,
-            settings=groups,
-            random=self.random,
-            loop=self.loop,
-            blocking=self.blocking,
+            self.clock,
+            self.timers,
+            groups,
+            self.random,
+            self.loop,
+            BackgroundTasks(self.loop),
         )
+        self.groups = GroupCoordinator(services, self.topics, self.blocking)
         self.transactions = TransactionCoordinator(
             self._state_topic(
                 TRANSACTIONS_TOPIC,
@@ -195,7 +190,7 @@ class Broker:
             settings=transactions,
             producer_ids=self.producer_ids,
             offsets=self.groups.offsets,
-            groups=self.groups.log,
+            groups=offsets_topic,
         )
 
     def _state_topic(self, name: str, *, partition_count: int, segment_bytes: int) -> StateTopic:

@@ -120,7 +120,7 @@ class BrokerMetrics(MetricTable):
         for kind in GroupKind:
             self.raise_to(GROUP_REBALANCES, self._groups.rebalance_counts[kind], kind.value)
         self.raise_to(OFFSET_COMMITS, self._groups.offsets.commit_count)
-        self.raise_to(UNREADABLE_STATE, self._groups.log.unreadable_count, OFFSETS_TOPIC)
+        self.raise_to(UNREADABLE_STATE, self._groups.log.topic.unreadable_count, OFFSETS_TOPIC)
 
     def _collect_transactions(self) -> None:
         statuses = Counter(entry.current.status for entry in self._transactions.table)

@@ -17,7 +17,7 @@ class _CheckedSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSettings(_CheckedSettings):
-    """Settings of the broker as a whole."""
+    """Settings of the broker as a whole, of topics and of fetches."""
 
     node_id: int = setting(
         1, "The id of this broker in the metadata that clients read.", at_least=0
@@ -28,18 +28,13 @@ class BrokerSettings(_CheckedSettings):
     auto_create_topics_enable: bool = setting(
         True, "Whether a missing topic is created when a client names it in a Metadata request."
     )
+    delete_topic_enable: bool = setting(True, "Whether clients may delete topics.")
     rack: str = setting("", "The rack of this broker, as clients see it.", kafka_name="broker.rack")
     fetch_max_bytes: int = setting(
         16 << 20,
         "Limit of the bytes in one fetch response; its first batch may exceed it.",
         at_least=1024,
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DataSettings(_CheckedSettings):
-    """Limits of what is kept for clients between requests."""
-
     fetch_session_count_max: int = setting(
         1_000,
         "Limit of fetch sessions; a client without one names all partitions in each fetch.",
@@ -58,13 +53,6 @@ class DataSettings(_CheckedSettings):
         kafka_name="varve.fetch.background.read.max.bytes",
         at_least=1 << 20,
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdminSettings(_CheckedSettings):
-    """Administration of topics by clients."""
-
-    delete_topic_enable: bool = setting(True, "Whether clients may delete topics.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

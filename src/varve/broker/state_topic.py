@@ -42,7 +42,7 @@ from varve.kernels.batch_layout import (
     ScanStatus,
     status_text,
 )
-from varve.records import ControlType, Record, build_batch, decode_control_record
+from varve.records import ControlType, Producer, Record, build_batch, decode_control_record
 from varve.records.columns import Integers, frozen_bytes
 from varve.records.committed import parse_columns, scan_whole_batches
 from varve.wire import Message, decode, encode
@@ -55,13 +55,6 @@ _READ_BYTES: Final = 4 << 20
 _ONE_BATCH: Final = 1
 """A read has one batch at least, whatever its size."""
 _NO_PRODUCER: Final = -1
-
-
-class ProducerStamp(NamedTuple):
-    """The producer in whose transaction records are written."""
-
-    producer_id: int
-    producer_epoch: int
 
 
 class StateTopic:
@@ -159,11 +152,12 @@ class StateTopic:
     # Appending
 
     async def append(
-        self, name: str, records: Sequence[Record], *, producer: ProducerStamp | None = None
+        self, name: str, records: Sequence[Record], *, producer: Producer | None = None
     ) -> int:
         """Writes records of a name as one batch, and creates the topic first where it is missing.
 
-        Returns the offset of the first record; raises what the log rejected the batch for.
+        With a producer they are part of its transaction. Returns the offset of the first record;
+        raises what the log rejected the batch for.
         """
         await self.ensure()
         return await asyncio.shield(self.submit(name, records, producer=producer))
@@ -176,20 +170,15 @@ class StateTopic:
             await self._blocking.run(log.flush)
 
     def submit(
-        self, name: str, records: Sequence[Record], *, producer: ProducerStamp | None = None
+        self, name: str, records: Sequence[Record], *, producer: Producer | None = None
     ) -> "asyncio.Future[int]":
         """Like `append`, for a topic that exists: written even if it is not awaited, and before
         anything that is submitted later.
         """
-        if producer is None:
-            batch = build_batch(records)
-        else:
-            batch = build_batch(
-                records,
-                producer_id=producer.producer_id,
-                producer_epoch=producer.producer_epoch,
-                transactional=True,
-            )
+        id, epoch = (_NO_PRODUCER, -1) if producer is None else producer
+        batch = build_batch(
+            records, producer_id=id, producer_epoch=epoch, transactional=producer is not None
+        )
         log = self.get_log(name)
         entry = AppendEntry(log, batch, AppendOrigin.COORDINATOR)
         appended = self._appends.submit([entry])

@@ -12,9 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from varve.broker.settings import (
-    AdminSettings,
     BrokerSettings,
-    DataSettings,
     GroupSettings,
     QuotaSettings,
     SecuritySettings,
@@ -53,10 +51,8 @@ _COMMAND_VARIABLES: Final = frozenset(
 
 _BROKER_PARTS: Final[dict[str, type[Settings]]] = {
     "settings": BrokerSettings,
-    "data": DataSettings,
     "security": SecuritySettings,
     "quotas": QuotaSettings,
-    "admin": AdminSettings,
     "groups": GroupSettings,
     "transactions": TransactionSettings,
 }

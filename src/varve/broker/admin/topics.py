@@ -227,7 +227,7 @@ async def handle_delete_topics(
 def _check_deletion_request(
     broker: Broker, context: RequestContext, name: str | None, id: UUID, count: int
 ) -> None:
-    if not broker.admin.delete_topic_enable:
+    if not broker.settings.delete_topic_enable:
         is_known = context.version >= _FIRST_WITH_DELETION_DISABLED
         raise KafkaError(
             ErrorCode.TOPIC_DELETION_DISABLED if is_known else ErrorCode.INVALID_REQUEST,

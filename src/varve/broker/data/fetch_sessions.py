@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from varve.broker.settings import DataSettings
+from varve.broker.settings import BrokerSettings
 from varve.foundation.clock import Clock
 from varve.wire import ErrorCode
 from varve.wire.errors import KafkaError
@@ -109,7 +109,7 @@ def requested_partitions(request: FetchRequest, has_ids: bool) -> Iterator[Fetch
 class FetchSessions:
     """All sessions."""
 
-    def __init__(self, settings: DataSettings, clock: Clock, random: random.Random) -> None:
+    def __init__(self, settings: BrokerSettings, clock: Clock, random: random.Random) -> None:
         self._settings = settings
         self._clock = clock
         self._random = random

@@ -16,11 +16,11 @@ from uuid import UUID
 
 from varve.broker.groups.group import Group
 from varve.broker.groups.records import GroupLog, GroupRecord, Records
-from varve.broker.state_topic import ProducerStamp
 from varve.broker.topics import ServedTopic, Topics
 from varve.commit_log import TopicPartition
 from varve.foundation.clock import Clock
 from varve.foundation.errors import StoreError
+from varve.records import Producer
 from varve.wire import NO_ID
 from varve.wire.messages.state_records import OffsetCommitKey, OffsetCommitValue
 
@@ -99,9 +99,8 @@ class CommittedOffsets:
         If the topic exists, they are submitted in the turn of the loop in which this is called, and
         written also where the caller is cancelled.
         """
-        await self._log.ensure_topic()
-        stamp = ProducerStamp(producer_id, epoch)
-        written = self._log.submit(group, _records(group, offsets), producer=stamp)
+        await self._log.topic.ensure()
+        written = self._log.submit(group, _records(group, offsets), Producer(producer_id, epoch))
         mine = self._pending.setdefault(group, {}).setdefault(producer_id, {})
         before = dict(mine)
         # Pending before it is written: the transaction may end before the append completes.

@@ -7,17 +7,9 @@ Threads    the loop's. What changes memory after it has waited for the log runs 
 
 import asyncio
 import logging
-import random as random_module
 from typing import Final
 
-from varve.broker.background import (
-    BackgroundTasks,
-    BlockingPool,
-    Timer,
-    Timers,
-    cancel_timer,
-    finished,
-)
+from varve.broker.background import BlockingPool, Timer, cancel_timer, finished
 from varve.broker.groups.classic_group import NO_MEMBER, ClassicGroup
 from varve.broker.groups.committed_offsets import Commits, CommittedOffsets, OffsetExpiry
 from varve.broker.groups.consumer_coordinator import ConsumerCoordinator
@@ -29,11 +21,9 @@ from varve.broker.groups.group import (
     commit_error_code,
     kafka_errors,
 )
-from varve.broker.groups.records import CONSUMER_PROTOCOL, ConsumerStateReader, GroupLog
-from varve.broker.settings import GroupSettings
+from varve.broker.groups.records import CONSUMER_PROTOCOL, ConsumerStateReader
 from varve.broker.topics import ServedTopic, Topics
 from varve.commit_log import TopicPartition
-from varve.foundation.clock import Clock
 from varve.foundation.errors import StoreError
 from varve.wire import ErrorCode
 from varve.wire.errors import KafkaError
@@ -48,36 +38,25 @@ _FIRST_COMMIT_WITH_MISSING: Final = 9
 class GroupCoordinator:
     """Groups and their offsets."""
 
-    def __init__(
-        self,
-        log: GroupLog,
-        topics: Topics,
-        *,
-        clock: Clock,
-        timers: Timers,
-        settings: GroupSettings,
-        random: random_module.Random,
-        loop: asyncio.AbstractEventLoop,
-        blocking: BlockingPool,
-    ) -> None:
-        self.log = log
-        self.settings = settings
-        self._timers = timers
-        self.tasks = BackgroundTasks(loop)
-        self._services = GroupServices(log, clock, timers, settings, random, loop, self.tasks)
-        self.rebalance_counts = self._services.rebalance_counts
+    def __init__(self, services: GroupServices, topics: Topics, blocking: BlockingPool) -> None:
+        self.log, self.settings, self.tasks = services.log, services.settings, services.tasks
+        self.rebalance_counts = services.rebalance_counts
+        self._services = services
         self.groups = Groups()
-        self.offsets = CommittedOffsets(log)
-        self.consumer = ConsumerCoordinator(self.groups, self._services, topics, blocking)
+        self.offsets = CommittedOffsets(self.log)
+        self.consumer = ConsumerCoordinator(self.groups, services, topics, blocking)
         self._expiry = OffsetExpiry(
-            self.offsets, topics, clock=clock, retention_minutes=settings.offsets_retention_minutes
+            self.offsets,
+            topics,
+            clock=services.clock,
+            retention_minutes=self.settings.offsets_retention_minutes,
         )
         self._expiry_timer: Timer | None = None
 
     async def ensure_topic(self) -> None:
         """Creates the topic of group state unless it exists; raises KafkaError."""
         with kafka_errors():
-            await self.log.ensure_topic()
+            await self.log.topic.ensure()
 
     # Loading and stopping
 
@@ -114,7 +93,7 @@ class GroupCoordinator:
 
     def _schedule_expiry(self) -> None:
         interval_ms = self.settings.offsets_retention_check_interval_ms
-        self._expiry_timer = self._timers.call_later(
+        self._expiry_timer = self._services.timers.call_later(
             interval_ms, lambda: self.tasks.start(self._expire_and_schedule())
         )
 

@@ -143,7 +143,7 @@ def _check_txn_commit(
         transactional_id,
         producer_id=request.producer_id,
         producer_epoch=request.producer_epoch,
-        partition=broker.groups.log.partition_of(group),
+        partition=broker.groups.log.topic.partition_of(group),
     )
     if error is ErrorCode.NOT_ENOUGH_REPLICAS:
         error = ErrorCode.COORDINATOR_NOT_AVAILABLE

@@ -16,7 +16,6 @@ from typing import Any, Final
 from varve.broker.groups.assignors import Partitions
 from varve.broker.groups.consumer_state import ConsumerMember, ConsumerState, MemberState
 from varve.broker.state_topic import (
-    ProducerStamp,
     StateRecord,
     StateTopic,
     decode_numbered,
@@ -24,10 +23,9 @@ from varve.broker.state_topic import (
     read_number,
 )
 from varve.broker.topics import by_topic
-from varve.commit_log import TopicPartition
 from varve.foundation.clock import Clock
 from varve.foundation.errors import Corrupt, InvalidRequest
-from varve.records import Record
+from varve.records import Producer, Record
 from varve.wire import Message
 from varve.wire.messages.groups import ConsumerProtocolSubscription, TopicPartitions
 from varve.wire.messages.state_records import (
@@ -105,35 +103,16 @@ class GroupLog:
     """The records of groups and committed offsets; those of a group are in one partition."""
 
     def __init__(self, topic: StateTopic, clock: Clock) -> None:
-        self._topic = topic
+        self.topic = topic
         self._clock = clock
 
-    @property
-    def unreadable_count(self) -> int:
-        return self._topic.unreadable_count
+    async def append(self, group: str, records: Records) -> int:
+        """Writes records as one batch; see StateTopic."""
+        return await self.topic.append(group, self._encode(records))
 
-    def partition_of(self, group: str) -> TopicPartition:
-        """Where the records of a group are, or will be once the topic is created."""
-        return self._topic.partition_of(group)
-
-    async def ensure_topic(self) -> None:
-        """Creates the topic unless it exists."""
-        await self._topic.ensure()
-
-    async def append(
-        self, group: str, records: Records, *, producer: ProducerStamp | None = None
-    ) -> int:
-        """Writes records as one batch; returns the offset of the first.
-
-        With a producer they are part of its transaction. Raises what the log rejected them for.
-        """
-        return await self._topic.append(group, self._encode(records), producer=producer)
-
-    def submit(
-        self, group: str, records: Records, *, producer: ProducerStamp | None = None
-    ) -> "asyncio.Future[int]":
-        """Like `append`, for a topic that exists; see StateTopic."""
-        return self._topic.submit(group, self._encode(records), producer=producer)
+    def submit(self, group: str, records: Records, producer: Producer) -> "asyncio.Future[int]":
+        """Like `append`, as part of the producer's transaction, for a topic that exists."""
+        return self.topic.submit(group, self._encode(records), producer=producer)
 
     def _encode(self, records: Records) -> Sequence[Record]:
         now_ms = self._clock.now_ms()
@@ -141,12 +120,12 @@ class GroupLog:
 
     async def replay(self) -> AsyncIterator[GroupRecord]:
         """Live records, and those of transactions that have not ended."""
-        async for replayed in self._topic.replay():
+        async for replayed in self.topic.replay():
             for state_record in (*replayed.live, *replayed.pending):
                 try:
                     record = decode_record(state_record, f"{replayed.where} {state_record.offset}")
                 except Corrupt as error:
-                    self._topic.report_unreadable(error)
+                    self.topic.report_unreadable(error)
                     continue
                 if record is not None:
                     yield record

@@ -35,7 +35,6 @@ from varve.broker.background import (
 )
 from varve.broker.groups.committed_offsets import CommittedOffsets
 from varve.broker.groups.group import kafka_errors
-from varve.broker.groups.records import GroupLog
 from varve.broker.settings import TransactionSettings
 from varve.broker.state_topic import StateTopic
 from varve.broker.topics import Topics
@@ -169,7 +168,7 @@ class TransactionCoordinator:
         settings: TransactionSettings,
         producer_ids: ProducerIds,
         offsets: CommittedOffsets,
-        groups: GroupLog,
+        groups: StateTopic,
     ) -> None:
         self._log = log
         self._markers = markers
@@ -320,7 +319,7 @@ class TransactionCoordinator:
     ) -> None:
         """Adds the partition of a group's offsets to the producer's transaction."""
         with kafka_errors(_error_code):
-            await self._groups.ensure_topic()
+            await self._groups.ensure()
         partitions = frozenset({self._groups.partition_of(group)})
         await self.add_partitions(transactional_id, producer_id, producer_epoch, partitions)
 

@@ -7,7 +7,7 @@ import pytest
 from tests.support.broker_kit import BrokerKit
 from tests.support.rights import only
 from varve.broker.request import CLUSTER_NAME, Operation, ResourceType
-from varve.broker.settings import AdminSettings
+from varve.broker.settings import BrokerSettings
 from varve.wire import NO_ID, ErrorCode
 from varve.wire.messages.topics import (
     CreatableReplicaAssignment,
@@ -204,7 +204,7 @@ def test_a_deletion_names_each_topic_once_and_in_one_way(kit: BrokerKit) -> None
 
 
 def test_deletion_can_be_switched_off() -> None:
-    with BrokerKit(admin=AdminSettings(delete_topic_enable=False)) as kit:
+    with BrokerKit(settings=BrokerSettings(delete_topic_enable=False)) as kit:
         kit.make_topic("orders")
         request = DeleteTopicsRequest(topic_names=["orders"])
         codes = [kit.ask(request, version=one).responses[0].error_code for one in (2, 3)]

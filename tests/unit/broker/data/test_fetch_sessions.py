@@ -9,7 +9,7 @@ from tests.support.broker_kit import BrokerKit
 from tests.support.data_requests import append, fetch_request, fetched
 from tests.support.log_bench import make_batch
 from varve.broker.data.fetch_sessions import FetchSession, FetchSessions
-from varve.broker.settings import DataSettings
+from varve.broker.settings import BrokerSettings
 from varve.foundation.clock import ManualClock
 from varve.wire import ErrorCode
 from varve.wire.errors import KafkaError
@@ -142,8 +142,8 @@ def request(count: int, session: tuple[int, int] = (0, 0)) -> FetchRequest:
     return FetchRequest(session_id=session[0], session_epoch=session[1], topics=[topic])
 
 
-def make_sessions(clock: ManualClock | None = None, **settings: int) -> FetchSessions:
-    return FetchSessions(DataSettings(**settings), clock or ManualClock(), random.Random(1))
+def make_sessions(clock: ManualClock | None = None, **settings: Any) -> FetchSessions:
+    return FetchSessions(BrokerSettings(**settings), clock or ManualClock(), random.Random(1))
 
 
 def opened(sessions: FetchSessions, count: int) -> FetchSession:

@@ -189,7 +189,7 @@ def _commit_in_transaction(kit: BrokerKit, offset: int, epoch: int = 0) -> None:
 
 
 def _end(kit: BrokerKit, committed: bool) -> None:
-    partition = kit.broker.groups.log.partition_of("g").partition
+    partition = kit.broker.groups.log.topic.partition_of("g").partition
     log = kit.log(OFFSETS_TOPIC, partition)
     log.end_transaction(producer_id=9, producer_epoch=0, committed=committed)
     kit.broker.groups.offsets.complete_transaction(9, committed)

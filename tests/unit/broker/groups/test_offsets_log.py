@@ -30,7 +30,7 @@ def _decode(records: list[StateRecord]) -> list[GroupRecord]:
 
 def _offsets(kit: BrokerKit) -> dict[int, int]:
     found = {}
-    number = kit.broker.groups.log.partition_of("g").partition
+    number = kit.broker.groups.log.topic.partition_of("g").partition
     for one in _decode(replay_log(kit.log(OFFSETS_TOPIC, number)).live):
         assert isinstance(one.key, OffsetCommitKey)
         assert isinstance(one.value, OffsetCommitValue)
@@ -111,7 +111,7 @@ def test_records_are_read_back_with_the_last_of_each_key(kit: BrokerKit) -> None
 
 def test_appends_return_in_the_order_they_were_called(kit: BrokerKit) -> None:
     log = kit.broker.groups.log
-    kit.run(log.ensure_topic())
+    kit.run(log.topic.ensure())
     done: list[int] = []
 
     async def append(number: int) -> None:
@@ -131,7 +131,7 @@ def test_appends_return_in_the_order_they_were_called(kit: BrokerKit) -> None:
 
 def test_an_offline_partition_refuses(kit: BrokerKit) -> None:
     log = kit.broker.groups.log
-    kit.run(log.ensure_topic())
+    kit.run(log.topic.ensure())
     topic = kit.topic(OFFSETS_TOPIC)
     kit.broker.topics._by_name[OFFSETS_TOPIC] = type(topic)(topic.topic, (None,) * 8)
     with pytest.raises(DirectoryOffline, match="__consumer_offsets-"):
@@ -140,7 +140,7 @@ def test_an_offline_partition_refuses(kit: BrokerKit) -> None:
 
 def test_compressed_batches_and_a_log_that_begins_within_one_are_read(kit: BrokerKit) -> None:
     kit.run(kit.broker.groups.log.append("g", [_commit(1), _commit(2, partition=1)]))
-    log = kit.log(OFFSETS_TOPIC, kit.broker.groups.log.partition_of("g").partition)
+    log = kit.log(OFFSETS_TOPIC, kit.broker.groups.log.topic.partition_of("g").partition)
     key, value = _commit(3, partition=2)
     log.append(build_batch([encode_record(key, value, 1)], codec=Codec.GZIP))
     assert _offsets(kit) == {0: 1, 1: 2, 2: 3}
