@@ -220,10 +220,12 @@ class RemoteLog:
             start = self._locate(segment.end_offset + 1, request, start.read_ahead)
         return None
 
-    def _read_at(self, start: ReadPosition, request: RemoteReadRequest) -> RemoteRead:
+    def _read_at(self, start: ReadPosition, request: RemoteReadRequest) -> RemoteRead | None:
         file, position, read_ahead = start
         data, next_offset = self._cut_batches(start, request)
         if next_offset < 0:
+            if file.get_batch(position).last_offset >= request.limit_offset:
+                return None  # compaction removed all batches of the segment below the limit
             return RemoteRead(data, request.start_offset)
         self._positions.put(
             next_offset,

@@ -41,6 +41,18 @@ def test_a_batch_larger_than_asked_for_comes_alone_or_not_at_all(bench: RemoteBe
     assert (len(run.data), run.next_offset) == (0, 1)
 
 
+@pytest.mark.parametrize("max_bytes", [10, 1 << 20])
+def test_a_segment_whose_batches_all_lie_at_the_limit_or_behind_it_has_none(
+    bench: RemoteBench, max_bytes: int
+) -> None:
+    """A compaction of the bucket may leave only what the local log has too."""
+    batches = make_batches(0, 10)
+    bench.add(batches[6:], base_offset=0)
+    limit = batches[6].base_offset
+    assert bench.read(0, limit_offset=limit, max_bytes=max_bytes) is None
+    assert bench.read(0, limit_offset=limit + 100, max_bytes=1 << 20) is not None
+
+
 def test_negative_max_bytes_is_refused(bench: RemoteBench) -> None:
     with pytest.raises(InvalidRequest, match="max_bytes is -1"):
         bench.read(0, limit_offset=1, max_bytes=-1)
