@@ -12,7 +12,6 @@ Crash      a state file is written to a temporary file that is renamed. An unrea
            as missing: the ids are rebuilt.
 """
 
-import json
 import logging
 import posixpath
 import random
@@ -24,8 +23,9 @@ from typing import TYPE_CHECKING, Final
 from varve.broker.topics import ServedTopic
 from varve.commit_log import Log
 from varve.dedup.rules import DedupRules
-from varve.disk import FileSystem, RealFileSystem, write_atomically
+from varve.disk import FileSystem, JsonDocument, RealFileSystem
 from varve.foundation.clock import Clock
+from varve.foundation.errors import Corrupt
 from varve.wire import NO_ID
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 STATE_FILE_SUFFIX: Final = ".json"
 SECRET_BYTES: Final = 16
 _DIRECTORY_SUFFIX: Final = ".dedup"
-_FORMAT: Final = 1
+_FORMAT: Final = JsonDocument(version=1)
 
 
 class DedupEnvironment:
@@ -137,7 +137,6 @@ class DedupStateFile:
     rules: str
     secret: str
     boot: str
-    format: int = _FORMAT
 
     @property
     def secret_words(self) -> "Secret":
@@ -156,16 +155,15 @@ def describe_rules(rules: DedupRules) -> str:
 
 def find_state_file(file_system: FileSystem, path: str) -> DedupStateFile | None:
     """None where there is none that can be read."""
-    if not file_system.exists(path):
-        return None
     try:
-        fields = json.loads(file_system.read(path))
+        fields = _FORMAT.read(file_system, path)
+        if fields is None:
+            return None
         state = DedupStateFile(**fields)
         is_text = all(isinstance(text, str) for text in (state.rules, state.secret, state.boot))
-        has_secret = is_text and len(bytes.fromhex(state.secret)) == SECRET_BYTES
-        if state.format != _FORMAT or not has_secret:
-            raise ValueError(f"fields {list(fields)} are not those of format {_FORMAT}")
-    except (OSError, ValueError, TypeError) as error:
+        if not is_text or len(bytes.fromhex(state.secret)) != SECRET_BYTES:
+            raise ValueError("rules or boot is not a text, or secret not of 16 bytes")
+    except (OSError, ValueError, TypeError, Corrupt) as error:
         logger.warning("unreadable dedup state file", extra={"path": path, "error": str(error)})
         return None
     return state
@@ -173,4 +171,4 @@ def find_state_file(file_system: FileSystem, path: str) -> DedupStateFile | None
 
 def write_state_file(file_system: FileSystem, path: str, state: DedupStateFile) -> None:
     """Durable on return; raises OSError."""
-    write_atomically(file_system, path, json.dumps(asdict(state)).encode())
+    _FORMAT.write(file_system, path, asdict(state))
