@@ -5,6 +5,7 @@ from typing import Any
 
 from tests.support.broker_kit import BrokerKit
 from tests.support.log_bench import make_batch
+from varve.broker.append_scheduler import AppendEntry
 from varve.commit_log import TopicPartition
 from varve.wire import ErrorCode
 from varve.wire.messages.data import (
@@ -152,4 +153,7 @@ def append(kit: BrokerKit, *batches: bytes, topic: str = "events", partition: in
     log = kit.broker.topics.find_log(TopicPartition(topic, partition))
     assert log is not None
     for batch in batches:
-        kit.run(kit.broker.appends.append(log, batch))
+        entry = AppendEntry(log, batch)
+        kit.run(kit.broker.appends.submit([entry]))
+        if entry.error is not None:
+            raise entry.error

@@ -127,17 +127,6 @@ class AppendScheduler:
             raise Closed("the broker is stopping")
         self._queue.put(_Submission(entries, complete))
 
-    async def append(
-        self, log: Log, batch: Buffer, origin: AppendOrigin = AppendOrigin.CLIENT
-    ) -> LogAppendResult:
-        """Appends one batch; raises what it was rejected for."""
-        entry = AppendEntry(log, batch, origin)
-        await self.submit([entry])
-        if entry.error is not None:
-            raise entry.error
-        assert entry.result is not None
-        return entry.result
-
     def stop(self) -> None:
         """Appends what was submitted, then ends the thread; to be called off the loop.
 

@@ -70,10 +70,10 @@ def test_readers_are_told_of_what_they_may_read(
     monkeypatch.setattr(ParkedFetches, "partitions_appended", lambda _, found: told.update(found))
 
     async def work(appends: AppendScheduler) -> None:
-        await appends.append(log_of(store, "plain", 1), make_batch())
+        await appends.submit([AppendEntry(log_of(store, "plain", 1), make_batch())])
         assert told == {TopicPartition("plain", 1)}
         log = log_of(store, "safe")
-        await appends.append(log, make_batch(2))
+        await appends.submit([AppendEntry(log, make_batch(2))])
         assert log.high_watermark == 2
         assert TopicPartition("safe", 0) in told
 
@@ -89,7 +89,7 @@ def test_a_sync_that_fails_fails_what_waited_for_it(
         raise LogPoisoned("the sync failed")
 
     async def work(appends: AppendScheduler) -> None:
-        await appends.append(log, make_batch())
+        await appends.submit([AppendEntry(log, make_batch())])
         monkeypatch.setattr(log, "sync_appends", fail)
         plain = AppendEntry(log_of(store, "plain"), make_batch())
         parts = [AppendEntry(log, make_batch()), plain]
