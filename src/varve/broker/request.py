@@ -195,18 +195,11 @@ class RequestContext:
         Raises KafkaError where the operation is not authorized or there is no such topic.
         """
         if name is None:
-            topic = None if id is None else self.topics.find_by_id(id)
-            if topic is None:
-                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"topic id {id} does not exist")
+            topic = self.topics.get(id=id)
             self.authorize(operation, ResourceType.TOPIC, topic.name)
             return topic
         self.authorize(operation, ResourceType.TOPIC, name)
-        topic = self.topics.find(name)
-        if topic is None:
-            raise KafkaError(
-                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name:.260} does not exist"
-            )
-        return topic
+        return self.topics.get(name=name)
 
 
 def _in_words(value: Operation | ResourceType) -> str:

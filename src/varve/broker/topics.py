@@ -145,6 +145,17 @@ class Topics:
     def find_by_id(self, id: UUID) -> ServedTopic | None:
         return self._by_id.get(id)
 
+    def get(self, *, name: str | None = None, id: UUID | None = None) -> ServedTopic:
+        """The topic with a name, or where that is None with an id; raises KafkaError."""
+        if name is not None:
+            topic, code = self.find(name), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        else:
+            topic, code = self.find_by_id(id or NO_ID), ErrorCode.UNKNOWN_TOPIC_ID
+        if topic is None:
+            text = f"topic id {id}" if name is None else f"topic {name:.260}"
+            raise KafkaError(code, f"{text} does not exist")
+        return topic
+
     def find_colliding(self, name: str, others: Iterable[str] = ()) -> str | None:
         """A topic, served or in `others`, that differs from a name in dots and underscores alone.
 

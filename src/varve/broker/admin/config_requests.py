@@ -37,11 +37,6 @@ def _authorize(context: RequestContext, operation: Operation, kind: int, name: s
         context.authorize(operation, ResourceType.CLUSTER, CLUSTER_NAME)
 
 
-def _check_topic(broker: Broker, name: str) -> None:
-    if broker.topics.find(name) is None:
-        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name:.260} does not exist")
-
-
 def _check_broker_name(broker: Broker, name: str) -> None:
     """Raises KafkaError unless it names this broker, or with the empty name the whole cluster."""
     node_id = str(broker.settings.node_id)
@@ -97,7 +92,7 @@ def _requested_keys(
 def _get_entries(broker: Broker, kind: int, name: str) -> Sequence[ConfigEntry]:
     match kind:
         case ResourceKind.TOPIC:
-            _check_topic(broker, name)
+            broker.topics.get(name=name)
             return broker.topic_configs.entries(broker.store.given_settings(name))
         case ResourceKind.BROKER:
             _check_broker_name(broker, name)
@@ -193,7 +188,7 @@ async def _alter(
 def _check_alterable(broker: Broker, kind: int, name: str) -> None:
     match kind:
         case ResourceKind.TOPIC:
-            _check_topic(broker, name)
+            broker.topics.get(name=name)
         case ResourceKind.BROKER:
             _check_broker_name(broker, name)
         case ResourceKind.GROUP:

@@ -246,12 +246,7 @@ def _get_described_topic(
     """As `get_topic`, for a client that may delete everything or describe the topic."""
     if not context.is_authorized(Operation.DELETE, ResourceType.CLUSTER):
         return context.get_topic(Operation.DESCRIBE, name=name, id=id)
-    topic = broker.topics.find_by_id(id) if name is None else broker.topics.find(name)
-    if topic is None and name is None:
-        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"topic id {id} does not exist")
-    if topic is None:
-        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name:.260} does not exist")
-    return topic
+    return broker.topics.get(name=name, id=id)
 
 
 def _check_may_delete(context: RequestContext, topic: ServedTopic) -> None:
