@@ -17,7 +17,7 @@ from varve.disk import FileSystem
 from varve.kernels.batch_layout import BATCH_COLUMN_COUNT, CODEC_MASK, HEADER_BYTES, BatchColumn
 from varve.kernels.batch_scan import scan_batches
 from varve.records import Codec
-from varve.records.compression import decompress_to_array
+from varve.records.compression import decompress
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -61,7 +61,7 @@ def split_runs(table: BatchTable, base_offset: int) -> Iterator[Run]:
         if codecs[first]:
             last = first + 1
             stored = _bytes_of(table, rows[first])
-            payload = decompress_to_array(Codec(int(codecs[first])), stored.data[HEADER_BYTES:])
+            payload = decompress(Codec(int(codecs[first])), stored.data[HEADER_BYTES:])
             start = 0
         else:
             compressed = np.flatnonzero(codecs[first:])

@@ -38,7 +38,7 @@ from varve.records import (
     with_max_timestamp,
 )
 from varve.records.batch_format import CODEC_MAX
-from varve.records.compression import Bytes, ContentTooLarge, decompress_to_array
+from varve.records.compression import Bytes, ContentTooLarge, decompress
 
 # Plain ints: an enum member as a list index costs a call, and these run for every append.
 _SIZE = int(BatchColumn.SIZE)
@@ -154,7 +154,7 @@ class BatchValidator:
     def _decompress(self, codec: Codec, payload: memoryview) -> Bytes:
         limit_bytes = self._content_max_bytes
         try:
-            return decompress_to_array(codec, payload, where=self._where, limit_bytes=limit_bytes)
+            return decompress(codec, payload, where=self._where, limit_bytes=limit_bytes)
         except ContentTooLarge as error:
             raise RecordTooLarge(
                 f"{error} of varve.batch.content.max.bytes; send smaller batches or raise the "

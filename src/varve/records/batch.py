@@ -25,7 +25,7 @@ from varve.kernels.hashes import hash_keys
 from varve.kernels.record_parse import count_fits, parse_records, record_table
 from varve.records.batch_format import BatchHeader, Buffer, Codec, TimestampType, decode_header
 from varve.records.columns import BinaryColumn, EncodedHeaders, frozen_bytes, frozen_integers
-from varve.records.compression import DECOMPRESSED_BYTES_MAX, decompress_to_array
+from varve.records.compression import DECOMPRESSED_BYTES_MAX, decompress
 
 Bytes = npt.NDArray[np.uint8]
 Integers = npt.NDArray[np.int64]
@@ -229,9 +229,7 @@ class Batch:
         if codec is Codec.NONE or self.header.records_count == 0:
             return frozen_bytes(self._buffer), HEADER_BYTES
         payload = self._buffer[HEADER_BYTES:]
-        records = decompress_to_array(
-            codec, payload, where=self._describe(), limit_bytes=limit_bytes
-        )
+        records = decompress(codec, payload, where=self._describe(), limit_bytes=limit_bytes)
         return frozen_bytes(records), 0
 
     def _describe(self) -> str:

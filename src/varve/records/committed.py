@@ -36,7 +36,7 @@ from varve.records.batch import Batch, RecordColumns
 from varve.records.batch_format import BatchHeader, Buffer, Codec, codec_of, decode_header
 from varve.records.building import ControlType, decode_control_record
 from varve.records.columns import Bytes, Integers, frozen_bytes
-from varve.records.compression import decompress_to_array
+from varve.records.compression import decompress
 
 Table = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -279,7 +279,7 @@ def _locate_records(buffer: Bytes, rows: Table, where: str) -> tuple[Bytes, Tabl
 
 def _decompress(data: Bytes, number: int, where: str) -> Bytes:
     codec = codec_of(number, where=where)
-    return data if codec is Codec.NONE else decompress_to_array(codec, data.data, where=where)
+    return data if codec is Codec.NONE else decompress(codec, data.data, where=where)
 
 
 def _check_counts(spans: Table, where: str) -> None:

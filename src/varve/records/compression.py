@@ -174,22 +174,8 @@ def decompress(
     *,
     where: str = "payload",
     limit_bytes: int = DECOMPRESSED_BYTES_MAX,
-) -> bytes:
-    """The content of a payload; raises `Corrupt` naming `where` when it is broken or too large."""
-    if codec is Codec.NONE:
-        _check_size(len(data), where, limit_bytes)
-        return bytes(data)
-    return decompress_to_array(codec, data, where=where, limit_bytes=limit_bytes).tobytes()
-
-
-def decompress_to_array(
-    codec: Codec,
-    data: Buffer,
-    *,
-    where: str = "payload",
-    limit_bytes: int = DECOMPRESSED_BYTES_MAX,
 ) -> Bytes:
-    """`decompress` into an array, which saves the copy."""
+    """The content of a payload; raises `Corrupt` naming `where` when it is broken or too large."""
     match codec:
         case Codec.NONE:
             _check_size(len(data), where, limit_bytes)

@@ -4,6 +4,7 @@ import gzip
 import random
 import struct
 import tracemalloc
+from typing import Any
 
 import cramjam
 import lz4.frame
@@ -12,14 +13,18 @@ import snappy
 import zstandard
 
 from varve.foundation.errors import Corrupt, InvalidRequest
-from varve.records import Codec, compress, decompress
-from varve.records.compression import decompress_to_array
+from varve.records import Codec, compress
+from varve.records import decompress as decompress_to_array
 
 COMPRESSED = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
 WORDS = [b"varve", b"sediment", b"lake", b"layer", b"log"]
 TEXT = b" ".join(random.Random(1).choices(WORDS, k=40_000))
 NOISE = random.Random(2).randbytes(200_000)
 CONTENTS = [b"", b"a", TEXT, NOISE, TEXT[:65536], NOISE[:65536], bytes(32768), NOISE + TEXT]
+
+
+def decompress(codec: Codec, data: bytes | bytearray | memoryview, **named: Any) -> bytes:
+    return decompress_to_array(codec, data, **named).tobytes()
 
 
 @pytest.mark.parametrize("codec", list(Codec))

@@ -59,7 +59,7 @@ from varve.kernels.batch_layout import (
 from varve.kernels.batch_scan import batch_table, scan_batches
 from varve.records import compress
 from varve.records.batch_format import codec_of
-from varve.records.compression import decompress_to_array
+from varve.records.compression import decompress
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -104,7 +104,7 @@ def filter_compressed(
     data = source.data
     attributes, base_timestamp, max_timestamp, count = _FIELDS.unpack_from(data)
     codec = codec_of(attributes, where=where)
-    payload = decompress_to_array(codec, data[HEADER_BYTES:], where=where)
+    payload = decompress(codec, data[HEADER_BYTES:], where=where)
     if horizon != KEEP_TIMESTAMP:
         attributes |= DELETE_HORIZON_BIT
     elif attributes & DELETE_HORIZON_BIT:

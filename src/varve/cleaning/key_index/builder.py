@@ -55,7 +55,7 @@ from varve.kernels.key_entries import (
 )
 from varve.kernels.key_sort import sort_entries
 from varve.records.batch_format import CODEC_MAX, Codec
-from varve.records.compression import decompress_to_array
+from varve.records.compression import decompress
 
 RUN_SUFFIX: Final = ".run"
 _HASH_END: Final = 1 << 64
@@ -317,7 +317,7 @@ class KeyIndexBuilder:
         if number > CODEC_MAX:
             raise self._corrupt(fields, f"codec number {number} is unknown")
         start = fields[_POSITION] - table.start
-        return decompress_to_array(
+        return decompress(
             Codec(number),
             table.buffer[start + BATCH_HEADER_BYTES : start + fields[_SIZE]],
             where=batch_name(self._path, fields[_POSITION]),
