@@ -22,7 +22,7 @@ from varve.records import (
     CommittedBatches,
     RecordColumns,
     TimestampType,
-    build_batch_from_columns,
+    build_batch_of,
 )
 from varve.records.columns import Integers
 
@@ -134,11 +134,4 @@ def _pack(
 
 
 def _build_batch(columns: RecordColumns, rows: Integers, codec: Codec) -> bytes:
-    selected = RecordColumns(columns.payload, columns.table[rows])
-    return build_batch_from_columns(
-        selected.keys_column(),
-        selected.values_column(),
-        selected.timestamps,
-        selected.headers_column(),
-        codec=codec,
-    )
+    return build_batch_of(RecordColumns(columns.payload, columns.table[rows]), codec=codec)

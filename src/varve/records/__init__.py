@@ -18,9 +18,11 @@ from varve.records.building import (
     ControlType,
     build_batch,
     build_batch_from_columns,
+    build_batch_of,
     decode_control_record,
     empty_batch,
     end_transaction_marker,
+    fields_of,
 )
 from varve.records.columns import BinaryColumn, EncodedHeaders, HeaderColumns
 from varve.records.committed import CommittedBatches, parse_columns
@@ -56,6 +58,7 @@ __all__ = [
     "TimestampType",
     "build_batch",
     "build_batch_from_columns",
+    "build_batch_of",
     "compress",
     "crc32c_of",
     "decode_control_record",
@@ -64,6 +67,7 @@ __all__ = [
     "edit_batch",
     "empty_batch",
     "end_transaction_marker",
+    "fields_of",
     "find_header",
     "increment_sequence",
     "parse_columns",

@@ -32,7 +32,7 @@ from varve.kernels.batch_layout import (
     TRANSACTIONAL_BIT,
 )
 from varve.kernels.crc import crc32c
-from varve.records.batch import Record
+from varve.records.batch import Record, RecordColumns
 from varve.records.batch_format import HEADER, BatchHeader, Codec, TimestampType
 from varve.records.columns import (
     NO_CELLS,
@@ -215,6 +215,34 @@ def build_batch_from_columns(
     _write_header(out, base_offset, head, max_timestamp, tail)
     del out  # BytesIO returns a copy while its buffer is still exported
     return output.getvalue()
+
+
+def build_batch_of(columns: RecordColumns, **fields: Unpack[BatchFields]) -> bytes:
+    """A batch of records that were parsed; their offsets are ignored, as those of `build_batch`."""
+    return build_batch_from_columns(
+        columns.keys_column(),
+        columns.values_column(),
+        columns.timestamps,
+        columns.headers_column(),
+        **fields,
+    )
+
+
+def fields_of(header: BatchHeader) -> BatchFields:
+    """The fields of a batch, with which its records are built again."""
+    return BatchFields(
+        base_offset=header.base_offset,
+        codec=header.codec,
+        timestamp_type=header.timestamp_type,
+        log_append_time=header.max_timestamp,
+        leader_epoch=header.partition_leader_epoch,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+        transactional=header.is_transactional,
+        control=header.is_control,
+        delete_horizon_ms=header.delete_horizon_ms,
+    )
 
 
 def empty_batch(original: BatchHeader) -> bytes:

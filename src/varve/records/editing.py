@@ -19,7 +19,7 @@ from varve.records.batch_format import (
     decode_header,
     increment_sequence,
 )
-from varve.records.building import LONG_MAX, build_batch_from_columns
+from varve.records.building import LONG_MAX, build_batch_of, fields_of
 
 _NO_TIMESTAMP = -1
 _FIRST_FIELD_IN_CRC = BatchHeader._fields.index("attributes")
@@ -149,25 +149,9 @@ def rebuild_batch(
     All other fields are kept, under LogAppendTime also the timestamp deltas that the producer sent.
     """
     source = Batch(batch)
-    header, columns = source.header, source.columns_as_sent()
-    return build_batch_from_columns(
-        columns.keys_column(),
-        columns.values_column(),
-        columns.timestamps,
-        columns.headers_column(),
-        base_offset=header.base_offset,
-        codec=codec,
-        level=level,
-        timestamp_type=header.timestamp_type,
-        log_append_time=header.max_timestamp,
-        leader_epoch=header.partition_leader_epoch,
-        producer_id=header.producer_id,
-        producer_epoch=header.producer_epoch,
-        base_sequence=header.base_sequence,
-        transactional=header.is_transactional,
-        control=header.is_control,
-        delete_horizon_ms=header.delete_horizon_ms,
-    )
+    fields = fields_of(source.header)
+    fields["codec"], fields["level"] = codec, level
+    return build_batch_of(source.columns_as_sent(), **fields)
 
 
 def _edit_attributes(

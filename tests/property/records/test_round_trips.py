@@ -15,6 +15,7 @@ from varve.records import (
     TimestampType,
     build_batch,
     build_batch_from_columns,
+    build_batch_of,
     rebuild_batch,
 )
 
@@ -77,14 +78,7 @@ def test_building_from_columns_equals_building_from_records(source: list[Record]
         HeaderColumns.of([record.headers for record in source]),
     )
     assert built == build_batch(source)
-    columns = Batch(built).columns()
-    again = build_batch_from_columns(
-        columns.keys_column(),
-        columns.values_column(),
-        columns.timestamps,
-        columns.headers_column(),
-    )
-    assert again == built
+    assert build_batch_of(Batch(built).columns()) == built
 
 
 @given(batches, codecs, codecs, st.booleans(), st.none() | st.integers(-(2**63), LONG_MAX))

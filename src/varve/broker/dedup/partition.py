@@ -45,10 +45,10 @@ from varve.records import (
     BatchHeader,
     CommittedBatches,
     RecordColumns,
-    TimestampType,
-    build_batch_from_columns,
+    build_batch_of,
     decode_header,
     empty_batch,
+    fields_of,
     find_header,
 )
 from varve.rocks.state_files import NO_STREAM_TIME_MS
@@ -386,23 +386,10 @@ def without_duplicates(
     """
     header = batch.header
     chosen = RecordColumns(columns.payload, columns.table[kept])
-    is_stamped = header.timestamp_type is TimestampType.LOG_APPEND_TIME
-    data = build_batch_from_columns(
-        chosen.keys_column(),
-        chosen.values_column(),
-        chosen.timestamps,
-        chosen.headers_column(),
-        base_offset=header.base_offset,
-        codec=header.codec,
-        timestamp_type=header.timestamp_type,
-        log_append_time=header.max_timestamp if is_stamped else -1,
-        leader_epoch=header.partition_leader_epoch,
-        producer_id=header.producer_id,
-        producer_epoch=header.producer_epoch,
-        base_sequence=header.base_sequence,
-        offset_deltas=chosen.offsets - header.base_offset,
-        last_offset_delta=header.last_offset_delta,
-    )
+    fields = fields_of(header)
+    fields["offset_deltas"] = chosen.offsets - header.base_offset
+    fields["last_offset_delta"] = header.last_offset_delta
+    data = build_batch_of(chosen, **fields)
     return checked.with_records(data, decode_header(data).max_timestamp)
 
 
