@@ -1,17 +1,20 @@
 """The file system as an argument: real or in memory; atomic writes; errors."""
 
-from varve.disk.errors import DiskProblem, classify_error, describe_error, to_store_error
 from varve.disk.file_system import (
     TEMPORARY_SUFFIX,
     Buffer,
+    DiskProblem,
     File,
     FileInfo,
     FileSystem,
     Lock,
+    classify_error,
     copy_range,
+    describe_error,
     hold_lock,
     make_durable_directory,
     sync_each,
+    to_store_error,
     write_atomically,
     write_file,
 )
