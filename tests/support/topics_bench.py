@@ -18,7 +18,7 @@ from varve.topics import (
     StoreTransactionalWriter,
     TransactionalWriter,
 )
-from varve.topics.store_transaction import FIRST_PRODUCER_ID, open_transactions_of, write_marker
+from varve.topics.store_cluster import FIRST_PRODUCER_ID, open_transactions_of, write_marker
 from varve.wire.errors import raise_for_code
 from varve.wire.messages.data import (
     PartitionProduceData,

@@ -43,7 +43,7 @@ from varve.topics import (
     StoreTransactionalWriter,
     TopicReader,
 )
-from varve.topics.store_transaction import (
+from varve.topics.store_cluster import (
     FIRST_PRODUCER_ID,
     PRODUCER_EPOCH_MAX,
     PRODUCER_ID_BITS,

@@ -2,7 +2,10 @@
 
 from varve.topics.cluster import (
     Cluster,
+    HistoryMark,
+    LogTruncated,
     OffsetRange,
+    Position,
     TopicInfo,
     TopicReader,
     TransactionalWriter,
@@ -11,9 +14,7 @@ from varve.topics.cluster import (
     read_range,
 )
 from varve.topics.kafka_cluster import KafkaCluster, KafkaTransactionalWriter, open_cluster
-from varve.topics.position import HistoryMark, LogTruncated, Position
-from varve.topics.store_cluster import StoreCluster
-from varve.topics.store_transaction import StoreCoordinator, StoreTransactionalWriter
+from varve.topics.store_cluster import StoreCluster, StoreCoordinator, StoreTransactionalWriter
 
 __all__ = [
     "Cluster",

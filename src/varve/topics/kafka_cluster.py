@@ -31,8 +31,7 @@ from varve.records import (
     find_header,
     stamp_producer_all,
 )
-from varve.topics.cluster import OffsetRange, TopicInfo, find_break
-from varve.topics.position import LogTruncated, Position
+from varve.topics.cluster import LogTruncated, OffsetRange, Position, TopicInfo, find_break
 from varve.topics.store_cluster import StoreCluster
 from varve.wire.errors import ErrorCode, RetriableError, raise_for_code
 from varve.wire.messages.data import (

@@ -23,7 +23,7 @@ from varve.foundation.errors import (
 from varve.records import Producer, Record, build_batch
 from varve.testing.faulty_disk import CrashMode, FaultyFileSystem
 from varve.topics import StoreCluster, StoreTransactionalWriter
-from varve.topics.store_transaction import FIRST_PRODUCER_ID
+from varve.topics.store_cluster import FIRST_PRODUCER_ID
 
 TOPICS = DedupTopics(input="in", output="out", name="out", side="late")
 

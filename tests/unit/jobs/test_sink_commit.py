@@ -22,7 +22,7 @@ from varve.jobs.sink.sink_state import SINKS_FILE, CommitPhase, EpochWrite, Sink
 from varve.jobs.sink.staging import ABANDONED_MS, Staging, sweep_abandoned
 from varve.object_store import MemoryObjectStore
 from varve.testing import KafkaKit
-from varve.topics.store_transaction import FIRST_PRODUCER_ID
+from varve.topics.store_cluster import FIRST_PRODUCER_ID
 
 DAY_MS = 24 * 60 * 60 * 1000
 

@@ -52,7 +52,7 @@ from varve.records import (
     find_header,
 )
 from varve.rocks.state_files import NO_STREAM_TIME_MS
-from varve.topics.position import HistoryMark
+from varve.topics.cluster import HistoryMark
 
 logger = logging.getLogger(__name__)
 

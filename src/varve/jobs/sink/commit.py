@@ -49,7 +49,7 @@ from varve.kafka_client.client import KafkaClient
 from varve.kafka_client.transaction import CommittedOffset, fetch_offsets
 from varve.records import Producer
 from varve.topics import KafkaTransactionalWriter, StoreTransactionalWriter, TransactionalWriter
-from varve.topics.store_transaction import (
+from varve.topics.store_cluster import (
     FIRST_PRODUCER_ID,
     PRODUCER_EPOCH_MAX,
     PRODUCER_ID_BITS,
