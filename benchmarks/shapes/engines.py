@@ -74,15 +74,15 @@ def open_engine(place: Place) -> ShapeEngine:
             signature="benchmark",
         )
 
-    return ShapeEngine.open(
+    engine = ShapeEngine(
         str(place.data),
         make_feed,
         fs=place.files,
         clock=SystemClock(),
         random=random.Random(7),
         settings=EngineSettings(),
-        maintain=False,
     )
+    return engine.open(maintain=False)
 
 
 def create_shapes(place: Place, engine: ShapeEngine, filters: Sequence[str | None]) -> None:

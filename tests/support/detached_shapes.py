@@ -1,6 +1,6 @@
 """Shapes of a topic without feed, files or threads, for tests of what is routed to them."""
 
-import sqlite3
+import tempfile
 from functools import cache
 from random import Random
 from typing import Any
@@ -11,7 +11,6 @@ from varve.shapes.definition import define
 from varve.shapes.engine import ShapeEngine
 from varve.shapes.feed.topic_feed import TopicFeed
 from varve.shapes.offset import ShapeOffset
-from varve.shapes.registry import ShapeRegistry
 from varve.shapes.shape import Shape
 from varve.shapes.topic import ShapeTopic
 
@@ -36,17 +35,14 @@ def _topic() -> ShapeTopic:
 @cache
 def _engine() -> ShapeEngine:
     clock = ManualClock()
-    fs = MemoryFileSystem(clock)
 
     def open_feed(topic: str) -> TopicFeed:
         raise AssertionError("a detached shape has no feed")
 
     return ShapeEngine(
-        "detached",
+        tempfile.mkdtemp(),
         open_feed,
-        ShapeRegistry(sqlite3.connect(":memory:"), clock),
-        fs.lock("detached"),
-        fs=fs,
+        fs=MemoryFileSystem(clock),
         clock=clock,
         random=Random(7),
     )

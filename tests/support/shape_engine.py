@@ -59,7 +59,7 @@ class Stage:
         self.engine = self._open()
 
     def _open(self) -> ShapeEngine:
-        return ShapeEngine.open(
+        engine = ShapeEngine(
             str(self.path / "shapes"),
             self.make_feed,
             fs=self._files,
@@ -67,8 +67,8 @@ class Stage:
             random=Random(7),
             settings=self._settings,
             compaction=self._compaction,
-            maintain=self._maintain,
         )
+        return engine.open(maintain=self._maintain)
 
     def make_feed(self, topic: str) -> TopicFeed:
         self.store.topic(topic)

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from random import Random
 from typing import Final, Self
 
-from varve.disk import FileSystem, Lock, make_durable_directory
+from varve.disk import FileSystem, make_durable_directory
 from varve.foundation.clock import Clock
 from varve.foundation.closing import Closing
 from varve.foundation.errors import Closed, Unavailable
@@ -58,8 +58,6 @@ class ShapeEngine(Closing):
         self,
         root: str,
         open_feed: OpenFeed,
-        registry: ShapeRegistry,
-        directory_lock: Lock,
         *,
         fs: FileSystem,
         clock: Clock,
@@ -67,12 +65,21 @@ class ShapeEngine(Closing):
         settings: EngineSettings | None = None,
         compaction: CompactionSettings | None = None,
     ) -> None:
+        """Locks the data directory, and opens its registry; `open` comes next."""
         self.root = root
         self.open_feed = open_feed
         self.fs = fs
         self.clock = clock
         self.settings = settings or EngineSettings()
-        self.registry = registry
+        make_durable_directory(fs, root)
+        self._directory_lock = fs.lock(f"{root}/{LOCK_FILE}")
+        try:
+            # Created now, because shapes must be moved into it even on a full disk.
+            fs.make_directory(trash_directory(root))
+            self.registry = ShapeRegistry.open(root, clock)
+        except BaseException:
+            self._directory_lock.release()
+            raise
         self.metrics = EngineMetrics(self)
         self.read_numbers = itertools.count(1)
         """Numbers the reads of all shapes, so that the least recently read one is known."""
@@ -83,14 +90,13 @@ class ShapeEngine(Closing):
         self.topics = TopicMap(self)
         self.snapshotter = Snapshotter(self)
         self.compaction = CompactionScheduler(
-            registry,
+            self.registry,
             self.removal,
             settings=compaction or CompactionSettings(),
             random=random,
             metrics=self.metrics,
         )
         self.workers = EngineWorkers(self)
-        self._directory_lock = directory_lock
         self._storage_settings = StorageSettings(chunk_bytes=self.settings.chunk_bytes)
         # Clients distinguish subsets by their marks, including those from before a restart.
         self._marks = itertools.count(clock.now_ms())
@@ -99,50 +105,17 @@ class ShapeEngine(Closing):
 
     # Opening and closing
 
-    @classmethod
-    def open(
-        cls,
-        root: str,
-        open_feed: OpenFeed,
-        *,
-        fs: FileSystem,
-        clock: Clock,
-        random: Random,
-        settings: EngineSettings | None = None,
-        compaction: CompactionSettings | None = None,
-        maintain: bool = True,
-    ) -> Self:
-        """Opens a data directory and loads its shapes; with `maintain` threads keep them up to
-        date. `open_feed` returns the feed of a topic; it raises NotFound without that topic."""
-        make_durable_directory(fs, root)
-        lock = fs.lock(f"{root}/{LOCK_FILE}")
+    def open(self, *, maintain: bool = True) -> Self:
+        """Loads the shapes; with `maintain` threads keep them up to date."""
         try:
-            # Created now, because shapes must be moved into it even on a full disk.
-            fs.make_directory(trash_directory(root))
-            registry = ShapeRegistry.open(root, clock)
-        except BaseException:
-            lock.release()
-            raise
-        engine = cls(
-            root,
-            open_feed,
-            registry,
-            lock,
-            fs=fs,
-            clock=clock,
-            random=random,
-            settings=settings,
-            compaction=compaction,
-        )
-        try:
-            engine.removal.discard_incomplete(registry.remove_incomplete())
-            engine._load()
+            self.removal.discard_incomplete(self.registry.remove_incomplete())
+            self._load()
             if maintain:
-                engine.workers.start(engine.topics.all())
+                self.workers.start()
         except BaseException:
-            engine.abandon()
+            self.abandon()
             raise
-        return engine
+        return self
 
     def _load(self) -> None:
         by_topic: dict[ShapeTopic, list[Shape]] = {}
@@ -307,8 +280,9 @@ class ShapeEngine(Closing):
         return None if shape_topic is None else self._health_of(shape_topic)
 
     def _health_of(self, topic: ShapeTopic) -> TopicHealth:
-        worker = self.workers.health(topic.topic)
-        error = worker.last_error if worker is not None and worker.failures else None
+        worker = topic.worker
+        health = None if worker is None else worker.health()
+        error = health.last_error if health is not None and health.failures else None
         is_ready = topic.find_feed() is not None
         return TopicHealth(topic.topic, is_ready, "" if error is None else str(error))
 

@@ -223,7 +223,7 @@ def open_engine(
     """An engine over feeds, which are closed with it."""
     with (
         closing(feeds),
-        ShapeEngine.open(
+        ShapeEngine(
             root,
             feeds.make,
             fs=RealFileSystem(),
@@ -231,7 +231,7 @@ def open_engine(
             random=Random(),
             settings=settings,
             compaction=compaction,
-        ) as engine,
+        ).open() as engine,
     ):
         try:
             yield engine

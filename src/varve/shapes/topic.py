@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 from varve.foundation.errors import Closed, Corrupt, StoreError, Unavailable
+from varve.foundation.worker import Worker
 from varve.shapes.checkpoint import TopicCheckpoint
 from varve.shapes.definition import Definition
 from varve.shapes.feed.changes import Transaction
@@ -76,6 +77,8 @@ class ShapeTopic:
         self.is_gone = False
         self.is_given_up = False
         self.unused_rounds = 0
+        self.worker: Worker | None = None
+        """Runs the feed, in an engine with workers."""
 
     # Opening and closing
 

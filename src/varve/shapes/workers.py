@@ -9,12 +9,11 @@ Threads    any; `start` and `stop` once. Before `start` every other method does 
 
 import logging
 import threading
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 from varve.foundation.errors import NotFound, StoreError, Unavailable
-from varve.foundation.worker import Worker, WorkerHealth
+from varve.foundation.worker import Worker
 from varve.shapes.topic import ShapeTopic
 
 if TYPE_CHECKING:
@@ -45,31 +44,31 @@ class EngineWorkers:
         self._snapshots = ThreadPoolExecutor(
             settings.snapshot_threads, thread_name_prefix="shapes-snapshot"
         )
-        self._lock = threading.Lock()
-        self._feeds: dict[str, Worker] = {}  # guarded by _lock
-        self._topics: dict[str, ShapeTopic] = {}  # guarded by _lock
         # Times of failed lookups of each topic since it last existed; used by the feed's thread.
         self._lookups_ms: dict[str, list[int]] = {}
         self._checkpoints = Worker(
-            "shapes-checkpoint", self._run_checkpoints, settings.checkpoint_ms, clock
+            "shapes-checkpoint", lambda now_ms: engine.checkpoint(), settings.checkpoint_ms, clock
         )
         self._others = [
             Worker(
-                "shapes-maintenance", self._run_maintenance, settings.maintenance_interval_ms, clock
+                "shapes-maintenance",
+                lambda now_ms: engine.run_maintenance(),
+                settings.maintenance_interval_ms,
+                clock,
             )
         ]
         if settings.compacts:
             self._others.append(
-                Worker("shapes-compaction", self._run_compaction, COMPACTION_INTERVAL_MS, clock)
+                Worker("shapes-compaction", engine.run_compaction, COMPACTION_INTERVAL_MS, clock)
             )
 
-    def start(self, topics: Iterable[ShapeTopic]) -> None:
-        """Starts all workers, and the feeds of these topics."""
+    def start(self) -> None:
+        """Starts all workers, and the feeds of all topics."""
         self._is_started = True
         self._checkpoints.start()
         for worker in self._others:
             worker.start().wake()
-        for topic in topics:
+        for topic in self._engine.topics.all():
             self.start_topic(topic)
 
     def start_topic(self, topic: ShapeTopic) -> None:
@@ -83,9 +82,7 @@ class EngineWorkers:
             self._engine.clock,
         )
         self._lookups_ms.pop(topic.topic, None)
-        with self._lock:
-            self._feeds[topic.topic] = worker
-            self._topics[topic.topic] = topic
+        topic.worker = worker
         worker.start().wake()
 
     def stop_topic(self, topic: ShapeTopic) -> None:
@@ -94,13 +91,10 @@ class EngineWorkers:
         Raises Unavailable if that takes long: then it ends by itself, and is to be stopped again.
         """
         topic.end_turns()
-        with self._lock:
-            worker = self._feeds.get(topic.topic)
+        worker = topic.worker
         if worker is not None:
             worker.stop(self._engine.settings.fetch_wait_ms + STOP_TOPIC_MS)
-        with self._lock:
-            self._feeds.pop(topic.topic, None)
-            self._topics.pop(topic.topic, None)
+            topic.worker = None
 
     def wake_checkpoint(self) -> None:
         self._checkpoints.wake()
@@ -110,36 +104,22 @@ class EngineWorkers:
         if self._is_started and not self._is_stopping.is_set():
             self._snapshots.submit(self._run_snapshots, topic)
 
-    def health(self, topic: str) -> WorkerHealth | None:
-        with self._lock:
-            worker = self._feeds.get(topic)
-        return None if worker is None else worker.health()
-
     def stop(self) -> None:
         """Ends all threads, each after its current run; raises Unavailable if one does not end."""
         self._is_stopping.set()
-        with self._lock:
-            topics, workers = list(self._topics.values()), list(self._feeds.values())
+        topics = self._engine.topics.all()
         for topic in topics:
             topic.end_turns()
+        feeds = [topic.worker for topic in topics if topic.worker is not None]
         self._snapshots.shutdown(wait=True, cancel_futures=True)
         failures: list[Unavailable] = []
-        for worker in (*workers, self._checkpoints, *self._others):
+        for worker in (*feeds, self._checkpoints, *self._others):
             try:
                 worker.stop()
             except Unavailable as error:
                 failures.append(error)
         if failures:
             raise failures[0]
-
-    def _run_checkpoints(self, now_ms: int) -> None:
-        self._engine.topics.for_each(lambda topic: topic.checkpoint.run())
-
-    def _run_maintenance(self, now_ms: int) -> None:
-        self._engine.run_maintenance()
-
-    def _run_compaction(self, now_ms: int) -> None:
-        self._engine.compaction.run_once(now_ms)
 
     def _run_snapshots(self, topic: ShapeTopic) -> None:
         try:

@@ -127,7 +127,7 @@ def test_a_snapshot_that_is_not_there_is_waited_for_and_told_of(
     )
     root = str(tmp_path / "shapes")
     files, random = RealFileSystem(), Random(7)
-    with ShapeEngine.open(root, maker.make, fs=files, clock=clock, random=random) as engine:
+    with ShapeEngine(root, maker.make, fs=files, clock=clock, random=random).open() as engine:
         shape = engine.find_or_create(define("orders"))
         wait_until(lambda: engine.health() == "waiting")
         told = engine.topic_health("orders")
