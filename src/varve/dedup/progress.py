@@ -28,11 +28,11 @@ _FORMAT: Final = 1
 class Progress:
     """One partition's progress.
 
-    `position` is the next offset of the input, `mark` the batch before it (None in progress of
-    earlier versions). `rules` are those of the last chunk; `counts` cover all chunks since the
-    first. Ids before `whole_from_ms` may be incomplete, so records with such times are late. Topic
-    ids are empty if unknown. `generation`, `producer` and `sequences` (the next sequence by topic)
-    identify the last writer to a store; in a Kafka cluster the transaction coordinator has them.
+    `position` is the next offset of the input, `mark` the batch before it, if there is one. `rules`
+    are those of the last chunk; `counts` cover all chunks since the first. Ids before
+    `whole_from_ms` may be incomplete, so records with such times are late. Topic ids are empty if
+    unknown. `generation`, `producer` and `sequences` (the next sequence by topic) identify the last
+    writer to a store; in a Kafka cluster the transaction coordinator has them.
     """
 
     position: int
@@ -94,7 +94,7 @@ def decode_progress(data: bytes | None, where: str) -> Progress:
         producer, counts = fields.pop("producer"), Counts(**fields.pop("counts"))
         writer = None if producer is None else Producer(**producer)
         rules = _decode_rules(fields.pop("rules"))
-        mark = fields.pop("mark", None)
+        mark = fields.pop("mark")
         history_mark = None if mark is None else HistoryMark.from_json(mark)
         progress = Progress(
             producer=writer, counts=counts, rules=rules, mark=history_mark, **fields

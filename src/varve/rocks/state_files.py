@@ -142,7 +142,6 @@ def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
             "stream_time_ms": checkpoint.stream_time_ms,
             "changelog_offset": checkpoint.changelog_offset,
             "segment_starts_ms": list(checkpoint.segment_starts_ms),
-            "position": {},
             "changelog_mark": checkpoint.changelog_mark and dict(checkpoint.changelog_mark),
         }
     )
@@ -156,7 +155,7 @@ def decode_checkpoint(data: bytes) -> Checkpoint:
             stream_time_ms=int(fields["stream_time_ms"]),
             changelog_offset=int(fields["changelog_offset"]),
             segment_starts_ms=tuple(int(start) for start in fields["segment_starts_ms"]),
-            changelog_mark=fields.get("changelog_mark"),
+            changelog_mark=fields["changelog_mark"],
         )
     except (KeyError, TypeError, ValueError) as error:
         raise Corrupt(f"checkpoint's fields do not fit: {error!r:.80}") from None

@@ -24,7 +24,6 @@ class WindowSettings:
 
     name: str
     retention_ms: int
-    window_ms: int = 0
     segment_ms: int = 0
     retain_duplicates: bool = False
 
@@ -34,25 +33,13 @@ class WindowSettings:
                 f"name {self.name!r:.80} of a window store; use up to 200 letters, digits, '.', "
                 "'_' and '-', and no '.' at the beginning"
             )
-        for name in ("retention_ms", "window_ms", "segment_ms"):
-            self._check_span(name, getattr(self, name))
-        if self.retention_ms < 0 or not 0 <= self.window_ms <= self.retention_ms:
-            raise InvalidSetting(
-                f"store {self.name}: window_ms {self.window_ms} must lie between 0 and "
-                f"retention_ms {self.retention_ms}"
-            )
-        if self.segment_ms < 0:
-            raise InvalidSetting(
-                f"store {self.name}: segment_ms {self.segment_ms} must be at least 1, or 0 for "
-                "half the retention"
-            )
+        for name in ("retention_ms", "segment_ms"):
+            span_ms = getattr(self, name)
+            if not isinstance(span_ms, int) or not 0 <= span_ms <= TIME_MAX_MS:
+                raise InvalidSetting(
+                    f"store {self.name}: {name} is {span_ms!r:.40}; give whole milliseconds, from "
+                    f"0 to {TIME_MAX_MS}"
+                )
         if self.segment_ms == 0:
             default_ms = max(self.retention_ms // 2, SEGMENT_MS_MIN_DEFAULT)
             object.__setattr__(self, "segment_ms", default_ms)
-
-    def _check_span(self, name: str, span_ms: int) -> None:
-        if not isinstance(span_ms, int) or span_ms > TIME_MAX_MS:
-            raise InvalidSetting(
-                f"store {self.name}: {name} is {span_ms!r:.40}; give whole milliseconds, up to "
-                f"{TIME_MAX_MS}"
-            )

@@ -382,41 +382,22 @@ class WindowStore(Closing):
         segment = None if time_ms < self.visible_from_ms else self._find_segment(time_ms)
         return None if segment is None else segment.database.get(encoded)
 
-    def fetch(self, key: bytes, from_ms: int, to_ms: int) -> WindowIterator:
+    def fetch(
+        self, key: bytes, from_ms: int, to_ms: int, *, backward: bool = False
+    ) -> WindowIterator:
         """The entries of a key, by time."""
         self._check_key(key)
-        return self._scan(key, key, from_ms, to_ms)
+        return self.fetch_range(key, key, from_ms, to_ms, backward=backward)
 
-    def backward_fetch(self, key: bytes, from_ms: int, to_ms: int) -> WindowIterator:
-        self._check_key(key)
-        return self._scan(key, key, from_ms, to_ms, backward=True)
+    def fetch_all(self, from_ms: int, to_ms: int, *, backward: bool = False) -> WindowIterator:
+        """The entries of all keys."""
+        return self.fetch_range(None, None, from_ms, to_ms, backward=backward)
+
+    def all(self, *, backward: bool = False) -> WindowIterator:
+        """Every entry that is not expired."""
+        return self.fetch_all(_BEGIN_MS, TIME_MAX_MS, backward=backward)
 
     def fetch_range(
-        self, first: bytes | None, last: bytes | None, from_ms: int, to_ms: int
-    ) -> WindowIterator:
-        """The entries of keys `first` to `last`; None leaves a side unbounded."""
-        return self._scan(first, last, from_ms, to_ms)
-
-    def backward_fetch_range(
-        self, first: bytes | None, last: bytes | None, from_ms: int, to_ms: int
-    ) -> WindowIterator:
-        return self._scan(first, last, from_ms, to_ms, backward=True)
-
-    def fetch_all(self, from_ms: int, to_ms: int) -> WindowIterator:
-        """The entries of all keys."""
-        return self._scan(None, None, from_ms, to_ms)
-
-    def backward_fetch_all(self, from_ms: int, to_ms: int) -> WindowIterator:
-        return self._scan(None, None, from_ms, to_ms, backward=True)
-
-    def all(self) -> WindowIterator:
-        """Every entry that is not expired."""
-        return self.fetch_all(_BEGIN_MS, TIME_MAX_MS)
-
-    def backward_all(self) -> WindowIterator:
-        return self.backward_fetch_all(_BEGIN_MS, TIME_MAX_MS)
-
-    def _scan(
         self,
         first: bytes | None,
         last: bytes | None,
@@ -425,7 +406,7 @@ class WindowStore(Closing):
         *,
         backward: bool = False,
     ) -> WindowIterator:
-        """The entries of keys `first` to `last` within these times, all inclusive."""
+        """The entries of keys `first` to `last`, all inclusive; None leaves a side unbounded."""
         self.segments.check_open()
         within = KeyRange(first, last, max(from_ms, self.visible_from_ms), min(to_ms, TIME_MAX_MS))
         segments: list[Segment] = []

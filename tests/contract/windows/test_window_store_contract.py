@@ -67,9 +67,9 @@ def test_ranges_come_by_segment_then_key_then_time(store: WindowStore) -> None:
     ):
         assert [(entry.key, entry.time_ms) for entry in entries] == expected
     for entries in (
-        store.backward_all(),
-        store.backward_fetch_all(0, 10_000),
-        store.backward_fetch_range(b"a", b"aa", 0, 10_000),
+        store.all(backward=True),
+        store.fetch_all(0, 10_000, backward=True),
+        store.fetch_range(b"a", b"aa", 0, 10_000, backward=True),
     ):
         assert [(entry.key, entry.time_ms) for entry in entries] == expected[::-1]
 
@@ -79,7 +79,7 @@ def test_one_key_comes_by_time(store: WindowStore) -> None:
     store.put(b"kk", b"other", 5)
     assert times(store.fetch(b"k", 0, 30_000)) == [4, 5, 12_000, 19_999, 20_001]
     assert times(store.fetch(b"k", 5, 19_999)) == [5, 12_000, 19_999]
-    assert times(store.backward_fetch(b"k", 5, 19_999)) == [19_999, 12_000, 5]
+    assert times(store.fetch(b"k", 5, 19_999, backward=True)) == [19_999, 12_000, 5]
     assert times(store.fetch_range(b"k", b"k", 5, 19_999)) == [5, 12_000, 19_999]
     assert times(store.fetch(b"k", 6, 11_999)) == []
     assert times(store.fetch(b"k", 9, 8)) == []

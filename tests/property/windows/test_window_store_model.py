@@ -92,13 +92,15 @@ class Run:
         for first, last in ranges:
             wanted = model.fetched(first, last, from_ms, to_ms)
             assert list(store.fetch_range(first, last, from_ms, to_ms)) == wanted
-            assert list(store.backward_fetch_range(first, last, from_ms, to_ms)) == wanted[::-1]
+            assert (
+                list(store.fetch_range(first, last, from_ms, to_ms, backward=True)) == wanted[::-1]
+            )
         one_key = model.fetched(key, key, from_ms, to_ms)
         assert list(store.fetch(key, from_ms, to_ms)) == one_key
-        assert list(store.backward_fetch(key, from_ms, to_ms)) == one_key[::-1]
+        assert list(store.fetch(key, from_ms, to_ms, backward=True)) == one_key[::-1]
         everything = model.fetched(None, None, 0, TIME_MAX)
         assert list(store.all()) == list(store.fetch_all(0, TIME_MAX)) == everything
-        assert list(store.backward_all()) == everything[::-1]
+        assert list(store.all(backward=True)) == everything[::-1]
         found = {(entry.key, entry.time_ms): entry.value for entry in everything}
         for time in range(max(0, from_ms), to_ms):
             assert store.get(key, time) == found.get((key, time))

@@ -80,12 +80,6 @@ def test_what_was_written_is_read_back() -> None:
     assert decode_progress(encode_progress(progress(3)), "p-0") == progress(3)
 
 
-def test_a_progress_of_an_earlier_version_has_no_mark() -> None:
-    fields = json.loads(encode_progress(progress(3)))
-    del fields["mark"]
-    assert decode_progress(json.dumps(fields).encode(), "p-0") == progress(3)
-
-
 def test_the_producer_is_written_by_its_fields() -> None:
     options = replace(progress(3), producer=Producer(5, 7))
     assert json.loads(encode_progress(options))["producer"] == {"id": 5, "epoch": 7}

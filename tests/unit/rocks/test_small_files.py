@@ -113,20 +113,6 @@ def test_a_changed_number_in_a_checkpoint_is_noticed() -> None:
         decode_checkpoint(data.replace(b": 17", b": 18"))
 
 
-def test_a_checkpoint_with_the_position_of_an_earlier_version_is_read() -> None:
-    data = b"""{
-  "format": 1,
-  "stream_time_ms": 36500,
-  "changelog_offset": 17,
-  "segment_starts_ms": [30000],
-  "position": {"in": {"0": 5}},
-  "crc": 2903442190
-}
-"""
-    expected = Checkpoint(stream_time_ms=36_500, changelog_offset=17, segment_starts_ms=(30_000,))
-    assert decode_checkpoint(data) == expected
-
-
 @pytest.mark.parametrize("data", [b"0\n1\nin 0 5\n", b"[1]", b'{"format": 2}', b'"x"', b"\xff\x00"])
 def test_a_foreign_checkpoint_is_corrupt(data: bytes) -> None:
     with pytest.raises(Corrupt, match="checkpoint"):

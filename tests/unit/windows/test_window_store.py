@@ -200,8 +200,6 @@ def test_a_duplicate_is_found_by_get_only_when_it_is_the_latest(bench: WindowBen
         {"retention_ms": -1},
         {"retention_ms": 10.5},
         {"retention_ms": 1 << 63},
-        {"window_ms": -1},
-        {"window_ms": 11},
         {"segment_ms": -1},
         {"name": ""},
         {"name": "a/b"},

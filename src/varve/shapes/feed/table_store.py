@@ -15,14 +15,13 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
 from rocksdict import DBCompressionType, Rdict, RdictIter, WriteBatch
 
 from varve.foundation.errors import Closed, Corrupt, StoreError
-from varve.foundation.settings import LONG_MAX
 from varve.rocks.database import MemoryBudget, make_write_options, open_failure, rocks_failure
 from varve.shapes.feed.row import Row, split_rows
 from varve.shapes.kernels.row_texts import are_rows
@@ -67,7 +66,7 @@ class TableState:
     `ends_position` is the offset to resume at for the ends of source transactions.
     `uncertain_before` has, by partition, the offset before which records after the position are
     uncertain. `marks` are the last batches that were read, at the positions or after them: a log
-    with other batches has lost its end. Tables of earlier versions have no marks.
+    with other batches has lost its end.
     """
 
     positions: Mapping[int, int]
@@ -81,19 +80,7 @@ class TableState:
     marks: Mapping[int, HistoryMark] = field(default_factory=dict)
 
     def encode(self) -> bytes:
-        document = {
-            "version": VERSION,
-            "positions": dict(self.positions),
-            "next_tx": self.next_tx,
-            "signature": self.signature,
-            "topic_id": self.topic_id,
-            "caught_up_ms": self.caught_up_ms,
-            "ends_position": self.ends_position,
-            "reset": None if self.reset is None else self.reset._asdict(),
-            "doubts": dict(self.uncertain_before),
-            "marks": {number: mark.to_json() for number, mark in self.marks.items()},
-        }
-        return json.dumps(document).encode()
+        return json.dumps({"version": VERSION, **asdict(self)}).encode()
 
     @classmethod
     def decode(cls, data: bytes, where: str) -> "TableState | None":
@@ -102,34 +89,21 @@ class TableState:
             document = json.loads(data)
             if document.pop("version") != VERSION:
                 return None
-            positions = _by_partition(document.pop("positions"))
-            # Earlier versions did not write this entry: any record may be uncertain.
-            uncertain = _by_partition(document.pop("doubts", dict.fromkeys(positions, LONG_MAX)))
-            reset = _reset_of(document.pop("reset"))
-            marks = {
-                int(number): HistoryMark.from_json(mark)
-                for number, mark in document.pop("marks", {}).items()
-            }
+            reset = document.pop("reset")
+            marks = document.pop("marks")
             return cls(
-                positions=positions,
-                uncertain_before=uncertain,
-                reset=reset,
-                marks=marks,
+                positions=_by_partition(document.pop("positions")),
+                uncertain_before=_by_partition(document.pop("uncertain_before")),
+                reset=None if reset is None else Reset(ResetKind(reset[0]), str(reset[1])),
+                marks={int(number): HistoryMark.from_json(mark) for number, mark in marks.items()},
                 **document,
             )
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
             raise Corrupt(f"{where}: the state of the table cannot be read: {error}") from error
 
 
 def _by_partition(entries: Mapping[str, int]) -> dict[int, int]:
     return {int(number): int(offset) for number, offset in entries.items()}
-
-
-def _reset_of(entry: Mapping[str, str] | str | None) -> Reset | None:
-    """A reset; earlier versions wrote the text alone, when the source was lost."""
-    if entry is None or isinstance(entry, str):
-        return None if entry is None else Reset(ResetKind.SOURCE_LOST, entry)
-    return Reset(ResetKind(entry["kind"]), entry["text"])
 
 
 class TableStore:

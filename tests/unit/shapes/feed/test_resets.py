@@ -13,7 +13,7 @@ import pytest
 from tests.support.feed_bench import BenchMaker, FeedBench, build_feed, row_key_of, short
 from tests.support.memory_topic import MemoryTopic
 from tests.support.shape_engine import Follower, StageMaker
-from varve.foundation.errors import Corrupt, Unavailable
+from varve.foundation.errors import Unavailable
 from varve.shapes.feed.decoders import (
     UNAVAILABLE,
     DebeziumDecoder,
@@ -23,7 +23,7 @@ from varve.shapes.feed.decoders import (
     RecordKind,
 )
 from varve.shapes.feed.source_transactions import SourceTransactions
-from varve.shapes.feed.table_store import Reset, ResetKind, TableState, TableStore
+from varve.shapes.feed.table_store import ResetKind, TableStore
 from varve.shapes.feed.topic_feed import TopicFeed
 from varve.shapes.shape import DropReason
 
@@ -120,20 +120,6 @@ def test_a_table_that_cannot_be_read_for_a_while_takes_no_doubt_away(
         with pytest.raises(Unavailable):
             bench.poll()
     assert [item.is_uncertain for item in bench.changes()] == [True]
-
-
-def test_a_table_tells_the_kind_of_its_reset_and_without_one_the_source_was_lost() -> None:
-    reset = Reset(ResetKind.TRUNCATED, "the source was truncated")
-    state = TableState(
-        positions={0: 5}, next_tx=6, signature="", topic_id="", caught_up_ms=1, reset=reset
-    )
-    assert TableState.decode(state.encode(), "here") == state
-    older = json.loads(state.encode()) | {"reset": "the table is new"}
-    result = TableState.decode(json.dumps(older).encode(), "here")
-    assert result is not None
-    assert result.reset == Reset(ResetKind.SOURCE_LOST, "the table is new")
-    with pytest.raises(Corrupt, match="cannot be read"):
-        TableState.decode(json.dumps(older | {"reset": {"kind": "?"}}).encode(), "here")
 
 
 class _Marked:

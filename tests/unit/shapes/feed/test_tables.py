@@ -3,10 +3,10 @@
 Recently read rows and keys are kept in memory within bounds.
 """
 
-import json
 import resource
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,7 +21,7 @@ from varve.shapes.feed.row import RowKeys, row_key_prefix
 from varve.shapes.feed.table import TopicTable
 from varve.shapes.feed.table_store import Reset, ResetKind, TableState, TableStore
 from varve.shapes.offset import ShapeOffset
-from varve.topics import StoreCluster, TopicReader
+from varve.topics import HistoryMark, StoreCluster, TopicReader
 
 
 def test_a_new_table_says_that_shapes_of_before_must_go_until_a_checkpoint(
@@ -72,37 +72,24 @@ def test_a_damaged_table_is_made_anew(bench: FeedBench, tmp_path: Path) -> None:
     assert len(bench.rows()) == 1
 
 
-def test_a_table_that_tells_of_no_doubts_has_them_all() -> None:
+def test_a_state_comes_back_as_it_was_written() -> None:
     state = TableState(
-        positions={0: 5, 1: 7}, next_tx=13, signature="plain key", topic_id="", caught_up_ms=1
+        positions={0: 5, 1: 7},
+        next_tx=13,
+        signature="plain key",
+        topic_id="",
+        caught_up_ms=1,
+        reset=Reset(ResetKind.TRUNCATED, "the source was truncated"),
+        uncertain_before={1: 9},
+        marks={0: HistoryMark(base_offset=3, last_offset=4, leader_epoch=2, crc=7)},
     )
     assert TableState.decode(state.encode(), "here") == state
-    older = json.loads(state.encode())
-    del older["doubts"]
-    result = TableState.decode(json.dumps(older).encode(), "here")
-    assert result is not None
-    assert result.uncertain_before.keys() == {0, 1}
-
-
-def test_a_table_of_an_earlier_version_has_no_marks_and_goes_on(bench: FeedBench) -> None:
-    data = (
-        b'{"version": 1, "positions": {"0": 2}, "next_tx": 3, "signature": "plain key", '
-        b'"topic_id": "", "caught_up_ms": 1, "ends_position": 0, "reset": null, "doubts": {}}'
-    )
-    result = TableState.decode(data, "here")
-    assert result is not None
-    assert result.marks == {}
-    bench.put("a", {"n": 1})
-    bench.put("b", {"n": 2})
-    bench.open()
-    bench.feed.close()
-    store = TableStore(f"{bench.path}/tables/orders/rows")
-    store.write({}, result)
-    store.close()
-    assert bench.crash() is None
-    assert bench.feed.newest_tx == 2
-    bench.put("c", {"n": 3})
-    assert [short(item) for item in bench.changes()] == [("c", b"3", None)]
+    plain = replace(state, reset=None, uncertain_before={}, marks={})
+    assert TableState.decode(plain.encode(), "here") == plain
+    for reset in (b'["?", "a text"]', b"[]", b'"a text"'):
+        damaged = plain.encode().replace(b'"reset": null', b'"reset": ' + reset)
+        with pytest.raises(Corrupt, match="cannot be read"):
+            TableState.decode(damaged, "here")
 
 
 def test_the_state_comes_from_key_indexes_without_what_was_superseded(tmp_path: Path) -> None:
