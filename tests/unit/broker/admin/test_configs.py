@@ -7,9 +7,7 @@ from typing import Any
 import pytest
 
 from tests.support.broker_kit import BrokerKit
-from tests.support.rights import only
 from varve.broker.admin.configs import is_secret
-from varve.broker.request import CLUSTER_NAME, Operation, ResourceType
 from varve.broker.settings import BrokerSettings
 from varve.foundation.settings import setting
 from varve.wire import ErrorCode
@@ -268,23 +266,6 @@ def test_what_cannot_change_while_the_broker_runs_is_refused(
     refused = _incremental(kit, BROKER, "1", (name, SET, "8"))
     assert refused.error_code == ErrorCode.INVALID_CONFIG
     assert text in refused.error_message
-
-
-def test_settings_are_seen_and_altered_by_right(kit: BrokerKit) -> None:
-    nobody = kit.broker.authorizer = only()
-    codes = [_describe(kit, kind, "orders").error_code for kind in (TOPIC, BROKER, GROUP)]
-    assert codes == [29, 31, 30]
-    codes = [_incremental(kit, kind, "orders").error_code for kind in (TOPIC, BROKER, GROUP)]
-    assert codes == [29, 31, 30]
-    assert nobody.asked == [
-        (operation, type, name)
-        for operation in (Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS)
-        for type, name in (
-            (ResourceType.TOPIC, "orders"),
-            (ResourceType.CLUSTER, CLUSTER_NAME),
-            (ResourceType.GROUP, "orders"),
-        )
-    ]
 
 
 def test_a_resource_named_often_is_described_once_with_all_its_keys(kit: BrokerKit) -> None:

@@ -8,8 +8,6 @@ import pytest
 from tests.support.broker_kit import BrokerKit
 from tests.support.data_requests import append, fetch, fetch_request, fetched, produce
 from tests.support.log_bench import make_batch
-from tests.support.rights import all_but
-from varve.broker.request import Operation, ResourceType
 from varve.broker.settings import BrokerSettings
 from varve.foundation.errors import Unavailable
 from varve.wire import ErrorCode
@@ -71,12 +69,6 @@ def test_an_offset_outside_the_log_is_an_error_at_once(kit: BrokerKit, offset: i
     found = fetch(kit, offset, max_wait_ms=500)
     assert (found.error_code, bool(found.records)) == (ErrorCode.OFFSET_OUT_OF_RANGE, False)
     assert fetch(kit, 3).error_code == 0
-
-
-def test_rights_are_asked_for(kit: BrokerKit) -> None:
-    kit.broker.authorizer = all_but((Operation.READ, ResourceType.TOPIC, "events"))
-    for version in (12, 13):
-        assert fetch(kit, version=version).error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
 @pytest.mark.parametrize(

@@ -165,12 +165,6 @@ def test_an_error_with_acks_0_ends_the_connection(kit: BrokerKit, name: str) -> 
         kit.ask(produce_request(kit, {(name, 0): bytes(batch)}, acks=0), version=9)
 
 
-def test_rights_are_asked_for(kit: BrokerKit) -> None:
-    kit.broker.authorizer = all_but((Operation.WRITE, ResourceType.TOPIC, "events"))
-    assert produce(kit).error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
-    assert produce(kit, version=13).error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
-
-
 @pytest.mark.parametrize("client_id", ["", "__admin_client"])
 def test_only_the_broker_writes_to_internal_topics(kit: BrokerKit, client_id: str) -> None:
     kit.make_topic(OFFSETS_TOPIC)

@@ -111,6 +111,3 @@ def test_producers_of_partitions_are_described(kit: BrokerKit) -> None:
     assert (plain.last_timestamp, plain.current_txn_start_offset) == (NOW_MS + 5, -1)
     assert unknown.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert missing.partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    kit.broker.authorizer = all_but((Operation.READ, ResourceType.TOPIC, "events"))
-    (refused, _) = kit.ask(DescribeProducersRequest(topics)).topics
-    assert refused.partitions[0].error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED

@@ -6,14 +6,11 @@ from tests.support.broker_kit import BrokerKit
 from tests.support.group_bench import Member, commit, commit_request, leap, offset_of, subscription
 from tests.support.rights import Rights
 from varve.broker.request import Operation, ResourceType
-from varve.wire import ErrorCode, Message
+from varve.wire import ErrorCode
 from varve.wire.messages.cluster import FindCoordinatorRequest
 from varve.wire.messages.groups import (
     DeleteGroupsRequest,
     DescribeGroupsRequest,
-    HeartbeatRequest,
-    JoinGroupRequest,
-    LeaveGroupRequest,
     ListGroupsRequest,
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
@@ -21,12 +18,8 @@ from varve.wire.messages.groups import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopic,
-    SyncGroupRequest,
 )
 from varve.wire.messages.state_records import OFFSETS_TOPIC
-
-GUARDED = {ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID, ResourceType.CLUSTER}
-
 
 # FindCoordinator
 
@@ -168,31 +161,6 @@ def test_a_group_that_the_log_keeps_is_kept(kit: BrokerKit) -> None:
 
 
 # Rights
-
-
-def test_without_rights_on_a_group_nothing_is_told_or_done(kit: BrokerKit) -> None:
-    commit(kit, "g", "events", 0, 1)
-    kit.broker.authorizer = Rights(lambda *right: right[1] not in GUARDED)
-    refused = ErrorCode.GROUP_AUTHORIZATION_FAILED
-    plain: list[Message] = [
-        JoinGroupRequest("g", 10_000),
-        SyncGroupRequest("g"),
-        HeartbeatRequest("g"),
-        LeaveGroupRequest("g"),
-        OffsetDeleteRequest("g"),
-    ]
-    for request in plain:
-        assert kit.ask(request).error_code == refused
-    for key_type, code in ((0, refused), (1, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)):
-        request = FindCoordinatorRequest(key="g", key_type=key_type)
-        assert kit.ask(request, version=3).error_code == code
-    assert kit.ask(DescribeGroupsRequest(["g"])).groups[0].error_code == refused
-    assert _delete(kit, "g") == [refused]
-    assert _list(kit) == []
-    assert commit(kit, "g", "events", 0, 2) == refused
-    groups = [OffsetFetchRequestGroup("g", topics=None)]
-    assert kit.ask(OffsetFetchRequest(groups=groups)).groups[0].error_code == refused
-    assert kit.ask(OffsetFetchRequest("g", None), version=7).error_code == refused
 
 
 def test_without_rights_on_a_topic_its_offsets_are_told_apart(kit: BrokerKit) -> None:
