@@ -17,7 +17,6 @@ from varve.kernels.batch_layout import (
     ScanStatus,
 )
 from varve.kernels.batch_scan import batch_table, inspect_batch, inspection_row, scan_batches
-from varve.kernels.crc import crc32c
 from varve.kernels.record_parse import count_fits, parse_records, record_table
 
 Headers = tuple[tuple[bytes, bytes | None], ...]
@@ -251,10 +250,3 @@ def test_scan_lists_what_was_joined(
     ]
     assert position == data.size - len(tail)
     assert status == (ScanStatus.INCOMPLETE if tail else ScanStatus.END)
-
-
-@given(st.binary(max_size=2_000), st.integers(0, 2_000), st.integers(0, 2_000))
-def test_checksum_of_any_slice_agrees_with_google_crc32c(data: bytes, a: int, b: int) -> None:
-    start, end = sorted((min(a, len(data)), min(b, len(data))))
-    expected = google_crc32c.value(data[start:end])
-    assert crc32c(np.frombuffer(data, np.uint8), start, end) == expected

@@ -87,22 +87,6 @@ def test_scan_without_verification_lists_a_damaged_batch() -> None:
     assert table[0, BatchColumn.RECORD_COUNT] == 2
 
 
-def test_scan_of_nothing_ends_cleanly() -> None:
-    assert _scan(b"") == (0, 0, ScanStatus.END)
-
-
-def test_scan_continues_where_a_full_table_stopped_it() -> None:
-    data = _array(b"".join(ALL))
-    table = batch_table(3)
-    assert scan_batches(data, 0, 300, True, table) == (3, 239, ScanStatus.FULL)
-    assert scan_batches(data, 239, 300, True, table) == (1, 300, ScanStatus.END)
-    assert table[0, BatchColumn.POSITION] == 239
-
-
-def test_table_that_is_exactly_large_enough_ends_cleanly() -> None:
-    assert _scan(b"".join(ALL), capacity=4) == (4, 300, ScanStatus.END)
-
-
 def test_tail_shorter_than_its_batch_is_incomplete() -> None:
     for size in range(1, 61):
         with case(size=size):
@@ -165,12 +149,6 @@ def test_inspection_of_a_cleaned_batch_sees_the_gap() -> None:
     assert row[InspectionColumn.RECORDS_STATUS] == RecordStatus.OK
     assert row[InspectionColumn.RECORDS_CONSECUTIVE] == 0
     assert row[InspectionColumn.RECORDS_MAX_TIMESTAMP] == 1005
-
-
-def test_inspection_of_an_empty_batch_finds_no_timestamps() -> None:
-    row = inspection_row()
-    assert inspect_batch(_array(EMPTY), 0, 61, row) == ScanStatus.OK
-    assert row[len(BatchColumn) :].tolist() == [RecordStatus.OK, -1, -1, -1, 0, -1, 1]
 
 
 @pytest.mark.parametrize("codec", [1, 2, 3, 4, 7])

@@ -110,13 +110,6 @@ def test_key_and_value_sizes_around_each_length_of_varint(size: int) -> None:
     assert table[0, RecordColumn.KEY_SIZE] == table[0, RecordColumn.VALUE_SIZE] == size
 
 
-def test_null_and_empty_are_told_apart() -> None:
-    null = _parse(_record(key=_sized(None), value=_sized(None)))[2]
-    empty = _parse(_record(key=_sized(b""), value=_sized(b"")))[2]
-    assert null[0, [RecordColumn.KEY_SIZE, RecordColumn.VALUE_SIZE]].tolist() == [-1, -1]
-    assert empty[0, [RecordColumn.KEY_SIZE, RecordColumn.VALUE_SIZE]].tolist() == [0, 0]
-
-
 @pytest.mark.parametrize("size", [-2, -INT_MAX - 1])
 def test_any_negative_length_of_key_or_value_reads_as_null(size: int) -> None:
     status, _, table = _parse(_record(key=_varint(size), value=_varint(size)))
@@ -142,10 +135,6 @@ def test_smallest_record_has_seven_bytes() -> None:
     assert count_fits(3, 21)
     assert not count_fits(4, 27)
     assert not count_fits(-1, 27)
-
-
-def test_count_of_zero_does_not_touch_the_payload() -> None:
-    assert _parse(FOREVER, 0)[:2] == (RecordStatus.OK, 0)
 
 
 @pytest.mark.parametrize(
@@ -183,10 +172,6 @@ def test_count_of_zero_does_not_touch_the_payload() -> None:
 )
 def test_fault_is_named(payload: bytes, count: int, status: RecordStatus, index: int) -> None:
     assert _parse(payload, count)[:2] == (status, index)
-
-
-def test_header_with_null_value_is_read() -> None:
-    assert _parse(_record(headers=_varint(1) + b"\x02h\x01"))[0] == RecordStatus.OK
 
 
 def _summary(payload: bytes, count: int, base_timestamp: int = 0) -> list[int]:

@@ -168,31 +168,6 @@ def test_writable_and_read_only_columns_build_the_same() -> None:
     assert writable.flags.writeable
 
 
-def test_base_timestamp_is_the_first_and_max_the_largest() -> None:
-    times = [50, 10, 90, -1]
-    header = Batch(build_batch([Record(None, b"", timestamp=time) for time in times])).header
-    assert (header.base_timestamp, header.max_timestamp) == (50, 90)
-
-
-def test_batch_without_timestamps_has_max_timestamp_minus_one() -> None:
-    header = Batch(build_batch([Record(None, b"")])).header
-    assert (header.base_timestamp, header.max_timestamp) == (-1, -1)
-
-
-def test_log_append_time_becomes_every_records_timestamp() -> None:
-    batch = Batch(
-        build_batch(
-            [Record(b"a", b"", timestamp=5), Record(b"b", b"", timestamp=9)],
-            timestamp_type=TimestampType.LOG_APPEND_TIME,
-            log_append_time=7,
-        )
-    )
-    assert batch.header.base_timestamp == 5
-    assert batch.header.max_timestamp == 7
-    assert [record.timestamp for record in batch.records()] == [7, 7]
-    assert batch.columns_as_sent().timestamps.tolist() == [5, 9]
-
-
 def test_built_batch_is_bytes_of_its_own() -> None:
     records = [Record(b"k", b"v")]
     first, second = build_batch(records), build_batch(records)
