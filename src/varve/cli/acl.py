@@ -39,7 +39,6 @@ _resource = options.bundle(
     click.option("--group", "acl_group", metavar="NAME", help="On this group; * is every group."),
     click.option("--transactional-id", metavar="ID", help="On this transactional id."),
     click.option("--cluster", is_flag=True, help="On the cluster."),
-    names=("topic", "acl_group", "transactional_id", "cluster"),
 )
 
 
@@ -92,9 +91,7 @@ def list_acls(
 @click.option(
     "--prefixed", is_flag=True, help="On every resource whose name starts with the given one."
 )
-@click.option(
-    "--host", default="*", show_default=True, metavar="ADDRESS", help="From this address."
-)
+@click.option("--host", default="*", metavar="ADDRESS", help="From this address.")
 @click.option("--deny", is_flag=True, help="Deny; a denial beats every permission.")
 @options.broker
 @options.output

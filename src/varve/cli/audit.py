@@ -57,8 +57,6 @@ def _load_rules() -> Mapping[str, str]:
     "--limit",
     type=options.Number(min=0),
     default=DEFAULT_LIMIT,
-    show_default=True,
-    metavar="N",
     help="Print the newest N removals of each partition; --json prints all.",
 )
 @options.list_rules(_load_rules)

@@ -44,7 +44,6 @@ def _load_rules() -> Mapping[str, str]:
 @click.option(
     "--quarantine",
     type=options.DIRECTORY,
-    metavar="DIR",
     help="Where cut bytes are kept; default varve-quarantine beside the log directory.",
 )
 @click.option("--no-lock", is_flag=True, help="Check although the directory may be in use.")

@@ -14,7 +14,11 @@ import click
 
 COMMON_SECTION: Final = "Common options"
 _OWN_OPTIONS: Final = "Options"
-_CONTEXT: Final = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+_CONTEXT: Final = {
+    "help_option_names": ["-h", "--help"],
+    "max_content_width": 100,
+    "show_default": True,
+}
 
 
 class Entry(NamedTuple):

@@ -37,21 +37,15 @@ _ISOLATION: Final = ("read_uncommitted", "read_committed")
     "--from",
     "start",
     type=options.POSITION,
-    metavar="POS",
     help="beginning, end, an offset, @milliseconds, a time (UTC), or -10m for ten minutes ago.",
 )
-@click.option(
-    "--to", "end", type=options.POSITION, metavar="POS", help="Stop before this position."
-)
+@click.option("--to", "end", type=options.POSITION, help="Stop before this position.")
 @click.option(
     "--last",
     type=options.Number(min=1),
-    metavar="N",
     help="Start this many offsets before the end of each partition.",
 )
-@click.option(
-    "-n", "--limit", type=options.Number(min=0), metavar="N", help="At most this many records."
-)
+@click.option("-n", "--limit", type=options.Number(min=0), help="At most this many records.")
 @options.partition
 @click.option("-f", "--follow", is_flag=True, help="With a broker: wait for more, until Ctrl-C.")
 @click.option(
@@ -64,7 +58,6 @@ _ISOLATION: Final = ("read_uncommitted", "read_committed")
     "--isolation",
     type=click.Choice(_ISOLATION),
     default=_ISOLATION[0],
-    show_default=True,
     help="Whether open and aborted transactions are read.",
 )
 @click.option("--template", metavar="TEXT", help=r"The form of a record, such as '%p:%o %k=%v\n'.")
@@ -204,14 +197,12 @@ def _resolve(partition: "Partition", position: ReadPosition) -> int:
     "-p",
     "--partition",
     type=options.Number(min=0),
-    metavar="N",
     help="The partition; default the one that Kafka's default partitioner chooses for the key.",
 )
 @click.option(
     "--key-encoding",
     type=click.Choice(_KEY_ENCODINGS),
     default="utf8",
-    show_default=True,
     help="How KEY is written.",
 )
 @options.directory

@@ -100,10 +100,7 @@ class PartitionRow:
     help="Continue after records that were deleted before they were read.",
 )
 @click.option(
-    "--chunk-bytes",
-    type=options.SIZE,
-    metavar="SIZE",
-    help="About how much of a partition is committed at a time.",
+    "--chunk-bytes", type=options.SIZE, help="About how much of a partition is committed at a time."
 )
 @options.where
 @options.output
@@ -331,16 +328,12 @@ def _insight_row(insight: "PartitionInsight") -> PartitionRow:
     )
 )
 @_name
-@click.option(
-    "--offset", type=options.Number(min=0), required=True, metavar="N", help="The record's offset."
-)
+@click.option("--offset", type=options.Number(min=0), required=True, help="The record's offset.")
 @click.option(
     "-p",
     "--partition",
     type=options.Number(min=0),
     default=0,
-    show_default=True,
-    metavar="N",
     help="The record's partition.",
 )
 @_state

@@ -28,31 +28,22 @@ rule_options = options.bundle(
     click.option(
         "--window",
         type=options.DURATION,
-        metavar="DURATION",
         help="How far apart in event time duplicates may be: 10m, 1h30m, 7d.",
     ),
     click.option(
-        "--before",
-        type=options.DURATION,
-        metavar="DURATION",
-        help="With --after, instead of --window: how far back.",
+        "--before", type=options.DURATION, help="With --after, instead of --window: how far back."
     ),
     click.option(
-        "--after",
-        type=options.DURATION,
-        metavar="DURATION",
-        help="With --before, instead of --window: how far ahead.",
+        "--after", type=options.DURATION, help="With --before, instead of --window: how far ahead."
     ),
     click.option(
         "--lateness",
         type=options.DURATION,
-        metavar="DURATION",
         help="How late a record may be to be compared; default the window.",
     ),
     click.option(
         "--late",
         default="forward",
-        show_default=True,
         metavar="POLICY",
         help="Late, future-dated and untimed records: forward, drop or side:TOPIC.",
     ),
@@ -60,7 +51,6 @@ rule_options = options.bundle(
         "--no-id",
         type=click.Choice(["forward", "drop"]),
         default="forward",
-        show_default=True,
         help="Records without an id.",
     ),
     click.option("--refresh", is_flag=True, help="A duplicate restarts the window of its id."),
@@ -68,19 +58,6 @@ rule_options = options.bundle(
         "--max-future",
         type=options.DURATION,
         default="1h",
-        show_default=True,
-        metavar="DURATION",
         help="Times further in the future do not move stream time.",
-    ),
-    names=(
-        "by",
-        "window",
-        "before",
-        "after",
-        "lateness",
-        "late",
-        "no_id",
-        "refresh",
-        "max_future",
     ),
 )

@@ -45,15 +45,12 @@ _TIER_SETTINGS: Final = {
     "--dir",
     "directory",
     type=options.DIRECTORY,
-    metavar="DIR",
     help="A new directory to use and keep; default a temporary one.",
 )
 @click.option(
     "--records",
     type=options.Number(min=1000),
     default=60_000,
-    show_default=True,
-    metavar="N",
     help="How many records to write.",
 )
 @options.output

@@ -9,13 +9,13 @@ from varve.cli import options, spark_options
 from varve.cli.command import command
 from varve.cli.job_printing import print_objects
 from varve.cli.output import Grouped, Output
-from varve.cli.spark_options import CatalogOptions
 from varve.foundation.clock import SystemClock
 from varve.foundation.units import format_bytes, format_count, format_moment
 
 if TYPE_CHECKING:
     from varve.jobs.derived_outputs import DerivedOutput
     from varve.jobs.snapshot.document import SnapshotDocument
+    from varve.jobs.table.catalog import CatalogAddress
     from varve.jobs.tier.location import TopicLocation
 
 _place = click.argument("place", metavar="PLACE")
@@ -34,7 +34,7 @@ _table = click.argument("name", metavar="NS.NAME")
 @_place
 @spark_options.place_settings
 @options.output
-def list_snapshots(place: str, output: Output, place_settings: tuple[tuple[str, str], ...]) -> None:
+def list_snapshots(place: str, output: Output, place_settings: dict[str, str]) -> None:
     """List the snapshots of a place.
 
     A place is a directory or the URL of an object store, as `varve job snapshot --to` takes it. The
@@ -42,7 +42,7 @@ def list_snapshots(place: str, output: Output, place_settings: tuple[tuple[str, 
     """
     from varve.jobs.snapshot.store import open_place
 
-    documents = open_place(place, dict(place_settings)).documents()
+    documents = open_place(place, place_settings).documents()
     if output.is_json:
         print_objects(output, "snapshot", map(_snapshot_document, documents))
         return
@@ -92,16 +92,14 @@ def _snapshot_document(document: "SnapshotDocument") -> dict[str, object]:
 @_place
 @spark_options.place_settings
 @options.output
-def verify_snapshots(
-    place: str, output: Output, place_settings: tuple[tuple[str, str], ...]
-) -> None:
+def verify_snapshots(place: str, output: Output, place_settings: dict[str, str]) -> None:
     """Compare all files of a place with their digests.
 
     The exit code is 1 if a file is damaged or missing.
     """
     from varve.jobs.snapshot.store import named_files, open_place
 
-    store = open_place(place, dict(place_settings))
+    store = open_place(place, place_settings)
     documents, faults = store.documents(), store.find_faults()
     for fault in faults:
         output.print_result(fault, "fault", message=fault)
@@ -129,14 +127,13 @@ def verify_snapshots(
     "--keep",
     type=options.Number(min=1),
     required=True,
-    metavar="N",
     help="How many of the newest snapshots remain.",
 )
 @options.yes
 @spark_options.place_settings
 @options.output
 def prune_snapshots(
-    place: str, output: Output, keep: int, yes: bool, place_settings: tuple[tuple[str, str], ...]
+    place: str, output: Output, keep: int, yes: bool, place_settings: dict[str, str]
 ) -> None:
     """Delete all but the newest snapshots of a place.
 
@@ -145,7 +142,7 @@ def prune_snapshots(
     from varve.jobs.snapshot.snapshot import DAY_MS
     from varve.jobs.snapshot.store import open_place
 
-    store = open_place(place, dict(place_settings))
+    store = open_place(place, place_settings)
     output.confirm(f"delete all but the newest {keep} snapshots of {place}", is_confirmed=yes)
     removed = store.keep(keep)
     swept = store.sweep(before_ms=SystemClock().now_ms() - DAY_MS)
@@ -172,14 +169,13 @@ def prune_snapshots(
     "--older-than",
     type=options.DURATION,
     required=True,
-    metavar="DURATION",
     help="Snapshots older than this are deleted; the current one stays.",
 )
 @options.yes
 @spark_options.catalog
 @options.output
 def expire_table(
-    name: str, catalog: CatalogOptions, output: Output, older_than: int, yes: bool
+    name: str, catalog: "CatalogAddress", output: Output, older_than: int, yes: bool
 ) -> None:
     """Delete old snapshots of a table and their files.
 
@@ -188,7 +184,7 @@ def expire_table(
     import varve.spark as vs
 
     output.confirm(f"delete older snapshots of table {name}", is_confirmed=yes)
-    for result in vs.expire_table(catalog.address(), name, older_than=older_than):
+    for result in vs.expire_table(catalog, name, older_than=older_than):
         output.print_result(
             f"{result.table}: {format_count(result.snapshots, 'snapshot')} expired, "
             f"{result.kept:,} remain, {format_count(len(result.removed), 'file')} deleted",

@@ -64,7 +64,6 @@ def describe(group: str, where: Where, output: Output) -> None:
     "--to",
     type=options.POSITION,
     required=True,
-    metavar="POS",
     help="beginning, end, an offset, @milliseconds, a time (UTC), or -10m for ten minutes ago.",
 )
 @click.option(
@@ -72,7 +71,6 @@ def describe(group: str, where: Where, output: Output) -> None:
     "topics",
     multiple=True,
     type=options.TOPIC_PARTITION,
-    metavar="TOPIC[:PARTITION]",
     help="Only these; default wherever the group has committed.",
 )
 @options.dry_run

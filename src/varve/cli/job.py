@@ -507,7 +507,6 @@ def _draw_span(document: Mapping[str, Any], part: Mapping[str, Any]) -> str:
     "--output",
     "path",
     default="varve-env.tar.gz",
-    show_default=True,
     metavar="FILE",
     help="The archive; a .tar is written faster and is three times as large.",
 )

@@ -12,10 +12,11 @@ from varve.cli.command import command
 from varve.cli.dedup_rules import rule_options
 from varve.cli.job_printing import open_spark_job, print_report
 from varve.cli.output import Grouped, Output
-from varve.cli.spark_options import CatalogOptions, JobOptions
+from varve.cli.spark_options import JobOptions
 
 if TYPE_CHECKING:
     from varve.dedup.rules import RuleOptions
+    from varve.jobs.table.catalog import CatalogAddress
     from varve.jobs.tier.location import TopicLocation
     from varve.spark.deduplication.settings import DedupBatch, DedupResult
 
@@ -43,23 +44,18 @@ if TYPE_CHECKING:
 @click.option(
     "--interval",
     type=options.DURATION,
-    metavar="DURATION",
     help="Do not stop at the end of the topic: a batch every DURATION.",
 )
-@click.option(
-    "--batch-bytes", type=options.SIZE, metavar="SIZE", help="About how much a batch reads."
-)
+@click.option("--batch-bytes", type=options.SIZE, help="About how much a batch reads.")
 @click.option(
     "--state-partitions",
     type=options.Number(min=1),
-    metavar="N",
     help="Parts of the state; fixed by the first run, default one per core.",
 )
 @click.option(
     "--format",
     type=click.Choice(["raw", "json"]),
     default="raw",
-    show_default=True,
     help="The format of values, for a table.",
 )
 @spark_options.catalog
@@ -70,7 +66,7 @@ def dedup(
     topic: str,
     location: "TopicLocation",
     rule_options: "RuleOptions",
-    catalog: CatalogOptions,
+    catalog: "CatalogAddress",
     job_options: JobOptions,
     output: Output,
     to: str,
@@ -97,7 +93,7 @@ def dedup(
         interval=interval,
         batch_bytes=batch_bytes,
         state_partitions=state_partitions,
-        catalog=catalog.address(),
+        catalog=catalog,
         format=format,
     )
     interrupted = "written batches stay, and the next run with this checkpoint continues"

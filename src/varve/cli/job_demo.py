@@ -81,15 +81,12 @@ class Customers:
     "--dir",
     "directory",
     type=options.DIRECTORY,
-    metavar="DIR",
     help="A new directory to use and keep; default a temporary one.",
 )
 @click.option(
     "--records",
     type=options.Number(min=10_000),
     default=500_000,
-    show_default=True,
-    metavar="N",
     help="The number of changes.",
 )
 @spark_options.spark

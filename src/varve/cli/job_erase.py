@@ -36,25 +36,16 @@ _ACTION: Final = "erase the matching records"
     "-k", "--key", "keys", multiple=True, metavar="KEY", help="A key: text, base64:... or hex:..."
 )
 @click.option("--keys-file", metavar="FILE", help="A file of keys, one per line.")
-@click.option(
-    "--field",
-    metavar="PATH",
-    help="A field of JSON values and keys, as customer.email.",
-)
+@click.option("--field", metavar="PATH", help="A field of JSON values and keys, as customer.email.")
 @click.option("--value", "values", multiple=True, metavar="VALUE", help="A value of the field.")
 @click.option("--values-file", metavar="FILE", help="A file of values, one per line.")
 @click.option(
     "--format",
     type=click.Choice(["json", "debezium"]),
     default="json",
-    show_default=True,
     help="The format of the values.",
 )
-@click.option(
-    "--sign-key",
-    metavar="PEM",
-    help="An Ed25519 key that signs the receipt.",
-)
+@click.option("--sign-key", metavar="PEM", help="An Ed25519 key that signs the receipt.")
 @click.option("--receipt", metavar="PATH", help="Write the receipt to PATH.json and PATH.html too.")
 @click.option("--requested", metavar="TIME", help="When the erasure was requested; default now.")
 @click.option(
@@ -64,7 +55,7 @@ _ACTION: Final = "erase the matching records"
     "--grace",
     type=options.DURATION,
     default="0s",
-    metavar="DURATION",
+    show_default=False,
     help="Keep replaced objects this long; then run again with --finish.",
 )
 @click.option("--id", metavar="ID", help="The erasure to continue; default a new one.")
@@ -73,12 +64,12 @@ _ACTION: Final = "erase the matching records"
     "--rescan",
     type=click.Choice(["full", "keys"]),
     default="full",
-    show_default=True,
     help="Read all data again, or verified key indexes.",
 )
 @click.option(
     "--digests/--no-digests",
     default=True,
+    show_default=False,
     help="List salted digests of the keys in the receipt, or their number.",
 )
 @click.option(
@@ -112,8 +103,8 @@ def erase(
     rescan: str,
     digests: bool,
     take_over: bool,
-    place_settings: tuple[tuple[str, str], ...],
-    catalog_settings: tuple[tuple[str, str], ...],
+    place_settings: dict[str, str],
+    catalog_settings: dict[str, str],
     dry_run: bool,
     yes: bool,
 ) -> None:
@@ -149,8 +140,8 @@ def erase(
         rescan=rescan,
         digests=digests,
         take_over=take_over,
-        snapshot_settings=dict(place_settings),
-        table_settings=dict(catalog_settings),
+        snapshot_settings=place_settings,
+        table_settings=catalog_settings,
     )
     if receipt is not None and not dry_run:
         receipts.check_receipt_path(receipt)

@@ -37,20 +37,12 @@ _Position = ReadPosition | Mapping[int, int] | None
     )
 )
 @options.topic_partition
-@click.option(
-    "--from", "start", type=options.POSITIONS, metavar="POS", help="Start at this position."
-)
-@click.option(
-    "--to", "end", type=options.POSITIONS, metavar="POS", help="Stop before this position."
-)
+@click.option("--from", "start", type=options.POSITIONS, help="Start at this position.")
+@click.option("--to", "end", type=options.POSITIONS, help="Stop before this position.")
 @click.option("-k", "--key", metavar="KEY", help="Only records of this key.")
 @click.option("--where", "condition", metavar="SQL", help="Only rows for which this is true.")
 @click.option("--select", metavar="SQL", help="These columns instead of all.")
-@click.option(
-    "--sql",
-    metavar="SQL",
-    help="A statement over `records`, not --select and --where.",
-)
+@click.option("--sql", metavar="SQL", help="A statement over `records`, not --select and --where.")
 @click.option("--latest", is_flag=True, help="Only the latest record of each key, no tombstones.")
 @click.option(
     "--estimate", is_flag=True, help="Read nothing: show requests, bytes and cost of the read."
@@ -58,16 +50,13 @@ _Position = ReadPosition | Mapping[int, int] | None
 @click.option(
     "--option",
     "read_options",
-    multiple=True,
-    type=options.PAIR,
-    metavar="NAME=VALUE",
+    **options.PAIRS,
     help="An option of the data source, such as columns=producerId.",
 )
 @click.option(
     "-n",
     "--limit",
     type=options.Number(min=1),
-    metavar="N",
     help=f"At most N rows; default {TABLE_ROWS} for a table, else all.",
 )
 @click.option(
@@ -98,7 +87,7 @@ def query(
     sql: str | None,
     latest: bool,
     estimate: bool,
-    read_options: tuple[tuple[str, str], ...],
+    read_options: dict[str, str],
     limit: int | None,
     format: str | None,
     path: str | None,
@@ -126,7 +115,7 @@ def query(
         latest=latest,
         partition=partition,
         key=key,
-        options=dict(read_options),
+        options=read_options,
     )
     if estimate:
         _print_estimate(planned, output)

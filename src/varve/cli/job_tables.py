@@ -13,12 +13,13 @@ from varve.cli import options, spark_options
 from varve.cli.command import command
 from varve.cli.job_printing import open_spark_job, print_report
 from varve.cli.output import Grouped, Output
-from varve.cli.spark_options import CatalogOptions, JobOptions
+from varve.cli.spark_options import JobOptions
 from varve.foundation.position import ReadPosition
 from varve.foundation.units import format_bytes, format_count
 
 if TYPE_CHECKING:
     from varve.jobs.snapshot.snapshot import SnapshotResult
+    from varve.jobs.table.catalog import CatalogAddress
     from varve.jobs.table.sync import TableResult
     from varve.jobs.tier.location import TopicLocation
 
@@ -46,19 +47,15 @@ _PARTITIONS_SHOWN = 20
 @click.option(
     "--at",
     type=options.POSITIONS,
-    metavar="POS",
     help='The state before this offset or time, or by partition: {"0": 5}; default the end.',
 )
 @click.option("--full", is_flag=True, help="Read the whole topic, not only what is new.")
 @click.option(
     "--buckets",
     type=options.Number(min=1),
-    metavar="N",
     help="Files per partition; fixed by the first snapshot, by size unless given.",
 )
-@click.option(
-    "--keep", type=options.Number(min=1), metavar="N", help="Delete all but the newest N snapshots."
-)
+@click.option("--keep", type=options.Number(min=1), help="Delete all but the newest N snapshots.")
 @spark_options.place_settings
 @spark_options.location
 @spark_options.spark
@@ -73,7 +70,7 @@ def snapshot(
     full: bool,
     buckets: int | None,
     keep: int | None,
-    place_settings: tuple[tuple[str, str], ...],
+    place_settings: dict[str, str],
 ) -> None:
     """Take a snapshot: the latest record of each key as Parquet.
 
@@ -96,7 +93,7 @@ def snapshot(
                 full=full,
                 buckets=buckets,
                 keep=keep,
-                settings=dict(place_settings),
+                settings=place_settings,
                 runner=job.runner([topic]),
             )
         )
@@ -175,13 +172,11 @@ def _snapshot_fields(result: "SnapshotResult") -> Iterator[tuple[str, str]]:
 @click.option(
     "--buckets",
     type=options.Number(min=1),
-    metavar="N",
     help="Parts of an upserted table by key; fixed when it is created.",
 )
 @click.option(
     "--commit-bytes",
     type=options.SIZE,
-    metavar="SIZE",
     help="About how much of the log one commit takes; default 1GiB.",
 )
 @click.option("--keep-expired", is_flag=True, help="Keep rows of records that retention deleted.")
@@ -192,7 +187,7 @@ def _snapshot_fields(result: "SnapshotResult") -> Iterator[tuple[str, str]]:
 def table(
     topic: str,
     location: "TopicLocation",
-    catalog: CatalogOptions,
+    catalog: "CatalogAddress",
     job_options: JobOptions,
     output: Output,
     name: str,
@@ -215,7 +210,7 @@ def table(
     import varve.spark as vs
     from varve.spark.functions import find_catalog
 
-    address = find_catalog(location, catalog.address())
+    address = find_catalog(location, catalog)
     interrupted = "the table is as its last commit left it, and the next run continues there"
     with open_spark_job("table", job_options, output, when_interrupted=interrupted) as job:
         result = job.run(

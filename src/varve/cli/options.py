@@ -6,7 +6,7 @@ A short flag has one meaning in all commands.
 import functools
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -17,7 +17,6 @@ from varve.cli.command import COMMON_SECTION, SharedOption
 from varve.cli.output import Output
 from varve.cli.where import (
     DEFAULT_BOOTSTRAP,
-    TierWhere,
     build_bucket,
     build_directory,
     build_tier,
@@ -132,10 +131,10 @@ def _parse_directory(text: str) -> Path:
     return Path(text)
 
 
-PAIR: Final = ParsedType("NAME=VALUE", parse_pair)
+_PAIR: Final = ParsedType("NAME=VALUE", parse_pair)
 SETTING: Final = ParsedType("NAME=VALUE", parse_setting)
-POSITION: Final = ParsedType("POSITION", lambda text: parse_position(text, SystemClock()))
-POSITIONS: Final = ParsedType("POSITION", parse_positions)
+POSITION: Final = ParsedType("POS", lambda text: parse_position(text, SystemClock()))
+POSITIONS: Final = ParsedType("POS", parse_positions)
 TOPIC_PARTITION: Final = ParsedType("TOPIC[:PARTITION]", parse_topic_partition)
 DURATION: Final = ParsedType("DURATION", lambda text: parse_duration(text, name=""))
 SIZE: Final = ParsedType("SIZE", lambda text: parse_size(text, name=""))
@@ -157,6 +156,15 @@ class _DirectoryList(_Directory):
     envvar_list_splitter = os.pathsep
 
 
+def _to_dictionary(
+    context: click.Context, parameter: click.Parameter, pairs: Iterable[tuple[str, str]]
+) -> dict[str, str]:
+    return dict(pairs)
+
+
+PAIRS: Final[Any] = {"multiple": True, "type": _PAIR, "callback": _to_dictionary}
+"""What makes an option one of `NAME=VALUE…`, as a dictionary."""
+
 DIRECTORY: Final = _Directory("DIR", _parse_directory)
 DIRECTORIES: Final = _DirectoryList("DIR", _parse_directory)
 
@@ -165,12 +173,16 @@ DIRECTORIES: Final = _DirectoryList("DIR", _parse_directory)
 
 
 def bundle(
-    argument: str,
-    build: Callable[..., Any],
-    *options: Callable[[Callable[..., Any]], Callable[..., Any]],
-    names: Sequence[str],
+    argument: str, build: Callable[..., Any], *options: Callable[[Callable[..., Any]], Any]
 ) -> Callable[[Function], Function]:
-    """Options whose values `build` makes into one argument; `names` are its parameters."""
+    """Options whose values `build` takes by their names and makes into one argument."""
+
+    def declare(function: Callable[..., Any]) -> Any:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    names = [parameter.name for parameter in declare(lambda: None).__click_params__]
 
     def decorate(function: Function) -> Function:
         @functools.wraps(function)
@@ -178,10 +190,7 @@ def bundle(
             own = {name: values.pop(name) for name in names}
             return function(**{argument: build(**own)}, **values)
 
-        decorated: Any = call
-        for option in reversed(options):
-            decorated = option(decorated)
-        return decorated  # type: ignore[no-any-return]  # click's decorators keep the type open
+        return declare(call)  # type: ignore[no-any-return]  # click's decorators keep the type open
 
     return decorate
 
@@ -195,14 +204,7 @@ def shared(section: str, *spellings: str, **settings: Any) -> Decorator[Any]:
 
 def dir_option(help: str) -> Decorator[Any]:
     return shared(
-        WHERE_SECTION,
-        "-d",
-        "--dir",
-        multiple=True,
-        type=DIRECTORIES,
-        envvar="VARVE_DIR",
-        metavar="DIR",
-        help=help,
+        WHERE_SECTION, "-d", "--dir", multiple=True, type=DIRECTORIES, envvar="VARVE_DIR", help=help
     )
 
 
@@ -219,9 +221,7 @@ _client_settings = shared(
     WHERE_SECTION,
     "-X",
     "client_settings",
-    multiple=True,
-    type=PAIR,
-    metavar="NAME=VALUE",
+    **PAIRS,
     help="A client setting of librdkafka, such as security.protocol=SASL_SSL.",
 )
 _command_config = shared(
@@ -237,10 +237,8 @@ store_settings_option = shared(
     WHERE_SECTION,
     "--store-set",
     "store_settings",
-    multiple=True,
-    type=PAIR,
+    **PAIRS,
     envvar="VARVE_TIER_SETTINGS",
-    metavar="NAME=VALUE",
     help="A setting of the object store: region=eu-west-1, mirror.region=...",
 )
 store_url_option = shared(
@@ -249,6 +247,7 @@ store_url_option = shared(
     "store_url",
     envvar="VARVE_TIER_URL",
     default="",
+    show_default=False,
     metavar="URL",
     help="file:/path, s3://..., gs://... or az://...; default DIR's, or DIR.cold.",
 )
@@ -258,6 +257,7 @@ mirror_url_option = shared(
     "mirror_url",
     envvar="VARVE_TIER_MIRROR_URL",
     default="",
+    show_default=False,
     metavar="URL",
     help="The object store that mirrors the first; default the one of DIR.",
 )
@@ -273,45 +273,32 @@ where = bundle(
     _bootstrap,
     _client_settings,
     _command_config,
-    names=("dir", "store_settings", "bootstrap", "client_settings", "command_config"),
 )
 """`-d DIR…` or `-b HOST:PORT`."""
 
-directory = bundle(
-    "where", build_directory, _dir, store_settings_option, names=("dir", "store_settings")
-)
+directory = bundle("where", build_directory, _dir, store_settings_option)
 """`-d DIR…`, for commands that only a directory can do."""
 
-directory_unless_paths = bundle(
-    "where", build_unless_paths, _dir, store_settings_option, names=("dir", "store_settings")
-)
+directory_unless_paths = bundle("where", build_unless_paths, _dir, store_settings_option)
 """`-d DIR…`, for a command whose argument `paths` may take its place."""
 
 
-def _tier_bundle(
-    build: Callable[..., TierWhere], *options: Decorator[Any], names: Sequence[str] = ()
-) -> Decorator[Any]:
-    return bundle(
-        "where",
-        build,
-        _dir,
-        store_url_option,
-        *options,
-        store_settings_option,
-        names=("dir", "store_url", *names, "store_settings"),
-    )
-
-
-tier = _tier_bundle(build_tier)
+tier = bundle("where", build_tier, _dir, store_url_option, store_settings_option)
 """`-d DIR… --store URL`: a directory with a remote tier."""
 
-mirrored_tier = _tier_bundle(build_tier, mirror_url_option, names=["mirror_url"])
+mirrored_tier = bundle(
+    "where", build_tier, _dir, store_url_option, mirror_url_option, store_settings_option
+)
 """`-d DIR… --store URL --mirror URL`."""
 
-restored_tier = _tier_bundle(build_tier, cluster_option, names=["cluster"])
+restored_tier = bundle(
+    "where", build_tier, _dir, store_url_option, cluster_option, store_settings_option
+)
 """`-d DIR --store URL --cluster ID`: an object store, and a directory to restore into."""
 
-bucket = _tier_bundle(build_bucket, cluster_option, names=["cluster"])
+bucket = bundle(
+    "where", build_bucket, _dir, store_url_option, cluster_option, store_settings_option
+)
 """`-d DIR…` or `--store URL --cluster ID`, for commands that read the object store alone."""
 
 broker = bundle(
@@ -320,7 +307,6 @@ broker = bundle(
     _bootstrap,
     _client_settings,
     _command_config,
-    names=("bootstrap", "client_settings", "command_config"),
 )
 """`-b HOST:PORT`, for commands that only a broker can do."""
 
@@ -329,7 +315,7 @@ _json = shared(
 )
 _quiet = shared(COMMON_SECTION, "-q", "--quiet", "is_quiet", is_flag=True, help="Print no notes.")
 
-output = bundle("output", lambda is_json: Output(is_json=is_json), _json, names=("is_json",))
+output = bundle("output", lambda is_json: Output(is_json=is_json), _json)
 """`--json`."""
 
 quiet_output = bundle(
@@ -337,7 +323,6 @@ quiet_output = bundle(
     lambda is_json, is_quiet: Output(is_json=is_json, is_quiet=is_quiet),
     _json,
     _quiet,
-    names=("is_json", "is_quiet"),
 )
 """`--json` and `--quiet`."""
 
@@ -345,13 +330,7 @@ quiet_output = bundle(
 def directories(help: str) -> Decorator[Any]:
     """`-d DIR…`, for commands that only a directory can do."""
     return click.option(
-        "-d",
-        "--dir",
-        multiple=True,
-        type=DIRECTORIES,
-        envvar="VARVE_DIR",
-        metavar="DIR",
-        help=help,
+        "-d", "--dir", multiple=True, type=DIRECTORIES, envvar="VARVE_DIR", help=help
     )
 
 
@@ -361,14 +340,12 @@ def logging(function: Function) -> Function:
         "--log-format",
         type=click.Choice(["text", "json"]),
         default="text",
-        show_default=True,
         help="The form of the log.",
     )
     level = click.option(
         "--log-level",
         type=click.Choice(["debug", "info", "warning", "error"]),
         default="info",
-        show_default=True,
         help="The least level that is logged.",
     )
     return format(level(function))
@@ -405,27 +382,12 @@ dry_run = shared(
 
 def settings(help: str) -> Decorator[Any]:
     """`--set NAME=VALUE`, as a dictionary."""
-
-    def to_dictionary(
-        context: click.Context, parameter: click.Parameter, pairs: Iterable[tuple[str, str]]
-    ) -> dict[str, str]:
-        return dict(pairs)
-
     return click.option(
-        "-s",
-        "--set",
-        "settings",
-        multiple=True,
-        type=SETTING,
-        metavar="NAME=VALUE",
-        callback=to_dictionary,
-        help=help,
+        "-s", "--set", "settings", multiple=True, type=SETTING, callback=_to_dictionary, help=help
     )
 
 
-partition = click.option(
-    "-p", "--partition", type=Number(min=0), metavar="N", help="Only this partition."
-)
+partition = click.option("-p", "--partition", type=Number(min=0), help="Only this partition.")
 topic = click.argument(
     "topic", metavar="TOPIC", shell_complete=lambda c, p, i: complete_topics(c, i)
 )
@@ -506,7 +468,7 @@ def _admin(parameters: Mapping[str, Any]) -> Any:
     file = parameters.get("command_config")
     settings = {
         **(read_client_file(file) if file else {}),
-        **dict(parameters.get("client_settings") or ()),
+        **(parameters.get("client_settings") or {}),
     }
     address = parameters.get("bootstrap") or settings.get(BOOTSTRAP_SETTING) or DEFAULT_BOOTSTRAP
     return AdminClient({**settings, BOOTSTRAP_SETTING: address, "log_level": 0})

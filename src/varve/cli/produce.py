@@ -81,19 +81,12 @@ class InputChunk:
     default="lines",
     metavar="lines|json|files|TEMPLATE",
     help="A record is a line, a JSON object per line, a whole file, or a line such as '%k|%h|%v'.",
-    show_default=True,
 )
 @click.option(
     "-K", "--key-separator", metavar="SEP", help=r"Text between key and value; \t is a tab."
 )
 @click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="For every record.")
-@click.option(
-    "-p",
-    "--partition",
-    type=options.Number(min=0),
-    metavar="N",
-    help="The partition of all records.",
-)
+@click.option("-p", "--partition", type=options.Number(min=0), help="The partition of all records.")
 @click.option("--empty-as-null", is_flag=True, help="An empty key or value is null: a tombstone.")
 @click.option(
     "--codec",

@@ -34,7 +34,6 @@ _server = options.bundle(
         "--url",
         envvar="VARVE_SHAPE_URL",
         default="http://127.0.0.1:8080",
-        show_default=True,
         metavar="URL",
         help="The shape server.",
     ),
@@ -44,7 +43,6 @@ _server = options.bundle(
         metavar="TOKEN",
         help="The server's token; for list, show, compact and delete its admin token.",
     ),
-    names=("url", "token"),
 )
 
 
@@ -83,11 +81,9 @@ _shape = options.bundle(
         "--replica",
         type=click.Choice(["default", "full"]),
         default="default",
-        show_default=True,
         help="full: updates have the whole row and its old values.",
     ),
     click.option("--changes-only", is_flag=True, help="No snapshot, only later changes."),
-    names=("table", "where_sql", "params", "columns", "replica", "changes_only"),
 )
 
 
@@ -104,7 +100,6 @@ _shape = options.bundle(
     "--data",
     type=click.Path(path_type=Path, file_okay=False),
     default=Path("varve-shapes"),
-    show_default=True,
     metavar="DIR",
     help="The directory of the shapes; created if it does not exist.",
 )
@@ -112,7 +107,6 @@ _shape = options.bundle(
     "-l",
     "--listen",
     default="127.0.0.1:8080",
-    show_default=True,
     metavar="HOST:PORT",
     help="The address for applications.",
 )
@@ -393,13 +387,10 @@ def delete(handle: str, client: ShapeClient, output: Output, yes: bool) -> None:
     "start",
     type=click.Choice(["beginning", "now"]),
     default="beginning",
-    show_default=True,
     help="now: only changes from now on.",
 )
 @click.option("--once", is_flag=True, help="Exit when all present rows and changes are printed.")
-@click.option(
-    "-n", "--limit", type=options.Number(min=1), metavar="N", help="Exit after this many lines."
-)
+@click.option("-n", "--limit", type=options.Number(min=1), help="Exit after this many lines.")
 @_server
 @options.output
 def tail(

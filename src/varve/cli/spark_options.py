@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from varve.cli.options import (
-    PAIR,
+    PAIRS,
     bundle,
     cluster_option,
     dir_option,
@@ -32,7 +32,7 @@ def _build_location(
     dir: tuple[Path, ...],
     store_url: str,
     cluster: str | None,
-    store_settings: tuple[tuple[str, str], ...],
+    store_settings: dict[str, str],
     mirror_url: str = "",
 ) -> "TopicLocation":
     """An explicit --store beats the store of the directories, and that beats a variable."""
@@ -50,7 +50,7 @@ def _build_location(
     elif dir and recall_location(RealFileSystem(), list(map(os.fspath, dir))) is not None:
         store_url = ""
     return TopicLocation(
-        dir=dir, store=store_url, settings=dict(store_settings), cluster=cluster, mirror=mirror_url
+        dir=dir, store=store_url, settings=store_settings, cluster=cluster, mirror=mirror_url
     )
 
 
@@ -60,60 +60,43 @@ _LOCATION: Final = (
     cluster_option,
     store_settings_option,
 )
-_LOCATION_NAMES: Final = ("dir", "store_url", "cluster", "store_settings")
 
-location = bundle("location", _build_location, *_LOCATION, names=_LOCATION_NAMES)
+location = bundle("location", _build_location, *_LOCATION)
 """`-d DIR…`, `--store URL`, or both."""
 
-mirrored_location = bundle(
-    "location",
-    _build_location,
-    *_LOCATION,
-    mirror_url_option,
-    names=(*_LOCATION_NAMES, "mirror_url"),
-)
+mirrored_location = bundle("location", _build_location, *_LOCATION, mirror_url_option)
 """The same, and `--mirror URL`."""
 
 
-@dataclass(frozen=True, slots=True)
-class CatalogOptions:
-    """The Iceberg catalog of a table."""
+def _build_catalog(
+    warehouse: str | None, catalog: str | None, catalog_settings: dict[str, str]
+) -> "CatalogAddress":
+    from varve.jobs.table.catalog import CatalogAddress
 
-    warehouse: str | None
-    catalog: str | None
-    catalog_settings: tuple[tuple[str, str], ...]
-
-    def address(self) -> "CatalogAddress":
-        from varve.jobs.table.catalog import CatalogAddress
-
-        return CatalogAddress(self.warehouse, self.catalog, self.catalog_settings)
+    return CatalogAddress(warehouse, catalog, tuple(catalog_settings.items()))
 
 
 catalog_settings = shared(
     _CATALOG,
     "--catalog-set",
     "catalog_settings",
-    multiple=True,
-    type=PAIR,
+    **PAIRS,
     envvar="VARVE_CATALOG_SETTINGS",
-    metavar="NAME=VALUE",
     help="A setting of the catalog or its files, as s3.endpoint=...",
 )
 
 erased_catalog_settings = click.option(
     "--catalog-set",
     "catalog_settings",
-    multiple=True,
-    type=PAIR,
+    **PAIRS,
     envvar="VARVE_CATALOG_SETTINGS",
-    metavar="NAME=VALUE",
     help="A setting of the catalogs of tables, as s3.endpoint=...",
 )
 """Without a section of its own, for a command that names no catalog."""
 
 catalog = bundle(
     "catalog",
-    CatalogOptions,
+    _build_catalog,
     shared(
         _CATALOG,
         "--warehouse",
@@ -127,16 +110,13 @@ catalog = bundle(
         help="http://... (REST), sqlite:////path, postgresql://... or a configured name.",
     ),
     catalog_settings,
-    names=("warehouse", "catalog", "catalog_settings"),
 )
 """`--warehouse URL`, `--catalog URI` and `--catalog-set NAME=VALUE…`."""
 
 place_settings = click.option(
     "--place-set",
     "place_settings",
-    multiple=True,
-    type=PAIR,
-    metavar="NAME=VALUE",
+    **PAIRS,
     help="A setting of the object store of snapshots; default --store-set.",
 )
 
@@ -146,7 +126,7 @@ class JobOptions:
     """Which Spark runs a job, and the file of its report."""
 
     master: str | None
-    conf: tuple[tuple[str, str], ...]
+    conf: dict[str, str]
     report: str | None
 
     def spark(self) -> "SparkOptions":
@@ -172,9 +152,7 @@ spark = bundle(
     shared(
         _SPARK,
         "--conf",
-        multiple=True,
-        type=PAIR,
-        metavar="NAME=VALUE",
+        **PAIRS,
         help="A setting of Spark, such as spark.driver.memory=4g.",
     ),
     shared(
@@ -183,6 +161,5 @@ spark = bundle(
         metavar="FILE",
         help="Write result, steps and stages as JSON; `varve job report` shows it.",
     ),
-    names=("master", "conf", "report"),
 )
 """`--master`, `--conf` and `--report`."""

@@ -199,9 +199,7 @@ def _summarize_status(report: "TierReport", prices: "PriceTable") -> str:
 @click.option(
     "--roll", is_flag=True, help="Close the active segments first; only closed ones are copied."
 )
-@click.option(
-    "--max-bytes-per-second", type=options.SIZE, metavar="SIZE", help="Limit the copy rate."
-)
+@click.option("--max-bytes-per-second", type=options.SIZE, help="Limit the copy rate.")
 @options.mirrored_tier
 @options.output
 def copy(
@@ -354,8 +352,6 @@ def _parse_version(text: str) -> tuple[int | None, int | None]:
     "--workers",
     type=options.Number(1, 64),
     default=4,
-    show_default=True,
-    metavar="N",
     help="Files to fetch at the same time.",
 )
 @options.restored_tier

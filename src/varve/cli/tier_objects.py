@@ -46,7 +46,6 @@ _PRINTED_COUNT: Final = 100
 @click.option(
     "--keep-versions",
     type=options.DURATION,
-    metavar="DURATION",
     help="With --sweep: also remove manifest versions that were replaced before, as 7d.",
 )
 @options.yes

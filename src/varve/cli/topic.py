@@ -199,14 +199,9 @@ def _print_topic(
 )
 @options.topic
 @click.option(
-    "--partitions",
-    type=options.Number(min=1),
-    metavar="N",
-    help="Partitions; default 1 or the broker's.",
+    "--partitions", type=options.Number(min=1), help="Partitions; default 1 or the broker's."
 )
-@click.option(
-    "--replicas", type=options.Number(min=1), metavar="N", help="Replicas; default the broker's."
-)
+@click.option("--replicas", type=options.Number(min=1), help="Replicas; default the broker's.")
 @options.settings("A setting of the topic; docs/reference/configuration.md lists them.")
 @click.option("--if-not-exists", is_flag=True, help="Succeed if the topic exists.")
 @options.dry_run
@@ -287,7 +282,6 @@ def _create_in_store(
 @click.option(
     "--partitions",
     type=options.Number(min=1),
-    metavar="N",
     help="Partitions afterwards. Keys may move to another partition: records stay where they are.",
 )
 @options.dry_run
@@ -413,14 +407,7 @@ def _describe_held(store: "Store", name: str) -> str:
     )
 )
 @options.topic
-@click.option(
-    "-p",
-    "--partition",
-    type=options.Number(min=0),
-    required=True,
-    metavar="N",
-    help="The partition.",
-)
+@click.option("-p", "--partition", type=options.Number(min=0), required=True, help="The partition.")
 @click.option(
     "--before",
     type=options.Number(min=-1),

@@ -22,7 +22,6 @@ _mechanism = click.option(
     "--mechanism",
     type=click.Choice(_MECHANISMS, case_sensitive=False),
     default=_MECHANISMS[1],
-    show_default=True,
     help="The SASL mechanism of the login.",
 )
 
@@ -49,8 +48,6 @@ def list_users(where: Where, output: Output) -> None:
     "--iterations",
     type=options.Number(4096, 16_384),
     default=8192,
-    show_default=True,
-    metavar="N",
     help="SCRAM iterations; more make guessing the password slower.",
 )
 @options.where

@@ -7,8 +7,8 @@ Invariant  a value on the command line beats an environment variable, and that b
 import contextlib
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -36,8 +36,8 @@ class Where:
     """Where the topics of a command are: log directories, or else the broker of these settings."""
 
     directories: tuple[Path, ...]
-    client_settings: tuple[tuple[str, str], ...] = ()
-    store_settings: tuple[tuple[str, str], ...] = ()
+    client_settings: dict[str, str] = field(default_factory=dict)
+    store_settings: dict[str, str] = field(default_factory=dict)
 
     @property
     def is_broker(self) -> bool:
@@ -70,7 +70,7 @@ class Where:
 
         settings = {
             "sasl.mechanism" if name == "sasl.mechanisms" else name: value
-            for name, value in self.client_settings
+            for name, value in self.client_settings.items()
         }
         unknown = sorted(settings.keys() - set(SERVER_NAMES))
         if unknown:
@@ -166,18 +166,11 @@ class TierWhere(Where):
         )
 
 
-def split_store_settings(
-    pairs: Iterable[tuple[str, str]],
-) -> tuple[dict[str, str], dict[str, str]]:
+def split_store_settings(settings: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
     """Settings of the object store, and those of its mirror, which start with `mirror.`"""
-    first: dict[str, str] = {}
-    mirror: dict[str, str] = {}
-    for name, value in pairs:
-        if name.startswith(_MIRROR):
-            mirror[name.removeprefix(_MIRROR)] = value
-        else:
-            first[name] = value
-    return first, mirror
+    mirror = {name: value for name, value in settings.items() if name.startswith(_MIRROR)}
+    first = {name: value for name, value in settings.items() if name not in mirror}
+    return first, {name.removeprefix(_MIRROR): value for name, value in mirror.items()}
 
 
 # Opening a store
@@ -287,13 +280,11 @@ def _default_directories(directories: tuple[Path, ...]) -> tuple[Path, ...]:
     )
 
 
-def build_directory(
-    dir: tuple[Path, ...], store_settings: tuple[tuple[str, str], ...] = ()
-) -> Where:
+def build_directory(dir: tuple[Path, ...], store_settings: dict[str, str]) -> Where:
     return Where(_default_directories(dir), store_settings=store_settings)
 
 
-def build_unless_paths(dir: tuple[Path, ...], store_settings: tuple[tuple[str, str], ...]) -> Where:
+def build_unless_paths(dir: tuple[Path, ...], store_settings: dict[str, str]) -> Where:
     """Paths on the command line replace directories that --dir does not name there."""
     has_paths = bool(click.get_current_context().params["paths"])
     if has_paths and not is_explicit("dir"):
@@ -304,7 +295,7 @@ def build_unless_paths(dir: tuple[Path, ...], store_settings: tuple[tuple[str, s
 def build_tier(
     dir: tuple[Path, ...],
     store_url: str,
-    store_settings: tuple[tuple[str, str], ...],
+    store_settings: dict[str, str],
     mirror_url: str = "",
     cluster: str | None = None,
 ) -> TierWhere:
@@ -321,7 +312,7 @@ def build_tier(
 def build_bucket(
     dir: tuple[Path, ...],
     store_url: str,
-    store_settings: tuple[tuple[str, str], ...],
+    store_settings: dict[str, str],
     cluster: str | None,
 ) -> TierWhere:
     is_url_explicit = is_explicit("store_url")
@@ -340,10 +331,10 @@ def build_bucket(
 
 def build_where(
     bootstrap: str | None,
-    client_settings: tuple[tuple[str, str], ...],
+    client_settings: dict[str, str],
     command_config: Path | None,
     dir: tuple[Path, ...] = (),
-    store_settings: tuple[tuple[str, str], ...] = (),
+    store_settings: dict[str, str] | None = None,
 ) -> Where:
     is_broker_explicit = any(map(is_explicit, ("bootstrap", "client_settings", "command_config")))
     is_dir_explicit = bool(dir) and is_explicit("dir")
@@ -357,8 +348,8 @@ def build_where(
             "VARVE_DIR and VARVE_BOOTSTRAP are both set; choose with --dir or --bootstrap"
         )
     if dir and not is_broker_explicit:
-        return Where(tuple(dir), store_settings=store_settings)
-    return Where((), _client_settings_by_rank(bootstrap, dict(client_settings), command_config))
+        return Where(dir, store_settings=store_settings or {})
+    return Where((), _client_settings_by_rank(bootstrap, client_settings, command_config))
 
 
 def is_explicit(name: str) -> bool:
@@ -377,7 +368,7 @@ def _check_address(address: str) -> None:
 
 def _client_settings_by_rank(
     bootstrap: str | None, settings: dict[str, str], config_file: Path | None
-) -> tuple[tuple[str, str], ...]:
+) -> dict[str, str]:
     """All client settings; the command line beats the environment, and that the file.
 
     The address in this order: -b, -X, a file that --command-config names, VARVE_BOOTSTRAP, the
@@ -402,4 +393,4 @@ def _client_settings_by_rank(
         ranked = [from_option, bootstrap, from_file]
     address = next((address for address in ranked if address), DEFAULT_BOOTSTRAP)
     _check_address(address)
-    return tuple({**in_file, **in_options, BOOTSTRAP_SETTING: address}.items())
+    return {**in_file, **in_options, BOOTSTRAP_SETTING: address}

@@ -171,7 +171,7 @@ def test_a_repair_asks_first(mirrored: Place) -> None:
 
 
 def test_settings_of_the_mirror_begin_with_its_name() -> None:
-    given = (("endpoint", "https://here"), ("mirror.endpoint", "https://there"))
+    given = {"endpoint": "https://here", "mirror.endpoint": "https://there"}
     first, second = split_store_settings(given)
     assert (first, second) == ({"endpoint": "https://here"}, {"endpoint": "https://there"})
     where = TierWhere((), store_settings=given, store_url="s3://a", mirror_url="s3://b")
