@@ -7,7 +7,6 @@ import click
 
 from varve.cli import options, spark_options
 from varve.cli.command import command
-from varve.cli.job_printing import print_objects
 from varve.cli.output import Grouped, Output
 from varve.foundation.clock import SystemClock
 from varve.foundation.units import format_bytes, format_count, format_moment
@@ -44,7 +43,7 @@ def list_snapshots(place: str, output: Output, place_settings: dict[str, str]) -
 
     documents = open_place(place, place_settings).documents()
     if output.is_json:
-        print_objects(output, "snapshot", map(_snapshot_document, documents))
+        output.print_objects("snapshot", map(_snapshot_document, documents))
         return
     now_ms = SystemClock().now_ms()
     output.print_table(
@@ -220,7 +219,7 @@ def list_outputs(topic: str, location: "TopicLocation", output: Output) -> None:
         )
         outputs = list_outputs(targets, topic)
     if output.is_json:
-        print_objects(output, "output", map(_output_document, outputs))
+        output.print_objects("output", map(_output_document, outputs))
         return
     if not outputs:
         output.note("no output of this topic is registered")

@@ -11,7 +11,6 @@ import click
 
 from varve.cli import options, spark_options
 from varve.cli.command import command
-from varve.cli.job_printing import open_spark_job, print_objects, print_report
 from varve.cli.output import Grouped, Output
 from varve.cli.spark_options import JobOptions
 from varve.cli.where import Where, split_store_settings
@@ -55,10 +54,7 @@ def compact(
     location: "TopicLocation",
     job_options: JobOptions,
     output: Output,
-    settings: dict[str, str],
-    force: bool,
-    take_over: bool,
-    dry_run: bool,
+    **choices: Any,
 ) -> None:
     """Compact topics in object storage: the latest record of each key remains.
 
@@ -71,22 +67,13 @@ def compact(
     import varve.spark as vs
 
     interrupted = "every partition is unchanged or compacted, and the next run deletes leftovers"
-    with open_spark_job("compact", job_options, output, when_interrupted=interrupted) as job:
+    with job_options.open_job("compact", output, when_interrupted=interrupted) as job:
         result = job.run(
-            lambda: vs.compact(
-                None,
-                location,
-                topics,
-                settings=settings,
-                force=force,
-                dry_run=dry_run,
-                take_over=take_over,
-                runner=job.runner(topics),
-            )
+            lambda: vs.compact(None, location, topics, runner=job.runner(topics), **choices)
         )
         report = job.report(None, result.to_json())
     print_compactions(result.partitions, output)
-    print_report(report, job_options, output, job_id=result.job_id)
+    job_options.print_report(report, output, job_id=result.job_id)
     if any(partition.error is not None or partition.held for partition in result.partitions):
         raise click.exceptions.Exit(1)
 
@@ -94,7 +81,7 @@ def compact(
 def print_compactions(partitions: "Sequence[PartitionResult]", output: Output) -> None:
     """A line for each partition before and after, with details below it; or an object."""
     if output.is_json:
-        print_objects(output, "partition", (partition.to_json() for partition in partitions))
+        output.print_objects("partition", (partition.to_json() for partition in partitions))
         return
     output.print_table(
         "partition",
@@ -196,7 +183,7 @@ def verify(
     """
     import varve.spark as vs
 
-    with open_spark_job("verify", job_options, output) as job:
+    with job_options.open_job("verify", output) as job:
         result = job.run(lambda: vs.verify(None, location, topics, runner=job.runner(topics)))
         report = job.report(None, result.to_json())
     if page is not None:
@@ -205,9 +192,8 @@ def verify(
         with open(page, "w", encoding="utf-8") as file:
             file.write(render_page(result))
     print_verdicts(result, output)
-    print_report(
+    job_options.print_report(
         report,
-        job_options,
         output,
         has_damage=result.has_damage,
         verified_bytes=result.verified_bytes,
@@ -219,8 +205,8 @@ def verify(
 def print_verdicts(result: "VerifyResult", output: Output) -> None:
     """A line for each partition with its gravest findings below it; or all as objects."""
     if output.is_json:
-        print_objects(output, "partition", (verdict.to_json() for verdict in result.partitions))
-        print_objects(output, "finding", (finding.to_json() for finding in result.findings))
+        output.print_objects("partition", (verdict.to_json() for verdict in result.partitions))
+        output.print_objects("finding", (finding.to_json() for finding in result.findings))
         return
     from varve.cli.output import make_console, print_details
     from varve.jobs.verify.result import gravest_first
@@ -334,7 +320,7 @@ def _run_due(
 
     store_settings, _ = split_store_settings(where.store_settings)
     interrupted = "finished jobs are recorded, the running one is due again"
-    with open_spark_job("due", job_options, output, when_interrupted=interrupted) as job:
+    with job_options.open_job("due", output, when_interrupted=interrupted) as job:
         runner = job.runner()
         outcomes = job.run(
             lambda: run_due(directory, runner, defaults=settings, store_settings=store_settings)
@@ -346,14 +332,14 @@ def _run_due(
         output.print_result(
             f"{outcome.job} {outcome.topic}: {end}, {duration}", "outcome", **outcome.to_json()
         )
-    print_report(report, job_options, output)
+    job_options.print_report(report, output)
     if any(outcome.has_failed for outcome in outcomes):
         raise click.exceptions.Exit(1)
 
 
 def _print_jobs(jobs: "Sequence[ScheduledJob]", now_ms: int, output: Output) -> None:
     if output.is_json:
-        print_objects(output, "job", (job.to_json() for job in jobs))
+        output.print_objects("job", (job.to_json() for job in jobs))
         return
     if not jobs:
         output.note(

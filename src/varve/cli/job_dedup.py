@@ -3,14 +3,13 @@
 Crash      a run may be killed at any time; the next one with the same checkpoint continues.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from varve.cli import options, spark_options
 from varve.cli.command import command
 from varve.cli.dedup_rules import rule_options
-from varve.cli.job_printing import open_spark_job, print_report
 from varve.cli.output import Grouped, Output
 from varve.cli.spark_options import JobOptions
 
@@ -69,12 +68,8 @@ def dedup(
     catalog: "CatalogAddress",
     job_options: JobOptions,
     output: Output,
-    to: str,
-    checkpoint: str,
     interval: int | None,
-    batch_bytes: int | None,
-    state_partitions: int | None,
-    format: str,
+    **choices: Any,
 ) -> None:
     """Copy a topic without its duplicates, to another topic or to a table.
 
@@ -87,17 +82,13 @@ def dedup(
     plan = plan_dedup(
         location,
         topic,
-        to=to,
         rules=rule_options,
-        checkpoint=checkpoint,
         interval=interval,
-        batch_bytes=batch_bytes,
-        state_partitions=state_partitions,
         catalog=catalog,
-        format=format,
+        **choices,
     )
     interrupted = "written batches stay, and the next run with this checkpoint continues"
-    with open_spark_job("dedup", job_options, output, when_interrupted=interrupted) as job:
+    with job_options.open_job("dedup", output, when_interrupted=interrupted) as job:
         is_shown = output.is_json or interval is not None
         on_batch = _BatchPrinter(output).print if is_shown else None
         result = job.run(lambda: plan.run(job.spark, on_batch=on_batch))
@@ -106,7 +97,7 @@ def dedup(
         output.print_object("dedup", result.to_json())
     else:
         _print_counts(result, output)
-    print_report(report, job_options, output)
+    job_options.print_report(report, output)
 
 
 class _BatchPrinter:

@@ -15,7 +15,6 @@ import click
 from varve.cli import options, spark_options
 from varve.cli.command import command
 from varve.cli.demo import DemoSteps, demo_directory, move_to_tier
-from varve.cli.job_printing import open_spark_job
 from varve.cli.output import Output
 from varve.cli.spark_options import JobOptions
 from varve.foundation.errors import Corrupt
@@ -101,7 +100,7 @@ def demo(directory: Path | None, records: int, job_options: JobOptions, output: 
     """
     started = time.monotonic()
     steps = DemoSteps(output)
-    with demo_directory(directory) as root, open_spark_job("demo", job_options, output) as job:
+    with demo_directory(directory) as root, job_options.open_job("demo", output) as job:
         customers = Customers(records)
         story = _Story(root.absolute(), customers, steps, job, is_kept=directory is not None)
         story.write()

@@ -6,13 +6,12 @@ Crash      killed at any time, the same command with its --id completes it; ther
 
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from varve.cli import options, spark_options
 from varve.cli.command import command
-from varve.cli.job_printing import open_spark_job, print_objects, print_report
 from varve.cli.output import Grouped, Output, make_console, print_details
 from varve.cli.spark_options import JobOptions
 from varve.foundation.clock import SystemClock
@@ -93,20 +92,14 @@ def erase(
     values: tuple[str, ...],
     values_file: str | None,
     format: str,
-    sign_key: str | None,
     receipt: str | None,
-    requested: str | None,
-    deadline: str | None,
-    grace: int,
     id: str | None,
     finish: bool,
-    rescan: str,
-    digests: bool,
-    take_over: bool,
     place_settings: dict[str, str],
     catalog_settings: dict[str, str],
     dry_run: bool,
     yes: bool,
+    **choices: Any,
 ) -> None:
     """Erase records from topics and all their copies, and issue a receipt.
 
@@ -131,17 +124,11 @@ def erase(
         topics,
         keys=collect_keys(keys, keys_file),
         field=collect_field(field, values, values_file, ValueFormat(format)),
-        sign_key=sign_key,
-        requested=requested,
-        deadline=deadline,
-        grace=grace,
         id=id_of_run,
         finish=finish,
-        rescan=rescan,
-        digests=digests,
-        take_over=take_over,
         snapshot_settings=place_settings,
         table_settings=catalog_settings,
+        **choices,
     )
     if receipt is not None and not dry_run:
         receipts.check_receipt_path(receipt)
@@ -151,7 +138,7 @@ def erase(
         "every partition is unchanged or erased, and no receipt was issued: run it again with "
         f"--id {id_of_run}"
     )
-    with open_spark_job("erase", job_options, output, when_interrupted=interrupted) as job:
+    with job_options.open_job("erase", output, when_interrupted=interrupted) as job:
         run = partial(run, runner=job.runner(topics))
         if not yes and not dry_run:
             print_erasure(job.run(partial(run, dry_run=True)), output)
@@ -159,7 +146,7 @@ def erase(
         result = job.run(partial(run, dry_run=dry_run))
         report = job.report(result.records, result.to_json())
     print_erasure(result, output)
-    print_report(report, job_options, output)
+    job_options.print_report(report, output)
     if receipt is not None and result.receipt is not None:
         receipts.write_receipt(receipt, result)  # last: the erasure is done even if it fails
 
@@ -172,7 +159,7 @@ def print_erasure(result: "ErasureResult", output: Output) -> None:
     if output.is_json:
         document = result.to_json()
         document.pop("partitions")
-        print_objects(output, "partition", (part.to_json() for part in result.partitions))
+        output.print_objects("partition", (part.to_json() for part in result.partitions))
         output.print_object("erasure", document)
         return
     columns = ("partition", "tier", "segments", "with a match", "records", "bytes", "read")

@@ -9,7 +9,6 @@ import click
 
 from varve.cli import options, spark_options
 from varve.cli.command import command
-from varve.cli.job_printing import open_spark_job, print_report
 from varve.cli.options import TopicPartitionName
 from varve.cli.output import Output, make_console
 from varve.cli.spark_options import JobOptions
@@ -122,7 +121,7 @@ def query(
         return
     planned.check()
     selected = _Rows(planned, condition, select or "*", sql)
-    with open_spark_job("query", job_options, output) as job:
+    with job_options.open_job("query", output) as job:
         if path is not None:
             rows = _write_files(job, selected, form, path, limit)
         elif form == "table":
@@ -130,7 +129,7 @@ def query(
         else:
             rows = _print_lines(job, selected, form, limit, is_typed=output.is_json)
         report = job.report(rows)
-    print_report(report, job_options, output)
+    job_options.print_report(report, output)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,16 +5,14 @@ Crash      a snapshot is complete or absent, a table is as its last commit left 
 """
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from varve.cli import options, spark_options
 from varve.cli.command import command
-from varve.cli.job_printing import open_spark_job, print_report
 from varve.cli.output import Grouped, Output
 from varve.cli.spark_options import JobOptions
-from varve.foundation.position import ReadPosition
 from varve.foundation.units import format_bytes, format_count
 
 if TYPE_CHECKING:
@@ -39,7 +37,6 @@ _PARTITIONS_SHOWN = 20
 @options.topic
 @click.option(
     "--to",
-    "place",
     required=True,
     metavar="PLACE",
     help="Where the snapshots of the topic are: a directory, or the URL of an object store.",
@@ -65,12 +62,8 @@ def snapshot(
     location: "TopicLocation",
     job_options: JobOptions,
     output: Output,
-    place: str,
-    at: ReadPosition | Mapping[int, int] | None,
-    full: bool,
-    buckets: int | None,
-    keep: int | None,
     place_settings: dict[str, str],
+    **choices: Any,
 ) -> None:
     """Take a snapshot: the latest record of each key as Parquet.
 
@@ -82,24 +75,20 @@ def snapshot(
     import varve.spark as vs
 
     interrupted = "no snapshot was taken, and a later run deletes leftovers"
-    with open_spark_job("snapshot", job_options, output, when_interrupted=interrupted) as job:
+    with job_options.open_job("snapshot", output, when_interrupted=interrupted) as job:
         result = job.run(
             lambda: vs.snapshot(
                 None,
                 location,
                 topic,
-                to=place,
-                at=at,
-                full=full,
-                buckets=buckets,
-                keep=keep,
                 settings=place_settings,
                 runner=job.runner([topic]),
+                **choices,
             )
         )
         report = job.report(result.rows, result.to_json())
     _print_snapshot(result, output)
-    print_report(report, job_options, output)
+    job_options.print_report(report, output)
 
 
 def _print_snapshot(result: "SnapshotResult", output: Output) -> None:
@@ -151,7 +140,7 @@ def _snapshot_fields(result: "SnapshotResult") -> Iterator[tuple[str, str]]:
     )
 )
 @options.topic
-@click.option("--to", "name", required=True, metavar="NS.NAME", help="The table.")
+@click.option("--to", required=True, metavar="NS.NAME", help="The table.")
 @click.option(
     "--mode",
     type=click.Choice(["append", "upsert"]),
@@ -190,15 +179,7 @@ def table(
     catalog: "CatalogAddress",
     job_options: JobOptions,
     output: Output,
-    name: str,
-    mode: str | None,
-    format: str | None,
-    schema: str | None,
-    registry: str | None,
-    add_columns: bool,
-    buckets: int | None,
-    commit_bytes: int | None,
-    keep_expired: bool,
+    **choices: Any,
 ) -> None:
     """Write a topic to an Iceberg table, or bring its table up to date.
 
@@ -212,31 +193,17 @@ def table(
 
     address = find_catalog(location, catalog)
     interrupted = "the table is as its last commit left it, and the next run continues there"
-    with open_spark_job("table", job_options, output, when_interrupted=interrupted) as job:
+    with job_options.open_job("table", output, when_interrupted=interrupted) as job:
+        runner = job.runner([topic])
         result = job.run(
-            lambda: vs.table(
-                None,
-                location,
-                topic,
-                to=name,
-                catalog=address,
-                mode=mode,
-                format=format,
-                schema=schema,
-                registry=registry,
-                add_columns=add_columns,
-                buckets=buckets,
-                commit_bytes=commit_bytes,
-                keep_expired=keep_expired,
-                runner=job.runner([topic]),
-            )
+            lambda: vs.table(None, location, topic, catalog=address, runner=runner, **choices)
         )
         report = job.report(result.records, result.to_json())
     if output.is_json:
         output.print_object("table", result.to_json())
     else:
         output.print_fields("table", dict(_table_fields(result, address.place)))
-    print_report(report, job_options, output)
+    job_options.print_report(report, output)
 
 
 def _table_fields(result: "TableResult", place: str) -> Iterator[tuple[str, str]]:

@@ -10,7 +10,7 @@ import os
 import signal
 import stat
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, ParamSpec
 
@@ -67,6 +67,10 @@ class Output:
 
     def print_object(self, type: str, fields: Mapping[str, object]) -> None:
         click.echo(json.dumps({"type": type, **fields}, ensure_ascii=False))
+
+    def print_objects(self, type: str, documents: Iterable[Mapping[str, object]]) -> None:
+        for document in documents:
+            self.print_object(type, document)
 
     def print_table(
         self,

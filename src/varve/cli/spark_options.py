@@ -1,6 +1,8 @@
-"""Options of jobs: where they find topics, the catalog of tables, and Spark."""
+"""Options of jobs: where they find topics, the catalog of tables, and Spark, which runs them."""
 
+import contextlib
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -17,12 +19,14 @@ from varve.cli.options import (
     store_settings_option,
     store_url_option,
 )
+from varve.cli.output import Output
 from varve.cli.where import is_explicit
 
 if TYPE_CHECKING:
     from varve.jobs.table.catalog import CatalogAddress
     from varve.jobs.tier.location import TopicLocation
-    from varve.spark.console import SparkOptions
+    from varve.spark.console import SparkJob
+    from varve.spark.stages import JobReport
 
 _SPARK: Final = "Spark"
 _CATALOG: Final = "Catalog"
@@ -129,14 +133,36 @@ class JobOptions:
     conf: dict[str, str]
     report: str | None
 
-    def spark(self) -> "SparkOptions":
-        from varve.spark.console import SparkOptions
+    @contextlib.contextmanager
+    def open_job(
+        self, name: str, output: Output, *, when_interrupted: str = "nothing was changed"
+    ) -> "Iterator[SparkJob]":
+        """A Spark job; after Ctrl-C a sentence says what is left."""
+        from varve.spark.console import SparkOptions, open_job
 
         conf = dict(self.conf)
         package = os.environ.get("VARVE_SPARK_PACKAGE")
         if package and not (self.master or "").startswith("sc://"):  # that server has its own
             conf.setdefault("varve.package", package)
-        return SparkOptions(self.master, conf)
+        try:
+            with open_job(name, SparkOptions(self.master, conf)) as job:
+                yield job
+        except KeyboardInterrupt:
+            output.warn(f"interrupted; {when_interrupted}")
+            raise
+
+    def print_report(self, report: "JobReport", output: Output, **fields: object) -> None:
+        """Write the report to its file, and print it: an object, or a line on standard error."""
+        from varve.spark.console import summarize_report, write_report
+
+        if self.report is not None:
+            write_report(report, self.report)
+        if not report.application:
+            return  # without Spark there is nothing to print
+        if output.is_json:
+            output.print_object("report", {**fields, **report.to_document()})
+        else:
+            click.secho(summarize_report(report), dim=True, err=True)
 
 
 spark = bundle(
