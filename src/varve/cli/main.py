@@ -81,11 +81,11 @@ COMMANDS: Final[dict[str, Entry | CommandGroup]] = {
         "Show, add and delete ACLs of a broker.",
         {
             "list": Entry(
-                "acl:list_acls", "List ACLs: all, or those of a principal or on a resource."
+                "security:list_acls", "List ACLs: all, or those of a principal or on a resource."
             ),
-            "add": Entry("acl:add", "Allow or deny operations on a resource."),
+            "add": Entry("security:add_acl", "Allow or deny operations on a resource."),
             "delete": Entry(
-                "acl:delete", "Delete the ACLs that match, permissions and denials alike."
+                "security:delete_acl", "Delete the ACLs that match, permissions and denials alike."
             ),
         },
         synonyms={"remove": "varve acl delete", "create": "varve acl add"},
@@ -93,10 +93,11 @@ COMMANDS: Final[dict[str, Entry | CommandGroup]] = {
     "user": _group(
         "Show, add and delete SCRAM users of a broker.",
         {
-            "list": Entry("user:list_users", "List SCRAM users with their mechanisms."),
-            "add": Entry("user:add", "Add a user, or replace its password."),
+            "list": Entry("security:list_users", "List SCRAM users with their mechanisms."),
+            "add": Entry("security:add_user", "Add a user, or replace its password."),
             "delete": Entry(
-                "user:delete", "Delete a user's login with one mechanism; open connections stay."
+                "security:delete_user",
+                "Delete a user's login with one mechanism; open connections stay.",
             ),
         },
         synonyms={"remove": "varve user delete", "create": "varve user add"},
@@ -185,15 +186,15 @@ COMMANDS: Final[dict[str, Entry | CommandGroup]] = {
                 "Verify topics in object storage: every byte, index, key and manifest.",
             ),
             "snapshot": Entry(
-                "job_tables:snapshot",
+                "job_outputs:snapshot",
                 "Take a snapshot: the latest record of each key as Parquet.",
             ),
             "table": Entry(
-                "job_tables:table",
+                "job_outputs:table",
                 "Write a topic to an Iceberg table, or bring its table up to date.",
             ),
             "dedup": Entry(
-                "job_dedup:dedup",
+                "job_outputs:dedup",
                 "Copy a topic without its duplicates, to another topic or to a table.",
             ),
             "erase": Entry(

@@ -1,17 +1,27 @@
-"""`varve acl`: the ACLs of a broker."""
+"""`varve acl` and `varve user`: the ACLs and the SCRAM users of a broker."""
 
+import os
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 import click
 
-from varve.brokers.acls import CLUSTER_NAME, OPERATIONS, AclResource, AclRow
+from varve.brokers import security
+from varve.brokers.security import CLUSTER_NAME, OPERATIONS, AclResource, AclRow
 from varve.cli import options
 from varve.cli.command import command
 from varve.cli.output import Output
 from varve.cli.where import Where
+from varve.foundation.errors import InvalidRequest
 
 _COLUMNS: Final = AclRow._fields
+PASSWORD_VARIABLE: Final = "VARVE_USER_PASSWORD"
+_MECHANISMS: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512")
+
+
+# acl
 
 
 def _build_resource(
@@ -68,9 +78,7 @@ def list_acls(
     where: Where, output: Output, principal: str | None, resource: AclResource | None
 ) -> None:
     """List ACLs: all, or those of a principal or on a resource."""
-    from varve.brokers.acls import find_acls
-
-    acls = find_acls(where.client(), principal=principal, resource=resource)
+    acls = security.find_acls(where.client(), principal=principal, resource=resource)
     output.print_table("acl", _COLUMNS, [acl.row for acl in acls])
 
 
@@ -95,7 +103,7 @@ def list_acls(
 @click.option("--deny", is_flag=True, help="Deny; a denial beats every permission.")
 @options.broker
 @options.output
-def add(
+def add_acl(
     where: Where,
     output: Output,
     principal: str,
@@ -106,8 +114,6 @@ def add(
     deny: bool,
 ) -> None:
     """Allow or deny operations on a resource."""
-    from varve.brokers.acls import add_acls
-
     if resource is None:
         raise click.UsageError(
             "name the resource: --topic, --group, --transactional-id or --cluster"
@@ -117,7 +123,7 @@ def add(
             f"{principal!r:.80} has no type; write User:{principal:.80}",
             param_hint="'--principal'",
         )
-    rows = add_acls(
+    rows = security.add_acls(
         where.client(),
         resource,
         principal=principal,
@@ -141,7 +147,7 @@ def add(
 @options.yes
 @options.broker
 @options.output
-def delete(
+def delete_acl(
     where: Where,
     output: Output,
     principal: str | None,
@@ -150,15 +156,130 @@ def delete(
     yes: bool,
 ) -> None:
     """Delete the ACLs that match, permissions and denials alike."""
-    from varve.brokers.acls import delete_acls, find_acls
-
     if principal is None and resource is None:
         raise click.UsageError("name a --principal or a resource")
     client = where.client()
-    acls = find_acls(client, principal=principal, resource=resource, operations=operations)
+    acls = security.find_acls(client, principal=principal, resource=resource, operations=operations)
     output.print_table("acl", _COLUMNS, [acl.row for acl in acls])
     count = f"{len(acls)} ACL{'' if len(acls) == 1 else 's'}"
     if acls:
         output.confirm(f"delete {count}", is_confirmed=yes)
-        delete_acls(client, acls)
+        security.delete_acls(client, acls)
     output.note(f"deleted {count}")
+
+
+# user
+
+
+_user = click.argument("user", metavar="USER")
+_mechanism = click.option(
+    "--mechanism",
+    type=click.Choice(_MECHANISMS, case_sensitive=False),
+    default=_MECHANISMS[1],
+    help="The SASL mechanism of the login.",
+)
+
+
+@command(examples=("varve user list", "varve user list -b kafka:9092 --json"))
+@options.broker
+@options.output
+def list_users(where: Where, output: Output) -> None:
+    """List SCRAM users with their mechanisms."""
+    output.print_table(
+        "user", ["user", "mechanism", "iterations"], security.list_users(where.client())
+    )
+
+
+@command(
+    examples=(
+        "varve user add alice --mechanism SCRAM-SHA-256 < password.txt",
+        "varve user add admin -d data",
+    )
+)
+@_user
+@_mechanism
+@click.option(
+    "--iterations",
+    type=options.Number(4096, 16_384),
+    default=8192,
+    help="SCRAM iterations; more make guessing the password slower.",
+)
+@options.where
+@options.output
+def add_user(user: str, where: Where, output: Output, mechanism: str, iterations: int) -> None:
+    """Add a user, or replace its password.
+
+    The password is read from the terminal, else from the first line of standard input or from
+    VARVE_USER_PASSWORD. Add the first user of a broker that requires a login with --dir, while the
+    broker is stopped.
+    """
+    if where.is_broker:
+        security.add_user(
+            where.client(),
+            user,
+            password=_read_password(user),
+            mechanism=mechanism,
+            iterations=iterations,
+        )
+    else:
+        _add_to_directories(where.directories, output, user, mechanism, iterations)
+    output.print_result(
+        f"{user} logs in with {mechanism}",
+        "user",
+        user=user,
+        mechanism=mechanism,
+        iterations=iterations,
+    )
+
+
+def _add_to_directories(
+    directories: tuple[Path, ...], output: Output, user: str, mechanism: str, iterations: int
+) -> None:
+    from varve.broker.security.credentials import add_credential
+    from varve.disk import RealFileSystem
+    from varve.foundation.scram import BY_SASL_NAME
+
+    missing = [path for path in directories if not path.exists()]
+    add_credential(
+        [str(path) for path in directories],
+        fs=RealFileSystem(),
+        user=user,
+        password=_read_password(user),
+        mechanism=BY_SASL_NAME[mechanism],
+        iterations=iterations,
+    )
+    for path in missing:
+        output.note(f"created {path}, which did not exist")
+
+
+def _read_password(user: str) -> str:
+    password = os.environ.get(PASSWORD_VARIABLE)
+    if password is None and sys.stdin.isatty():
+        password = click.prompt(
+            f"Password of {user}", hide_input=True, confirmation_prompt=True, err=True
+        )
+    elif password is None:
+        password = sys.stdin.readline().rstrip("\r\n")
+    if not password:
+        raise InvalidRequest(
+            f"no password for {user}: write it on standard input or set {PASSWORD_VARIABLE}"
+        )
+    return str(password)
+
+
+@command(
+    examples=("varve user delete alice", "varve user delete alice --mechanism SCRAM-SHA-256 --yes")
+)
+@_user
+@_mechanism
+@options.yes
+@options.broker
+@options.output
+def delete_user(user: str, where: Where, output: Output, mechanism: str, yes: bool) -> None:
+    """Delete a user's login with one mechanism; open connections stay."""
+    client = where.client()
+    output.confirm(f"delete the {mechanism} login of {user}", is_confirmed=yes)
+    security.delete_user(client, user, mechanism=mechanism)
+    output.print_result(
+        f"{user} no longer logs in with {mechanism}", "user", user=user, mechanism=mechanism
+    )
