@@ -7,17 +7,17 @@ Threads    any; `_lock` guards the producers and whether the cluster is closed.
 
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from varve.brokers import topics
 from varve.brokers.client import BrokerClient, admin_api, canonical_settings
 from varve.brokers.consuming import ConsumeRequest, read_in_turn
 from varve.brokers.producer import Deliveries, Delivery, Producer
+from varve.foundation.closing import Closing
 from varve.foundation.errors import Closed, InvalidRequest, NotFound, TopicExists
 from varve.foundation.position import BEGINNING, END, PositionKind, ReadPosition
 from varve.foundation.settings import GivenValue, check_mapping, format_settings
-from varve.foundation.topic_handle import TopicHandle
+from varve.foundation.topic_handle import TopicHandle, check_same_topic
 from varve.foundation.topic_records import (
     AppendResult,
     BulkAppendResult,
@@ -56,7 +56,7 @@ def connect(bootstrap: str, **client_settings: object) -> "Cluster":
     return Cluster(client)
 
 
-class Cluster:
+class Cluster(Closing):
     """A connection to a cluster, returned by `connect`; use it as a context manager, or close it.
 
     It has the methods of a `Store` that Kafka's protocol offers.
@@ -107,22 +107,13 @@ class Cluster:
         except TopicExists:
             if not exist_ok:
                 raise
-            self._check_same(name, partitions, None if settings is None else texts)
+            described = topics.describe_topic(client, name)
+            check_same_topic(
+                name,
+                (len(described.partitions), _own_settings(described)),
+                (partitions, None if settings is None else texts),
+            )
         return self.topic(name)
-
-    def _check_same(
-        self, name: str, partitions: int | None, settings: Mapping[str, str] | None
-    ) -> None:
-        described = topics.describe_topic(self._get_client(), name)
-        if partitions not in (None, len(described.partitions)):
-            raise TopicExists(
-                f"topic {name} has {len(described.partitions)} partitions, not {partitions}"
-            )
-        own = _own_settings(described)
-        if settings is not None and own != dict(settings):
-            raise TopicExists(
-                f"topic {name} has settings {own}, not {dict(settings)}; alter_topic changes them"
-            )
 
     def alter_topic(self, name: str, settings: Mapping[str, GivenValue | None]) -> "ClusterTopic":
         """Alters settings of a topic with immediate effect; None resets one to the default.
@@ -213,17 +204,6 @@ class Cluster:
         """After a fatal error a producer sends nothing more."""
         with self._lock:
             self._producers.pop(codec, None)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 class ClusterTopic(TopicHandle):

@@ -126,22 +126,13 @@ def _find_ranges(
         if position.kind is PositionKind.TIME
     }
 
-    def resolve(position: ReadPosition, partition: tuple[str, int]) -> int:
-        match position.kind:
-            case PositionKind.BEGINNING:
-                return firsts[partition]
-            case PositionKind.END:
-                return ends[partition]
-            case PositionKind.OFFSET:
-                return position.number
-            case PositionKind.TIME:
-                offset = times[position][partition]
-                return ends[partition] if offset < 0 else offset
-
     ranges = {}
     for partition in partitions:
         first, end = firsts[partition], ends[partition]
-        start = resolve(request.start, partition)
+        start, limit = (
+            position.resolve(first=first, end=end, at_time=times.get(position, {}).get(partition))
+            for position in (request.start, request.end)
+        )
         if request.last is not None:
             start = max(first, end - request.last)
         if request.start.kind is PositionKind.OFFSET and not (first <= start <= lasts[partition]):
@@ -149,7 +140,7 @@ def _find_ranges(
                 f"{request.topic}-{partition[1]} has offsets {first} to {lasts[partition]}; "
                 f"start at one of them, not at {start}"
             )
-        ranges[partition[1]] = (start, min(end, resolve(request.end, partition)))
+        ranges[partition[1]] = (start, min(end, limit))
     return ranges
 
 

@@ -41,22 +41,19 @@ class Refused(StoreError):
 
 def as_error(error: "KafkaError", what: str, *, address: str = "") -> StoreError:
     """The error to raise; `what` was requested, `address` is the broker."""
-    from confluent_kafka import KafkaError
-
-    code = error.code()
+    name = error.name()
     reason = _tidy(error.str())
-    if code in _codes(KafkaError, "_TRANSPORT", "_ALL_BROKERS_DOWN", "_RESOLVE", "_TIMED_OUT"):
+    if name in ("_TRANSPORT", "_ALL_BROKERS_DOWN", "_RESOLVE", "_TIMED_OUT"):
         return unreachable(address, reason)
-    if code in _codes(KafkaError, "_MSG_TIMED_OUT"):
+    if name == "_MSG_TIMED_OUT":
         return Unavailable(
             f"{what}: the broker at {address} did not accept records in time, in spite of "
             "retries: it is down or busy, or its disk is full (its log shows which); name another "
             "with --bootstrap or VARVE_BOOTSTRAP"
         )
-    if code in _codes(KafkaError, "_AUTHENTICATION", "SASL_AUTHENTICATION_FAILED", "_SSL"):
+    if name in ("_AUTHENTICATION", "SASL_AUTHENTICATION_FAILED", "_SSL"):
         return login_refused(address, reason)
-    if code in _codes(
-        KafkaError,
+    if name in (
         "TOPIC_AUTHORIZATION_FAILED",
         "GROUP_AUTHORIZATION_FAILED",
         "CLUSTER_AUTHORIZATION_FAILED",
@@ -64,33 +61,32 @@ def as_error(error: "KafkaError", what: str, *, address: str = "") -> StoreError
         "DELEGATION_TOKEN_AUTHORIZATION_FAILED",
     ):
         return denied(what, reason)
-    if code in _codes(
-        KafkaError,
+    if name in (
         "_UNKNOWN_TOPIC",
         "_UNKNOWN_PARTITION",
         "UNKNOWN_TOPIC_OR_PART",
         "UNKNOWN_TOPIC_ID",
     ):
         return NotFound(f"{what}: there is no such topic or partition; {LIST_TOPICS}")
-    if code in _codes(KafkaError, "GROUP_ID_NOT_FOUND"):
+    if name == "GROUP_ID_NOT_FOUND":
         return NotFound(f"{what}: there is no such group; {LIST_GROUPS}")
-    if code in _codes(KafkaError, "NON_EMPTY_GROUP", "UNKNOWN_MEMBER_ID"):
+    if name in ("NON_EMPTY_GROUP", "UNKNOWN_MEMBER_ID"):
         return InvalidRequest(f"{what}: the group has members; stop them first")
-    if code in _codes(KafkaError, "SECURITY_DISABLED"):
+    if name == "SECURITY_DISABLED":
         return Refused(acls_disabled(address))
-    if code in _codes(KafkaError, "_MSG_SIZE_TOO_LARGE", "MSG_SIZE_TOO_LARGE"):
+    if name == "MSG_SIZE_TOO_LARGE":
         return RecordTooLarge(
             f"{what}: a record is larger than the client or the topic allows; raise -X "
             "message.max.bytes=... (default 1000000 bytes) and the topic's max.message.bytes"
         )
-    if code in _codes(KafkaError, "RESOURCE_NOT_FOUND"):
+    if name == "RESOURCE_NOT_FOUND":
         return NotFound(f"{what}: there is no such login; `varve user list` lists them")
-    if code in _codes(KafkaError, "OFFSET_OUT_OF_RANGE"):
+    if name == "OFFSET_OUT_OF_RANGE":
         return OffsetOutOfRange(
             f"{what}: the offset is outside the log; `varve topic describe` shows its offsets"
         )
     sentence = reason if what in reason else f"{what}: {reason}"
-    return _KINDS.get(error.name(), Refused)(sentence)
+    return _KINDS.get(name, Refused)(sentence)
 
 
 def acls_disabled(address: str) -> str:
@@ -158,19 +154,12 @@ _KINDS: Final[dict[str, type[StoreError]]] = {
     "TOPIC_EXCEPTION": InvalidRequest,
     "INVALID_REQUEST": InvalidRequest,
     "POLICY_VIOLATION": PolicyViolation,
-    "OFFSET_OUT_OF_RANGE": OffsetOutOfRange,
-    "MSG_SIZE_TOO_LARGE": RecordTooLarge,
     "INVALID_RECORD": InvalidRecord,
     "INVALID_TIMESTAMP": InvalidTimestamp,
     "_FENCED": Fenced,
     "PRODUCER_FENCED": Fenced,
     "INVALID_PRODUCER_EPOCH": InvalidProducerEpoch,
 }
-
-
-def _codes(kind: type["KafkaError"], *names: str) -> set[int]:
-    """The numbers of those that the library has."""
-    return {getattr(kind, name) for name in names if hasattr(kind, name)}
 
 
 def _tidy(text: str) -> str:

@@ -143,22 +143,12 @@ def plan_offsets(
     at_time: dict[PartitionKey, int] = {}
     if target.kind is PositionKind.TIME:
         at_time = read_offsets(client, keys, admin_api().OffsetSpec.for_timestamp(target.number))
-    return [
-        PlannedOffset(*key, committed.get(key), _resolve(target, *ends[key], at_time.get(key, -1)))
-        for key in keys
-    ]
-
-
-def _resolve(target: ReadPosition, first: int, end: int, at_time: int) -> int:
-    match target.kind:
-        case PositionKind.BEGINNING:
-            return first
-        case PositionKind.END:
-            return end
-        case PositionKind.OFFSET:
-            return min(max(target.number, first), end)
-        case PositionKind.TIME:
-            return end if at_time < 0 else at_time
+    planned = []
+    for key in keys:
+        first, end = ends[key]
+        offset = target.resolve(first=first, end=end, at_time=at_time.get(key))
+        planned.append(PlannedOffset(*key, committed.get(key), min(max(offset, first), end)))
+    return planned
 
 
 def _select_partitions(

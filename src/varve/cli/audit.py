@@ -14,7 +14,7 @@ from varve.cli import options
 from varve.cli.command import command
 from varve.cli.options import TopicPartitionName
 from varve.cli.output import SEVERITY_STYLES, Details, Output, make_console
-from varve.cli.where import Where, split_store_settings
+from varve.cli.where import Where
 from varve.foundation.errors import NotFound
 from varve.foundation.units import format_count
 
@@ -104,8 +104,7 @@ def audit(
         is_clean &= report.is_clean
         print_report(output, report, limit=limit)
         if tier:
-            store_settings, _ = split_store_settings(where.store_settings)
-            _print_remote(output, fs, report, log_directory, store_settings)
+            _print_remote(output, fs, report, log_directory, where.first_store_settings())
     if not is_clean:
         raise click.exceptions.Exit(1)
 

@@ -11,7 +11,7 @@ import click
 from varve.cli import options
 from varve.cli.command import command
 from varve.cli.output import SEVERITY_STYLES, Output
-from varve.cli.where import Where, split_store_settings
+from varve.cli.where import Where
 from varve.foundation.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def check(
         repair=repair,
         allow_data_loss=allow_data_loss,
         quarantine=None if quarantine is None else str(quarantine),
-        store_settings=split_store_settings(where.store_settings)[0] if tier else None,
+        store_settings=where.first_store_settings() if tier else None,
     )
     is_clean = True
     for path in chosen:

@@ -170,16 +170,9 @@ def _read(
 
 def _resolve(partition: "Partition", position: ReadPosition) -> int:
     """The offset of a position."""
-    if position.kind is PositionKind.OFFSET:
-        return position.number
-    if position.kind is PositionKind.TIME:
-        offset = partition.offset_for_time(position.number)
-        return partition.offsets().end if offset is None else offset
-    return (
-        partition.offsets().log_start
-        if position.kind is PositionKind.BEGINNING
-        else partition.offsets().end
-    )
+    offsets, is_time = partition.offsets(), position.kind is PositionKind.TIME
+    at_time = partition.offset_for_time(position.number) if is_time else None
+    return position.resolve(first=offsets.log_start, end=offsets.end, at_time=at_time)
 
 
 # get

@@ -13,7 +13,7 @@ from varve.cli import options, spark_options
 from varve.cli.command import command
 from varve.cli.output import Grouped, Output
 from varve.cli.spark_options import JobOptions
-from varve.cli.where import Where, split_store_settings
+from varve.cli.where import Where
 from varve.foundation.units import format_bytes, format_count, format_duration
 
 if TYPE_CHECKING:
@@ -318,7 +318,7 @@ def _run_due(
 ) -> None:
     from varve.jobs.schedule import run_due
 
-    store_settings, _ = split_store_settings(where.store_settings)
+    store_settings = where.first_store_settings()
     interrupted = "finished jobs are recorded, the running one is due again"
     with job_options.open_job("due", output, when_interrupted=interrupted) as job:
         runner = job.runner()

@@ -161,22 +161,20 @@ class Output:
     @contextlib.contextmanager
     def progress(self, title: str, total_bytes: int | None = None) -> Iterator["Progress"]:
         """A bar on standard error, on a terminal and for work that takes a while."""
-        is_short = total_bytes is not None and total_bytes < _LONG_BYTES
-        if is_short or self.is_quiet or not sys.stderr.isatty():
+        if self.is_quiet or (total_bytes is not None and total_bytes < _LONG_BYTES):
             yield Progress()
             return
-        from rich.console import Console
-        from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
-        from rich.progress import Progress as Bars
+        with _open_bar(title, total_bytes, has_records=False) as bar:
+            yield bar
 
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            DownloadColumn(),
-            TimeRemainingColumn(),
-        )
-        with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
-            yield Progress(bars, bars.add_task(title, total=total_bytes))
+    @contextlib.contextmanager
+    def record_progress(self, title: str, streams: Sequence[BinaryIO]) -> Iterator["Progress"]:
+        """A bar for records from streams; not shown if a stream is a terminal."""
+        if self.is_quiet or any(map(_is_terminal, streams)):
+            yield Progress()
+            return
+        with _open_bar(title, _total_bytes(streams), has_records=True) as bar:
+            yield bar
 
 
 class Progress:
@@ -185,10 +183,12 @@ class Progress:
     def __init__(self, bars: Any = None, task: Any = None) -> None:
         self._bars = bars
         self._task = task
+        self._record_count = 0
 
-    def advance(self, size: int) -> None:
+    def advance(self, size: int, record_count: int = 0) -> None:
+        self._record_count += record_count
         if self._bars is not None:
-            self._bars.advance(self._task, size)
+            self._bars.update(self._task, advance=size, records=self._record_count)
 
     def show(self, title: str, done_bytes: int, total_bytes: int) -> None:
         """Replace the title and both sizes, for work of several phases."""
@@ -198,38 +198,26 @@ class Progress:
             )
 
 
-class RecordProgress(contextlib.AbstractContextManager["RecordProgress"]):
-    """A bar for records from streams; not shown if a stream is a terminal."""
+@contextlib.contextmanager
+def _open_bar(title: str, total: int | None, *, has_records: bool) -> Iterator[Progress]:
+    if not sys.stderr.isatty():
+        yield Progress()
+        return
+    from rich import progress
+    from rich.console import Console
 
-    def __init__(self, title: str, streams: Sequence[BinaryIO], *, is_quiet: bool = False) -> None:
-        self._bars: Any = None
-        self._task: Any = None
-        self._count = 0
-        if is_quiet or not sys.stderr.isatty() or any(map(_is_terminal, streams)):
-            return
-        from rich.console import Console
-        from rich.progress import BarColumn, DownloadColumn, TextColumn, TransferSpeedColumn
-        from rich.progress import Progress as Bars
-
-        columns = (
-            TextColumn(title),
-            BarColumn(),
-            DownloadColumn(),
-            TransferSpeedColumn(),
-            TextColumn("{task.fields[records]:,} records"),
-        )
-        self._bars = Bars(*columns, console=Console(stderr=True), transient=True)
-        self._task = self._bars.add_task("", total=_total_bytes(streams), records=0)
-        self._bars.start()
-
-    def advance(self, record_count: int, size: int) -> None:
-        self._count += record_count
-        if self._bars is not None:
-            self._bars.update(self._task, advance=size, records=self._count)
-
-    def __exit__(self, *error: object) -> None:
-        if self._bars is not None:
-            self._bars.stop()
+    columns: list[progress.ProgressColumn] = [
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(),
+        progress.DownloadColumn(),
+    ]
+    if has_records:
+        text = "{task.fields[records]:,} records"
+        columns += [progress.TransferSpeedColumn(), progress.TextColumn(text)]
+    else:
+        columns.append(progress.TimeRemainingColumn())
+    with progress.Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+        yield Progress(bars, bars.add_task(title, total=total, records=0))
 
 
 # Ctrl-C during long work: the first takes effect between two chunks, so that it never interrupts

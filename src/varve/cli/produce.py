@@ -13,7 +13,7 @@ import click
 
 from varve.cli import options
 from varve.cli.command import command
-from varve.cli.output import Output, RecordProgress
+from varve.cli.output import Output
 from varve.cli.record_format import LineChunk, LineReader, choose_reader, read_chunks
 from varve.cli.where import Where, check_no_files, find_topic, open_existing, warn_of_recovery
 from varve.foundation.errors import InvalidRecord, NotFound, StoreError
@@ -189,14 +189,14 @@ def _send(producer: "LineProducer", inputs: Sequence[RecordInput], output: Outpu
     try:
         producer.begin()
         streams = [input.stream for input in inputs]
-        with RecordProgress("producing", streams, is_quiet=output.is_quiet) as progress:
+        with output.record_progress("producing", streams) as progress:
             for input in inputs:
                 for chunk in input.chunks():
                     for record in chunk:
                         producer.deliveries.send(record)
                     if chunk.error is not None:
                         raise chunk.error
-                    progress.advance(len(chunk.lines.lines), chunk.lines.size)
+                    progress.advance(chunk.lines.size, len(chunk.lines.lines))
                 producer.poll()
         producer.finish()
     except InvalidRecord as error:
@@ -263,11 +263,11 @@ def append_records(
 
     try:
         streams = [input.stream for input in inputs]
-        with RecordProgress("appending", streams, is_quiet=output.is_quiet) as progress:
+        with output.record_progress("appending", streams) as progress:
             for input in inputs:
                 for chunk in input.chunks():
                     _append_chunk(topic, chunk, codec)
-                    progress.advance(len(chunk.lines.lines), chunk.lines.size)
+                    progress.advance(chunk.lines.size, len(chunk.lines.lines))
     except StoreError as error:
         raise type(error)(f"{error} ({outcome()} before it)") from error
     except KeyboardInterrupt:

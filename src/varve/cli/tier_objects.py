@@ -16,7 +16,7 @@ import click
 from varve.cli import options
 from varve.cli.command import command
 from varve.cli.output import Grouped, Money, Output, interruptible_progress, note_interrupt
-from varve.cli.where import TierWhere, check_exist, split_store_settings
+from varve.cli.where import TierWhere, check_exist
 from varve.foundation.clock import SystemClock
 from varve.foundation.errors import InvalidRequest
 from varve.foundation.units import format_bytes, format_count
@@ -230,6 +230,7 @@ def mirror(
 
 
 def _open_mirror(where: TierWhere) -> "MirroredObjectStore":
+    from varve.embedded.store_settings import split_store_settings
     from varve.embedded.tier_location import check_object_manifests, check_remembered
     from varve.object_store import open_mirrored
 

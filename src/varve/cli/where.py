@@ -27,9 +27,6 @@ if TYPE_CHECKING:
 DEFAULT_DIRECTORY: Final = Path("varve-data")
 DEFAULT_BOOTSTRAP: Final = "localhost:9092"
 
-_MIRROR: Final = "mirror."
-"""Prefix of settings of the mirror."""
-
 
 @dataclass(frozen=True, slots=True)
 class Where:
@@ -84,13 +81,23 @@ class Where:
 
     def tier_settings(self) -> dict[str, Any]:
         """The settings of the object store and of its mirror, as a store takes them."""
-        from varve.embedded.store_settings import MIRROR_STORE_PREFIX, TIER_STORE_PREFIX
+        from varve.embedded.store_settings import (
+            MIRROR_STORE_PREFIX,
+            TIER_STORE_PREFIX,
+            split_store_settings,
+        )
 
         first, mirror = split_store_settings(self.store_settings)
         return {
             **{f"{TIER_STORE_PREFIX}{name}": value for name, value in first.items()},
             **{f"{MIRROR_STORE_PREFIX}{name}": value for name, value in mirror.items()},
         }
+
+    def first_store_settings(self) -> dict[str, str]:
+        """The settings of the object store, without those of its mirror."""
+        from varve.embedded.store_settings import split_store_settings
+
+        return split_store_settings(self.store_settings)[0]
 
     def paths(self) -> list[str]:
         """Absolute paths of the directories, which must be directories."""
@@ -160,17 +167,8 @@ class TierWhere(Where):
         """The object store, with retries; a directory that does not exist is not created."""
         from varve.object_store import RetryingObjectStore, open_object_store
 
-        settings, _ = split_store_settings(self.store_settings)
-        return RetryingObjectStore(
-            open_object_store(self.find_store_url(), settings, must_exist=True)
-        )
-
-
-def split_store_settings(settings: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Settings of the object store, and those of its mirror, which start with `mirror.`"""
-    mirror = {name: value for name, value in settings.items() if name.startswith(_MIRROR)}
-    first = {name: value for name, value in settings.items() if name not in mirror}
-    return first, {name.removeprefix(_MIRROR): value for name, value in mirror.items()}
+        url, settings = self.find_store_url(), self.first_store_settings()
+        return RetryingObjectStore(open_object_store(url, settings, must_exist=True))
 
 
 # Opening a store

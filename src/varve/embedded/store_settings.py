@@ -16,6 +16,7 @@ from varve.foundation.settings import GivenValue, Settings, check_mapping, decla
 from varve.tiering.settings import MetadataSettings, TierSettings
 
 S = TypeVar("S", bound=Settings)
+T = TypeVar("T")
 
 _WHERE: Final = "the store's settings"
 
@@ -23,6 +24,17 @@ TIER_STORE_PREFIX: Final = "varve.tier.store."
 """Prefix of settings of the tier's object store."""
 MIRROR_STORE_PREFIX: Final = "varve.tier.mirror.store."
 """Prefix of settings of the store that mirrors it."""
+
+
+_MIRROR: Final = "mirror."
+"""Prefix of settings of the mirror where both are given as settings of one object store."""
+
+
+def split_store_settings(settings: Mapping[str, T]) -> tuple[dict[str, T], dict[str, T]]:
+    """Settings of the object store, and those of its mirror, which start with `mirror.`"""
+    mirror = {name: value for name, value in settings.items() if name.startswith(_MIRROR)}
+    first = {name: value for name, value in settings.items() if name not in mirror}
+    return first, {name.removeprefix(_MIRROR): value for name, value in mirror.items()}
 
 
 class ParsedSettings(NamedTuple):

@@ -49,6 +49,7 @@ from varve.foundation.errors import (
     UnsupportedFormat,
 )
 from varve.foundation.settings import parse_settings
+from varve.foundation.topic_handle import check_same_topic
 
 TOPICS_FILE: Final = "varve-topics.json"
 FORMAT: Final = 1
@@ -86,15 +87,9 @@ class TopicEntry:
                 f"topic {self.name} exists already; use it or choose another name "
                 "(create_topic takes it as it is with exist_ok=True; alter_topic changes settings)"
             )
-        if partition_count not in (None, self.partition_count):
-            raise TopicExists(
-                f"topic {self.name} has {self.partition_count} partitions, not {partition_count}"
-            )
-        if settings is not None and dict(settings) != dict(self.settings):
-            raise TopicExists(
-                f"topic {self.name} has settings {dict(self.settings)}, not {dict(settings)}; "
-                "alter_topic changes them"
-            )
+        check_same_topic(
+            self.name, (self.partition_count, self.settings), (partition_count, settings)
+        )
 
 
 @dataclass(frozen=True, slots=True)

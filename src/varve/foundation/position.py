@@ -22,6 +22,18 @@ class ReadPosition(NamedTuple):
     kind: PositionKind
     number: int = 0
 
+    def resolve(self, *, first: int, end: int, at_time: int | None) -> int:
+        """The offset in a partition; `at_time` is that of a time, None or -1 if it is later."""
+        match self.kind:
+            case PositionKind.BEGINNING:
+                return first
+            case PositionKind.END:
+                return end
+            case PositionKind.OFFSET:
+                return self.number
+            case PositionKind.TIME:
+                return end if at_time is None or at_time < 0 else at_time
+
 
 BEGINNING: Final = ReadPosition(PositionKind.BEGINNING)
 END: Final = ReadPosition(PositionKind.END)

@@ -7,10 +7,10 @@ Threads    any.
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
-from varve.foundation.errors import InvalidRecord, InvalidRequest
+from varve.foundation.errors import InvalidRecord, InvalidRequest, TopicExists
 from varve.foundation.topic_records import (
     AppendResult,
     BulkAppendResult,
@@ -283,6 +283,22 @@ class TopicHandle(ABC):
 
     @abstractmethod
     def _delete_records(self, partition: int, before: int) -> int: ...
+
+
+def check_same_topic(
+    name: str,
+    existing: tuple[int, Mapping[str, str]],
+    wanted: tuple[int | None, Mapping[str, str] | None],
+) -> None:
+    """Raises TopicExists if partition count or settings differ; None matches anything."""
+    (partition_count, settings), (wanted_count, wanted_settings) = existing, wanted
+    if wanted_count not in (None, partition_count):
+        raise TopicExists(f"topic {name} has {partition_count} partitions, not {wanted_count}")
+    if wanted_settings is not None and dict(wanted_settings) != dict(settings):
+        raise TopicExists(
+            f"topic {name} has settings {dict(settings)}, not {dict(wanted_settings)}; alter_topic "
+            "changes them"
+        )
 
 
 def parse_codec_name(codec: object) -> str:

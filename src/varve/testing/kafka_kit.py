@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar, Unpack
 
 from varve.broker.background import Timer
 from varve.broker.broker import Broker
@@ -36,7 +36,7 @@ from varve.foundation.settings import GivenValue
 from varve.kafka_server.server import Server
 from varve.kafka_server.settings import ServerSettings
 from varve.testing.faulty_disk import CrashMode
-from varve.testing.virtual_store import START_MS, VirtualStore, length_ms
+from varve.testing.virtual_store import START_MS, Length, VirtualStore, to_milliseconds
 
 T = TypeVar("T")
 
@@ -255,19 +255,9 @@ class KafkaKit(Closing):
         """The time of the clock, in milliseconds since 1970."""
         return self.clock.now_ms()
 
-    def advance(
-        self,
-        *,
-        days: float = 0,
-        hours: float = 0,
-        minutes: float = 0,
-        seconds: float = 0,
-        milliseconds: float = 0,
-    ) -> int:
+    def advance(self, **length: Unpack[Length]) -> int:
         """Moves the clock ahead and fires due timers: sessions expire, transactions time out."""
-        total_ms = length_ms(
-            days=days, hours=hours, minutes=minutes, seconds=seconds, milliseconds=milliseconds
-        )
+        total_ms = to_milliseconds(length)
         step_ms = max(1, min(_STEP_MS, total_ms), -(-total_ms // _STEPS_MAX))
         while total_ms > 0:
             self._call(partial(self._jump, min(step_ms, total_ms)))

@@ -11,7 +11,7 @@ import random
 from collections.abc import Mapping
 from datetime import timedelta
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Self, TypedDict, Unpack
 
 import varve
 from varve.commit_log.check import Finding, Severity, inspect_directory
@@ -28,6 +28,16 @@ from varve.testing.faulty_disk import CrashMode, FaultyFileSystem
 START_MS: Final = 1_700_000_000_000
 """14 November 2023; any fixed time would do."""
 _MEMORY_ROOT: Final = "/data"
+
+
+class Length(TypedDict, total=False):
+    """A duration as the sum of its parts."""
+
+    days: float
+    hours: float
+    minutes: float
+    seconds: float
+    milliseconds: float
 
 
 class VirtualStore(Closing):
@@ -101,21 +111,9 @@ class VirtualStore(Closing):
         """The time of the clock, in milliseconds since 1970."""
         return self.clock.now_ms()
 
-    def advance(
-        self,
-        *,
-        days: float = 0,
-        hours: float = 0,
-        minutes: float = 0,
-        seconds: float = 0,
-        milliseconds: float = 0,
-    ) -> int:
+    def advance(self, **length: Unpack[Length]) -> int:
         """Moves the clock without running anything; returns the new time in milliseconds."""
-        self.clock.advance(
-            length_ms(
-                days=days, hours=hours, minutes=minutes, seconds=seconds, milliseconds=milliseconds
-            )
-        )
+        self.clock.advance(to_milliseconds(length))
         return self.now_ms
 
     def run_background(self) -> None:
@@ -206,16 +204,12 @@ class VirtualStore(Closing):
                 raise Corrupt(f"{finding.path}: {finding.rule}: {finding.message}")
 
 
-def length_ms(
-    *, days: float, hours: float, minutes: float, seconds: float, milliseconds: float
-) -> int:
-    """A duration in milliseconds; raises InvalidRequest for a negative one."""
-    length = timedelta(
-        days=days, hours=hours, minutes=minutes, seconds=seconds, milliseconds=milliseconds
-    )
-    if length < timedelta(0):
-        raise InvalidRequest(f"the clock cannot go back by {-length}; time only advances")
-    return length // timedelta(milliseconds=1)
+def to_milliseconds(length: Length) -> int:
+    """Raises InvalidRequest for a negative duration."""
+    duration = timedelta(**length)
+    if duration < timedelta(0):
+        raise InvalidRequest(f"the clock cannot go back by {-duration}; time only advances")
+    return duration // timedelta(milliseconds=1)
 
 
 class PlannedCrash:

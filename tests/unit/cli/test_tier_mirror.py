@@ -11,7 +11,8 @@ import pytest
 import varve
 from tests.support.varve_command import Ran, run_varve
 from varve.cli.output import Progress
-from varve.cli.where import TierWhere, split_store_settings
+from varve.cli.where import TierWhere
+from varve.embedded.store_settings import split_store_settings
 from varve.object_store import open_object_store
 
 run = partial(run_varve, "tier")

@@ -7,9 +7,9 @@ Invariant  a location is a value; nothing is opened or created before a job uses
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from varve.disk import RealFileSystem
+from varve.embedded.store_settings import split_store_settings
 from varve.embedded.tier_location import check_object_manifests, recall_location
 from varve.foundation.errors import InvalidRequest
 from varve.foundation.settings import GivenValue
@@ -17,9 +17,6 @@ from varve.jobs.tier.bucket import Bucket
 from varve.tiering.restore import read_cluster
 
 Path = str | os.PathLike[str]
-
-_MIRROR: Final = "mirror."
-"""Prefix of settings of the mirror."""
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -114,16 +111,3 @@ def _absolute_url(url: str) -> str:
     if scheme == "file" and colon and not path.startswith("/"):
         return f"file:{os.path.abspath(path)}"
     return url
-
-
-def split_store_settings(
-    settings: Mapping[str, GivenValue],
-) -> tuple[dict[str, GivenValue], dict[str, GivenValue]]:
-    """Settings of the object store, and those of its mirror, which start with `mirror.`"""
-    first = {name: value for name, value in settings.items() if not name.startswith(_MIRROR)}
-    mirror = {
-        name.removeprefix(_MIRROR): value
-        for name, value in settings.items()
-        if name.startswith(_MIRROR)
-    }
-    return first, mirror
