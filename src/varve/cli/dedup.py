@@ -17,13 +17,12 @@ import click
 
 from varve.cli import options
 from varve.cli.command import command
-from varve.cli.dedup_rules import rule_options
 from varve.cli.output import Output
 from varve.cli.where import Where
 from varve.foundation.units import format_bytes, format_time
 
 if TYPE_CHECKING:
-    from varve.dedup.insight import DedupInsight, Explanation, PartitionInsight
+    from varve.dedup.insight import DedupInsight, PartitionInsight
     from varve.dedup.processor import Deduplicator
     from varve.dedup.rules import Counts, RuleOptions
     from varve.dedup.task import TaskState
@@ -48,6 +47,59 @@ _state = click.option(
     metavar="DIR",
     help="The directory of the ids; default DIR.dedup, with a broker varve-dedup. If it is lost, "
     "it is restored.",
+)
+
+
+def _build_rules(**values: Any) -> "RuleOptions":
+    from varve.dedup.rules import build_rules
+
+    return build_rules(**values)
+
+
+rule_options = options.bundle(
+    "rule_options",
+    _build_rules,
+    click.option(
+        "--by",
+        required=True,
+        metavar="ID",
+        help="What identifies a record: key, header:NAME or field:PATH of JSON values.",
+    ),
+    click.option(
+        "--window",
+        type=options.DURATION,
+        help="How far apart in event time duplicates may be: 10m, 1h30m, 7d.",
+    ),
+    click.option(
+        "--before", type=options.DURATION, help="With --after, instead of --window: how far back."
+    ),
+    click.option(
+        "--after", type=options.DURATION, help="With --before, instead of --window: how far ahead."
+    ),
+    click.option(
+        "--lateness",
+        type=options.DURATION,
+        help="How late a record may be to be compared; default the window.",
+    ),
+    click.option(
+        "--late",
+        default="forward",
+        metavar="POLICY",
+        help="Late, future-dated and untimed records: forward, drop or side:TOPIC.",
+    ),
+    click.option(
+        "--no-id",
+        type=click.Choice(["forward", "drop"]),
+        default="forward",
+        help="Records without an id.",
+    ),
+    click.option("--refresh", is_flag=True, help="A duplicate restarts the window of its id."),
+    click.option(
+        "--max-future",
+        type=options.DURATION,
+        default="1h",
+        help="Times further in the future do not move stream time.",
+    ),
 )
 
 
@@ -104,7 +156,7 @@ class PartitionRow:
 )
 @options.where
 @options.output
-def run(
+def dedup_run(
     topic: str,
     where: Where,
     output: Output,
@@ -253,7 +305,7 @@ def _progress(*, is_shown: bool) -> "Iterator[Callable[[TaskState], None]]":
 @_state
 @options.where
 @options.output
-def status(name: str, where: Where, output: Output, state: Path | None) -> None:
+def dedup_status(name: str, where: Where, output: Output, state: Path | None) -> None:
     """Show how far a deduplication is, and the size of its ids.
 
     NAME is its output topic, or the --name of its run. Positions and counts are those of the last
@@ -339,7 +391,7 @@ def _insight_row(insight: "PartitionInsight") -> PartitionRow:
 @_state
 @options.where
 @options.output
-def explain(
+def dedup_explain(
     name: str, where: Where, output: Output, offset: int, partition: int, state: Path | None
 ) -> None:
     """Explain why a record of the input was kept or dropped.
@@ -350,7 +402,7 @@ def explain(
     with _open_insight(where, name, state) as insight:
         explanation = insight.explain(partition, offset)
     witness = explanation.witness
-    sentence = describe_verdict(explanation)
+    sentence = explanation.describe()
     output.print_result(
         sentence,
         "explanation",
@@ -362,71 +414,6 @@ def explain(
         witness_timestamp=None if witness is None else witness.time_ms,
         text=sentence,
     )
-
-
-def describe_verdict(explanation: "Explanation") -> str:
-    """One sentence: the verdict on a record, its reason, and where the record went."""
-    from varve.dedup.rules import Verdict
-
-    progress, witness = explanation.progress, explanation.witness
-    rules = progress.rules
-    record = (
-        f"{progress.input}-{explanation.partition}, offset {explanation.offset}, "
-        f"{_format_time(explanation.timestamp)}"
-    )
-    routes = {
-        "forward": f"copied to {progress.output}",
-        "drop": "dropped",
-        "side": "written to the side topic",
-    }
-    # A run before the last commit may have had other policies and another lateness.
-    current = "by the current rules"
-    match explanation.verdict:
-        case Verdict.KEPT:
-            return f"{record}: kept, the first of its id within the window; {routes['forward']}"
-        case Verdict.DUPLICATE:
-            assert witness is not None
-            apart_ms = explanation.timestamp - witness.time_ms
-            limit_ms = rules.before_ms if apart_ms >= 0 else rules.after_ms
-            return (
-                f"{record}: a duplicate of offset {witness.offset}, which was kept at "
-                f"{_format_time(witness.time_ms)}; this record is {_format_span(abs(apart_ms))} "
-                f"{'later' if apart_ms >= 0 else 'earlier'}, within {_format_span(limit_ms)}; "
-                "dropped"
-            )
-        case Verdict.LATE:
-            return (
-                f"{record}: late, more than {_format_span(rules.lateness_ms)} behind the newest "
-                f"record before it, and not compared; {routes[rules.late]} {current}"
-            )
-        case Verdict.FUTURE:
-            return (
-                f"{record}: more than {_format_span(rules.max_future_ms)} in the future when it "
-                f"was read, and not compared; {routes[rules.future]} {current}"
-            )
-        case Verdict.MISSING:
-            return f"{record}: without a time, and not compared; {routes[rules.missing]} {current}"
-        case Verdict.NO_ID:
-            return (
-                f"{record}: without an id ({rules.by}), and not compared; {routes[rules.null]} "
-                f"{current}"
-            )
-        case _:
-            return (
-                f"{record}: unknown, because the changelog no longer has its time; it was kept, a "
-                "duplicate, or late"
-            )
-
-
-def _format_span(span_ms: int) -> str:
-    """A duration as options take it: 1h30m."""
-    remaining, parts = span_ms, []
-    units = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1))
-    for unit, size in units:
-        count, remaining = divmod(remaining, size)
-        if count:
-            parts.append(f"{count}{unit}")
-    return "".join(parts) or "0ms"
 
 
 # Tables

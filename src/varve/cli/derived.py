@@ -33,7 +33,7 @@ _table = click.argument("name", metavar="NS.NAME")
 @_place
 @spark_options.place_settings
 @options.output
-def list_snapshots(place: str, output: Output, place_settings: dict[str, str]) -> None:
+def snapshot_list(place: str, output: Output, place_settings: dict[str, str]) -> None:
     """List the snapshots of a place.
 
     A place is a directory or the URL of an object store, as `varve job snapshot --to` takes it. The
@@ -91,7 +91,7 @@ def _snapshot_document(document: "SnapshotDocument") -> dict[str, object]:
 @_place
 @spark_options.place_settings
 @options.output
-def verify_snapshots(place: str, output: Output, place_settings: dict[str, str]) -> None:
+def snapshot_verify(place: str, output: Output, place_settings: dict[str, str]) -> None:
     """Compare all files of a place with their digests.
 
     The exit code is 1 if a file is damaged or missing.
@@ -131,7 +131,7 @@ def verify_snapshots(place: str, output: Output, place_settings: dict[str, str])
 @options.yes
 @spark_options.place_settings
 @options.output
-def prune_snapshots(
+def snapshot_prune(
     place: str, output: Output, keep: int, yes: bool, place_settings: dict[str, str]
 ) -> None:
     """Delete all but the newest snapshots of a place.
@@ -173,7 +173,7 @@ def prune_snapshots(
 @options.yes
 @spark_options.catalog
 @options.output
-def expire_table(
+def table_expire(
     name: str, catalog: "CatalogAddress", output: Output, older_than: int, yes: bool
 ) -> None:
     """Delete old snapshots of a table and their files.
@@ -204,7 +204,7 @@ def expire_table(
 @options.topic
 @spark_options.mirrored_location
 @options.output
-def list_outputs(topic: str, location: "TopicLocation", output: Output) -> None:
+def output_list(topic: str, location: "TopicLocation", output: Output) -> None:
     """List the snapshots, tables, topics and files of a topic.
 
     Jobs register what they write from a topic. An erasure erases rows there too, and fails if one
@@ -252,7 +252,7 @@ def list_outputs(topic: str, location: "TopicLocation", output: Output) -> None:
 @options.yes
 @spark_options.mirrored_location
 @options.output
-def forget_output(
+def output_forget(
     topic: str, id: str, location: "TopicLocation", output: Output, yes: bool
 ) -> None:
     """Forget an output that no longer exists.
@@ -301,7 +301,7 @@ def _output_document(derived: "DerivedOutput") -> dict[str, object]:
     "--public-key", required=True, metavar="PEM", help="The Ed25519 public key of the signer."
 )
 @options.output
-def verify_receipt(path: str, output: Output, public_key: str) -> None:
+def receipt_verify(path: str, output: Output, public_key: str) -> None:
     """Verify the signature of a receipt.
 
     The exit code is 1 if the key did not sign it, or if it was changed since.

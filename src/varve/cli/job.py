@@ -49,7 +49,7 @@ _topics = click.argument("topics", metavar="[TOPIC...]", nargs=-1)
 @spark_options.location
 @spark_options.spark
 @options.output
-def compact(
+def job_compact(
     topics: tuple[str, ...],
     location: "TopicLocation",
     job_options: JobOptions,
@@ -168,7 +168,7 @@ def _load_rules() -> Mapping[str, str]:
 @spark_options.location
 @spark_options.spark
 @options.output
-def verify(
+def job_verify(
     topics: tuple[str, ...],
     location: "TopicLocation",
     job_options: JobOptions,
@@ -282,7 +282,7 @@ def _finding_details(finding: "VerifyFinding") -> Iterator[tuple[str, str]]:
 @options.directory
 @spark_options.spark
 @options.output
-def due(
+def job_due(
     where: Where, job_options: JobOptions, output: Output, run: bool, settings: dict[str, str]
 ) -> None:
     """List the scheduled jobs of topics, or run those that are due.
@@ -376,7 +376,7 @@ def _job_cells(job: "ScheduledJob", now_ms: int) -> tuple[str, ...]:
 )
 @click.argument("path", metavar="FILE")
 @options.output
-def report(path: str, output: Output) -> None:
+def job_report(path: str, output: Output) -> None:
     """Show the report of a job: its steps and stages with time and bytes.
 
     Steps are varve's: their tasks count requests and bytes of the object store. Stages are Spark's,
@@ -497,7 +497,7 @@ def _draw_span(document: Mapping[str, Any], part: Mapping[str, Any]) -> str:
     help="The archive; a .tar is written faster and is three times as large.",
 )
 @options.output
-def package(path: str, output: Output) -> None:
+def job_package(path: str, output: Output) -> None:
     """Pack what executors need: varve and all its packages, as installed here.
 
     Spark copies the archive to each executor and unpacks it there. The cluster needs only Spark and

@@ -90,7 +90,7 @@ class Customers:
 )
 @spark_options.spark
 @options.output
-def demo(directory: Path | None, records: int, job_options: JobOptions, output: Output) -> None:
+def job_demo(directory: Path | None, records: int, job_options: JobOptions, output: Output) -> None:
     """Write changes of a table, and take them through every job.
 
     Changes of customers are written to a compacted topic, copied to object storage (a directory

@@ -81,7 +81,7 @@ _ACTION: Final = "erase the matching records"
 @options.dry_run
 @options.yes
 @options.output
-def erase(
+def job_erase(
     topics: tuple[str, ...],
     location: "TopicLocation",
     job_options: JobOptions,

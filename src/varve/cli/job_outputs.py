@@ -12,7 +12,7 @@ import click
 
 from varve.cli import options, spark_options
 from varve.cli.command import command
-from varve.cli.dedup_rules import rule_options
+from varve.cli.dedup import rule_options
 from varve.cli.output import Grouped, Output
 from varve.cli.spark_options import JobOptions
 from varve.foundation.units import format_bytes, format_count
@@ -61,7 +61,7 @@ _PARTITIONS_SHOWN = 20
 @spark_options.location
 @spark_options.spark
 @options.output
-def snapshot(
+def job_snapshot(
     topic: str,
     location: "TopicLocation",
     job_options: JobOptions,
@@ -177,7 +177,7 @@ def _snapshot_fields(result: "SnapshotResult") -> Iterator[tuple[str, str]]:
 @spark_options.location
 @spark_options.spark
 @options.output
-def table(
+def job_table(
     topic: str,
     location: "TopicLocation",
     catalog: "CatalogAddress",
@@ -286,7 +286,7 @@ def _format_offsets(offsets: Mapping[int, int]) -> str:
 @spark_options.location
 @spark_options.spark
 @options.output
-def dedup(
+def job_dedup(
     topic: str,
     location: "TopicLocation",
     rule_options: "RuleOptions",

@@ -73,7 +73,7 @@ _Position = ReadPosition | Mapping[int, int] | None
 @spark_options.location
 @spark_options.spark
 @options.output
-def query(
+def job_query(
     topic_partition: TopicPartitionName,
     location: "TopicLocation",
     job_options: JobOptions,

@@ -155,7 +155,7 @@ _shape = options.bundle(
 @options.settings("A setting; docs/reference/configuration.md lists them.")
 @options.logging
 @options.where
-def serve(
+def shape_serve(
     where: Where,
     data: Path,
     listen: str,
@@ -256,7 +256,7 @@ def _parse_pair(text: str) -> tuple[str, str]:
 @_shape
 @_server
 @options.output
-def create(query: dict[str, str], client: ShapeClient, output: Output) -> None:
+def shape_create(query: dict[str, str], client: ShapeClient, output: Output) -> None:
     """Create a shape before its first client, and print its handle.
 
     A client creates the shape it requests; the first one waits for the snapshot.
@@ -272,7 +272,7 @@ def create(query: dict[str, str], client: ShapeClient, output: Output) -> None:
 @click.argument("table", metavar="[TOPIC]", required=False)
 @_server
 @options.output
-def list_shapes(table: str | None, client: ShapeClient, output: Output) -> None:
+def shape_list(table: str | None, client: ShapeClient, output: Output) -> None:
     """List the shapes of a server, or of one topic."""
     with client:
         shapes = client.list_shapes(table)
@@ -300,7 +300,7 @@ def _row(shape: dict[str, Any]) -> list[str]:
 @_handle
 @_server
 @options.output
-def show(handle: str, client: ShapeClient, output: Output) -> None:
+def shape_show(handle: str, client: ShapeClient, output: Output) -> None:
     """Show the definition and the state of a shape."""
     with client:
         shape = client.get(shape_path(handle))
@@ -326,7 +326,7 @@ def show(handle: str, client: ShapeClient, output: Output) -> None:
 @_handle
 @_server
 @options.output
-def compact(handle: str, client: ShapeClient, output: Output) -> None:
+def shape_compact(handle: str, client: ShapeClient, output: Output) -> None:
     """Compact the log of a shape now.
 
     The server compacts by itself. Handle and offsets stay, so that clients notice nothing. If most
@@ -364,7 +364,7 @@ def _describe_compaction(report: dict[str, Any]) -> str:
 @options.yes
 @_server
 @options.output
-def delete(handle: str, client: ShapeClient, output: Output, yes: bool) -> None:
+def shape_delete(handle: str, client: ShapeClient, output: Output, yes: bool) -> None:
     """Delete a shape and its files; the topic stays.
 
     Clients that follow it start again, with a new shape.
@@ -393,7 +393,7 @@ def delete(handle: str, client: ShapeClient, output: Output, yes: bool) -> None:
 @click.option("-n", "--limit", type=options.Number(min=1), help="Exit after this many lines.")
 @_server
 @options.output
-def tail(
+def shape_tail(
     query: dict[str, str],
     client: ShapeClient,
     output: Output,

@@ -43,7 +43,9 @@ _CATCH_UP_MS: Final = 60_000
 @options.optional_topic_partition
 @options.tier
 @options.output
-def status(topic_partition: TopicPartitionName | None, where: TierWhere, output: Output) -> None:
+def tier_status(
+    topic_partition: TopicPartitionName | None, where: TierWhere, output: Output
+) -> None:
     """Show what each topic has on the local disk and in the object store.
 
     `local` and `remote` count bytes of data files and segments; what is in both counts in both.
@@ -202,7 +204,7 @@ def _summarize_status(report: "TierReport", prices: "PriceTable") -> str:
 @click.option("--max-bytes-per-second", type=options.SIZE, help="Limit the copy rate.")
 @options.mirrored_tier
 @options.output
-def copy(
+def tier_copy(
     topic_partition: TopicPartitionName | None,
     where: TierWhere,
     output: Output,
@@ -356,7 +358,7 @@ def _parse_version(text: str) -> tuple[int | None, int | None]:
 )
 @options.restored_tier
 @options.output
-def restore(
+def tier_restore(
     topic_partition: TopicPartitionName,
     where: TierWhere,
     output: Output,

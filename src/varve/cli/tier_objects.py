@@ -51,7 +51,7 @@ _PRINTED_COUNT: Final = 100
 @options.yes
 @options.bucket
 @options.output
-def fsck(
+def tier_fsck(
     where: TierWhere,
     output: Output,
     deep: bool,
@@ -185,7 +185,7 @@ _DELETE_HINT: Final = "; --repair --delete-extra deletes what is extra"
 @options.yes
 @options.mirrored_tier
 @options.output
-def mirror(
+def tier_mirror(
     where: TierWhere,
     output: Output,
     deep: bool,
@@ -194,7 +194,7 @@ def mirror(
     delete_last_copies: bool,
     yes: bool,
 ) -> None:
-    """Compare the second object store of a remote tier with the first, and repair it.
+    """Compare the second object store of a tier with the first, and repair it.
 
     Objects are compared by key and size. The first store is never written. What only the second
     has may be the last copy: it is deleted with --delete-extra only, and if that is more than the

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @click.option("--internal", is_flag=True, help="Include Kafka's internal topics.")
 @options.where
 @options.output
-def list_topics(where: Where, output: Output, internal: bool) -> None:
+def topic_list(where: Where, output: Output, internal: bool) -> None:
     """List topics with their partitions.
 
     In a directory also the offsets in use, the bytes on the local disk and the topic's settings. A
@@ -77,7 +77,7 @@ def _store_row(store: "Store", topic: "Topic") -> list[object]:
 )
 @options.where
 @options.output
-def describe(
+def topic_describe(
     topic: str, where: Where, output: Output, all_settings: bool, at: ReadPosition | None
 ) -> None:
     """Show a topic's partitions and settings.
@@ -207,7 +207,7 @@ def _print_topic(
 @options.dry_run
 @options.where
 @options.output
-def create(
+def topic_create(
     topic: str,
     where: Where,
     output: Output,
@@ -287,7 +287,7 @@ def _create_in_store(
 @options.dry_run
 @options.where
 @options.output
-def alter(
+def topic_alter(
     topic: str,
     where: Where,
     output: Output,
@@ -357,7 +357,7 @@ def _alter_in_store(
 @options.yes
 @options.where
 @options.output
-def delete(topics: tuple[str, ...], where: Where, output: Output, yes: bool) -> None:
+def topic_delete(topics: tuple[str, ...], where: Where, output: Output, yes: bool) -> None:
     """Delete topics with all their records.
 
     Records in object storage are deleted too. It asks first; without a terminal it needs --yes. A
@@ -418,7 +418,7 @@ def _describe_held(store: "Store", name: str) -> str:
 @options.yes
 @options.where
 @options.output
-def delete_records(
+def topic_delete_records(
     topic: str, where: Where, output: Output, partition: int, before: int, yes: bool
 ) -> None:
     """Delete the records of a partition before an offset."""

@@ -18,6 +18,7 @@ from varve.dedup.rules import Verdict
 from varve.dedup.topics import DedupTopics
 from varve.disk import FileSystem
 from varve.foundation.errors import NotFound, OffsetOutOfRange
+from varve.foundation.units import format_time
 from varve.records import RecordColumns
 from varve.rocks.segments import decode_directory_name
 from varve.topics import Cluster, TopicReader, read_range
@@ -59,6 +60,59 @@ class Explanation:
     verdict: Verdict | None
     witness: KeptRecord | None
     progress: Progress
+
+    def describe(self) -> str:
+        """One sentence: the verdict on a record, its reason, and where the record went."""
+        progress, witness = self.progress, self.witness
+        rules = progress.rules
+        record = (
+            f"{progress.input}-{self.partition}, offset {self.offset}, "
+            f"{_format_time(self.timestamp)}"
+        )
+        routes = {
+            "forward": f"copied to {progress.output}",
+            "drop": "dropped",
+            "side": "written to the side topic",
+        }
+        # A run before the last commit may have had other policies and another lateness.
+        current = "by the current rules"
+        match self.verdict:
+            case Verdict.KEPT:
+                return f"{record}: kept, the first of its id within the window; {routes['forward']}"
+            case Verdict.DUPLICATE:
+                assert witness is not None
+                apart_ms = self.timestamp - witness.time_ms
+                limit_ms = rules.before_ms if apart_ms >= 0 else rules.after_ms
+                return (
+                    f"{record}: a duplicate of offset {witness.offset}, which was kept at "
+                    f"{_format_time(witness.time_ms)}; this record is "
+                    f"{_format_span(abs(apart_ms))} {'later' if apart_ms >= 0 else 'earlier'}, "
+                    f"within {_format_span(limit_ms)}; dropped"
+                )
+            case Verdict.LATE:
+                return (
+                    f"{record}: late, more than {_format_span(rules.lateness_ms)} behind the "
+                    f"newest record before it, and not compared; {routes[rules.late]} {current}"
+                )
+            case Verdict.FUTURE:
+                return (
+                    f"{record}: more than {_format_span(rules.max_future_ms)} in the future when "
+                    f"it was read, and not compared; {routes[rules.future]} {current}"
+                )
+            case Verdict.MISSING:
+                return (
+                    f"{record}: without a time, and not compared; {routes[rules.missing]} {current}"
+                )
+            case Verdict.NO_ID:
+                return (
+                    f"{record}: without an id ({rules.by}), and not compared; {routes[rules.null]} "
+                    f"{current}"
+                )
+            case _:
+                return (
+                    f"{record}: unknown, because the changelog no longer has its time; it was "
+                    "kept, a duplicate, or late"
+                )
 
 
 class DedupInsight:
@@ -224,3 +278,18 @@ class DedupInsight:
                     KeptRecord(int(entries.times[index]), int(entries.offsets[index]))
                 )
         return remembered, start == 0
+
+
+def _format_span(span_ms: int) -> str:
+    """A duration as options take it: 1h30m."""
+    remaining, parts = span_ms, []
+    units = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1))
+    for unit, size in units:
+        count, remaining = divmod(remaining, size)
+        if count:
+            parts.append(f"{count}{unit}")
+    return "".join(parts) or "0ms"
+
+
+def _format_time(time_ms: int) -> str:
+    return "-" if time_ms < 0 else format_time(time_ms)

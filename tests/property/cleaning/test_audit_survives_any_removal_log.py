@@ -13,7 +13,7 @@ from varve.cleaning.removals.removal import (
     encode_removal,
 )
 from varve.cleaning.removals.removal_log import FIRST_CHAIN, VERSION, encode_line
-from varve.cli.audit import print_report
+from varve.cli.check import print_report
 from varve.cli.output import Output
 from varve.commit_log import TopicPartition
 from varve.disk import MemoryFileSystem

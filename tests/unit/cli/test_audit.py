@@ -8,7 +8,7 @@ import pytest
 from tests.support.audit_bench import AuditBench
 from tests.support.varve_command import run_varve
 from varve.cleaning.removals.audit import AUDIT_RULES
-from varve.cli.audit import DEFAULT_LIMIT
+from varve.cli.check import DEFAULT_LIMIT
 from varve.disk import RealFileSystem
 
 run = partial(run_varve, "audit")

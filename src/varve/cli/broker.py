@@ -1,4 +1,4 @@
-"""`varve acl` and `varve user`: the ACLs and the SCRAM users of a broker."""
+"""`varve group`, `acl` and `user`: what only a broker has."""
 
 import os
 import sys
@@ -12,9 +12,123 @@ from varve.brokers import security
 from varve.brokers.security import CLUSTER_NAME, OPERATIONS, AclResource, AclRow
 from varve.cli import options
 from varve.cli.command import command
+from varve.cli.options import TopicPartitionName
 from varve.cli.output import Output
 from varve.cli.where import Where
 from varve.foundation.errors import InvalidRequest
+from varve.foundation.position import ReadPosition
+
+# group
+
+
+@command(examples=("varve group list", "varve group list -b kafka:9092 --json"))
+@options.broker
+@options.output
+def group_list(where: Where, output: Output) -> None:
+    """List consumer groups with their state."""
+    from varve.brokers.groups import list_groups
+
+    output.print_table(
+        "group", ["group", "state", "protocol", "members"], list_groups(where.client())
+    )
+
+
+@command(examples=("varve group describe audit", "varve group describe audit -b kafka:9092 --json"))
+@options.group
+@options.broker
+@options.output
+def group_describe(group: str, where: Where, output: Output) -> None:
+    """Show a group's members, committed offsets and lag.
+
+    The lag is the number of offsets between the committed offset and the end of the partition.
+    """
+    from varve.brokers.groups import describe_group
+
+    described = describe_group(where.client(), group)
+    columns = ["topic", "partition", "committed", "end", "lag", "member", "client", "host"]
+    if output.is_json:
+        fields = {
+            "group": described.name,
+            "state": described.state,
+            "assignor": described.assignor,
+            "protocol": described.type,
+            "members": described.member_count,
+            "lag": described.lag,
+            "partitions": [partition._asdict() for partition in described.partitions],
+        }
+        output.print_object("group", fields)
+        return
+    members = f"{described.member_count} member{'' if described.member_count == 1 else 's'}"
+    click.echo(f"{described.name}  {described.state}, {members}, lag {described.lag:,}")
+    if described.partitions:
+        output.print_table("partition", columns, described.partitions)
+
+
+@command(
+    examples=(
+        "varve group reset-offsets audit --to 2026-03-01T12:00:00 --topic orders --dry-run",
+        "varve group reset-offsets audit --to beginning --yes -b kafka:9092",
+    )
+)
+@options.group
+@click.option(
+    "--to",
+    type=options.POSITION,
+    required=True,
+    help="beginning, end, an offset, @milliseconds, a time (UTC), or -10m for ten minutes ago.",
+)
+@click.option(
+    "--topic",
+    "topics",
+    multiple=True,
+    type=options.TOPIC_PARTITION,
+    help="Only these; default wherever the group has committed.",
+)
+@options.dry_run
+@options.yes
+@options.broker
+@options.output
+def group_reset_offsets(
+    group: str,
+    where: Where,
+    output: Output,
+    to: ReadPosition,
+    topics: tuple[TopicPartitionName, ...],
+    dry_run: bool,
+    yes: bool,
+) -> None:
+    """Move a group's committed offsets; its members must be stopped.
+
+    A time becomes the first record at or after it, or the end. An offset outside a partition
+    becomes the nearest one.
+    """
+    from varve.brokers.groups import commit_offsets, plan_offsets
+
+    client = where.client()
+    planned = plan_offsets(client, group, to, topics)
+    output.print_table("offset", ["topic", "partition", "committed", "new"], planned)
+    if dry_run:
+        output.note("nothing was changed (--dry-run)")
+        return
+    output.confirm(f"move the offsets of {group} as shown", is_confirmed=yes)
+    commit_offsets(client, group, planned)
+
+
+@command(examples=("varve group delete audit", "varve group delete audit billing --yes"))
+@click.argument("groups", metavar="GROUP...", nargs=-1, required=True)
+@options.yes
+@options.broker
+@options.output
+def group_delete(groups: tuple[str, ...], where: Where, output: Output, yes: bool) -> None:
+    """Delete groups with their committed offsets; their members must be stopped."""
+    from varve.brokers.groups import delete_group
+
+    client = where.client()
+    output.confirm(f"delete {', '.join(groups)} with all committed offsets", is_confirmed=yes)
+    for group in groups:
+        delete_group(client, group)
+        output.print_result(f"deleted {group}", "group", group=group)
+
 
 _COLUMNS: Final = AclRow._fields
 PASSWORD_VARIABLE: Final = "VARVE_USER_PASSWORD"
@@ -74,7 +188,7 @@ _principal = click.option(
 @_resource
 @options.broker
 @options.output
-def list_acls(
+def acl_list(
     where: Where, output: Output, principal: str | None, resource: AclResource | None
 ) -> None:
     """List ACLs: all, or those of a principal or on a resource."""
@@ -103,7 +217,7 @@ def list_acls(
 @click.option("--deny", is_flag=True, help="Deny; a denial beats every permission.")
 @options.broker
 @options.output
-def add_acl(
+def acl_add(
     where: Where,
     output: Output,
     principal: str,
@@ -147,7 +261,7 @@ def add_acl(
 @options.yes
 @options.broker
 @options.output
-def delete_acl(
+def acl_delete(
     where: Where,
     output: Output,
     principal: str | None,
@@ -183,7 +297,7 @@ _mechanism = click.option(
 @command(examples=("varve user list", "varve user list -b kafka:9092 --json"))
 @options.broker
 @options.output
-def list_users(where: Where, output: Output) -> None:
+def user_list(where: Where, output: Output) -> None:
     """List SCRAM users with their mechanisms."""
     output.print_table(
         "user", ["user", "mechanism", "iterations"], security.list_users(where.client())
@@ -206,7 +320,7 @@ def list_users(where: Where, output: Output) -> None:
 )
 @options.where
 @options.output
-def add_user(user: str, where: Where, output: Output, mechanism: str, iterations: int) -> None:
+def user_add(user: str, where: Where, output: Output, mechanism: str, iterations: int) -> None:
     """Add a user, or replace its password.
 
     The password is read from the terminal, else from the first line of standard input or from
@@ -275,7 +389,7 @@ def _read_password(user: str) -> str:
 @options.yes
 @options.broker
 @options.output
-def delete_user(user: str, where: Where, output: Output, mechanism: str, yes: bool) -> None:
+def user_delete(user: str, where: Where, output: Output, mechanism: str, yes: bool) -> None:
     """Delete a user's login with one mechanism; open connections stay."""
     client = where.client()
     output.confirm(f"delete the {mechanism} login of {user}", is_confirmed=yes)
