@@ -13,7 +13,7 @@ from varve.cli import options
 from varve.cli.command import command
 from varve.cli.options import TopicPartitionName
 from varve.cli.output import Output, interruptible_progress, note_interrupt
-from varve.cli.where import Where, find_topic
+from varve.cli.where import Where, select_partitions
 from varve.foundation.errors import StoreError
 from varve.foundation.units import format_count
 
@@ -72,15 +72,12 @@ def clean(
     partition has `error`, `compaction`, `expiry`, `undecided` (segments whose expiry a dry run
     cannot decide before compaction) and `tier`, which are null where they do not apply.
     """
-    topic, partition = topic_partition or (None, None)
     is_successful = True
     with (
         note_interrupt(output, "stopped; nothing is lost, run it again to continue"),
         where.open_store(maintain=False) as store,
     ):
-        if topic is not None:
-            find_topic(store, topic)
-        for name in store.partitions(topic, partition):
+        for name in select_partitions(store, topic_partition):
             is_successful &= _clean(store, name, output, roll=roll, dry_run=dry_run)
     if not is_successful:
         raise click.exceptions.Exit(1)

@@ -12,7 +12,7 @@ from varve.cli import options
 from varve.cli.command import command
 from varve.cli.options import TopicPartitionName
 from varve.cli.output import Grouped, Output, draw_bar, make_console, print_details
-from varve.cli.where import Where, find_topic
+from varve.cli.where import Where, find_topic, select_partitions
 from varve.foundation.errors import InvalidRequest, NotFound, Unavailable
 from varve.foundation.units import format_bytes, format_count, format_due, format_moment
 
@@ -252,34 +252,23 @@ def forecast(
     (totals at each deletion) and `remote`, the same for the remote tier. Missing key indexes are
     built.
     """
-    topic, partition = topic_partition or (None, None)
+    forecasts: list[Forecast] = []
+    failures: dict[str, str] = {}
     with where.open_store(maintain=False) as store:
-        if topic is not None:
-            find_topic(store, topic)
-        forecasts, failures = _forecast(store, topic, partition, settings)
+        for name in select_partitions(store, topic_partition):
+            try:
+                forecasts += store.forecast(name.topic, name.partition, settings=settings)
+            except Unavailable as error:
+                failures[str(name)] = str(error)
     if output.is_json:
         for forecast in forecasts:
             output.print_object("forecast", forecast.to_json())
     elif forecasts or not failures:
         _print(where, output, forecasts, settings)
-    for name, failure in failures.items():
-        output.print_partition_failure(name, failure)
+    for partition, failure in failures.items():
+        output.print_partition_failure(partition, failure)
     if failures:
         raise click.exceptions.Exit(1)
-
-
-def _forecast(
-    store: "Store", topic: str | None, partition: int | None, settings: Mapping[str, str]
-) -> tuple[list["Forecast"], dict[str, str]]:
-    """Forecasts, and the failures of partitions whose object store does not respond."""
-    forecasts: list[Forecast] = []
-    failures: dict[str, str] = {}
-    for name in store.partitions(topic, partition):
-        try:
-            forecasts += store.forecast(name.topic, name.partition, settings=settings)
-        except Unavailable as error:
-            failures[str(name)] = str(error)
-    return forecasts, failures
 
 
 def _print(
@@ -304,7 +293,7 @@ def _print(
         remote = [] if forecast.remote is None else [("remote tier", _describe_remote(forecast))]
         details.append([("next", _describe_next(forecast)), *remote])
     output.print_table("forecast", _COLUMNS, rows, details=details)
-    _print_local_sizes(forecasts)
+    _print_local_sizes(output, forecasts)
     location = where.tier_location()
     _print_remote_sizes(output, forecasts, default_prices(location.url if location else ""))
 
@@ -320,7 +309,7 @@ def _describe_next(forecast: "Forecast") -> str:
     return f"{format_due(first.when_ms, forecast.now_ms)}: {first.rule}"
 
 
-def _print_local_sizes(forecasts: "Sequence[Forecast]") -> None:
+def _print_local_sizes(output: Output, forecasts: "Sequence[Forecast]") -> None:
     """Bytes left on the local disk, from now to the last deletion, with bars."""
     now_ms = max(forecast.now_ms for forecast in forecasts)
     total = sum(forecast.size for forecast in forecasts)
@@ -328,23 +317,20 @@ def _print_local_sizes(forecasts: "Sequence[Forecast]") -> None:
     end_ms = max((when_ms for when_ms in ends if when_ms is not None), default=None)
     if not total or end_ms is None:
         return
-    times = _spread(now_ms, end_ms)
-    sizes = [sum(forecast.at(time).left_bytes for forecast in forecasts) for time in times]
-    rows = [
-        (format_moment(time, now_ms), f"{size:,}") for time, size in zip(times, sizes, strict=True)
-    ]
-    headings = ("after retention at", "left")
-    widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
-    bar_width = max(1, min(_BAR_WIDTH, make_console().width - sum(widths) - 4))
+    times = [(format_moment(time, now_ms), time) for time in _spread(now_ms, end_ms)]
+    sizes = [sum(forecast.at(time).left_bytes for forecast in forecasts) for _, time in times]
+    used = max(len(text) for text, _ in times) + max(4, len(f"{total:,}")) + 4
+    bar_width = max(1, min(_BAR_WIDTH, make_console().width - used))
     bars = [draw_bar(size, total, bar_width) for size in sizes]
     click.echo()
     if len(set(bars[:-1])) <= 1:
-        end = "" if len(rows) == 1 else f", {rows[-1][1]} at {rows[-1][0]}"
-        click.echo(f"after retention {rows[0][1]} of {total:,} bytes are left now{end}")
+        end = "" if len(sizes) == 1 else f", {sizes[-1]:,} at {times[-1][0]}"
+        click.echo(f"after retention {sizes[0]:,} of {total:,} bytes are left now{end}")
         return
-    click.secho(f"{headings[0]:{widths[0]}}  {headings[1]:>{widths[1]}}", bold=True)
-    for (time_text, size_text), bar in zip(rows, bars, strict=True):
-        click.echo(f"{time_text:{widths[0]}}  {size_text:>{widths[1]}}  {bar}")
+    rows = [
+        [text, Grouped(size), bar] for (text, _), size, bar in zip(times, sizes, bars, strict=True)
+    ]
+    output.print_table("local_size", ("after retention at", "left", ""), rows)
 
 
 def _spread(now_ms: int, end_ms: int) -> list[int]:

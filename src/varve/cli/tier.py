@@ -12,7 +12,7 @@ from varve.cli import options
 from varve.cli.command import command
 from varve.cli.options import TopicPartitionName
 from varve.cli.output import Output, interruptible_progress, note_interrupt
-from varve.cli.where import TierWhere, find_topic, warn_of_deletions
+from varve.cli.where import TierWhere, find_topic, select_partitions, warn_of_deletions
 from varve.foundation.clock import SystemClock
 from varve.foundation.errors import InvalidRequest
 from varve.foundation.units import format_bytes, format_count, format_moment, format_time
@@ -60,14 +60,12 @@ def tier_status(
     from varve.embedded.tier_report import report_tiers
     from varve.object_store import default_prices
 
-    topic, partition = topic_partition or (None, None)
     with where.open_store(maintain=False) as store:
-        if topic is not None:
-            find_topic(store, topic)
+        partitions = select_partitions(store, topic_partition)
         location = where.tier_location()
         store_url = where.store_url if location is None else location.url
-        report = report_tiers(store, topic, partition, store_url=store_url)
-        is_deleting = topic is None and bool(warn_of_deletions(store))
+        report = report_tiers(store, partitions, store_url=store_url)
+        is_deleting = topic_partition is None and bool(warn_of_deletions(store))
         mirror_trouble = report.mirror.trouble() if report.mirror else ""
     prices = default_prices(report.store_name)
     if output.is_json:

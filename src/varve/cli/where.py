@@ -19,6 +19,8 @@ from varve.foundation.errors import Corrupt, InvalidRequest, InvalidSetting, Not
 
 if TYPE_CHECKING:
     from varve.brokers.client import BrokerClient
+    from varve.cli.options import TopicPartitionName
+    from varve.commit_log import TopicPartition
     from varve.embedded import Store, Topic
     from varve.embedded.tier_location import TierLocation
     from varve.kafka_client.address import ClusterAddress
@@ -183,6 +185,16 @@ def find_topic(store: "Store", name: str, remedy: str = "") -> "Topic":
         known = f"topics: {names:.200}" if names else "`varve topic create` creates a topic"
         hint = f"; {remedy}" if remedy else ""
         raise NotFound(f"there is no topic {name!r:.260}{hint} ({known})") from None
+
+
+def select_partitions(
+    store: "Store", chosen: "TopicPartitionName | None"
+) -> "list[TopicPartition]":
+    """The partitions that a command is for; raises NotFound, which lists the topics."""
+    topic, partition = chosen or (None, None)
+    if topic is not None:
+        find_topic(store, topic)
+    return store.partitions(topic, partition)
 
 
 def check_exist(directories: Sequence[Path]) -> None:

@@ -83,11 +83,11 @@ class TierReport:
 
 
 def report_tiers(
-    store: "Store", topic: str | None, partition: int | None, *, store_url: str
+    store: "Store", partitions: Sequence[TopicPartition], *, store_url: str
 ) -> TierReport:
-    """The status of a store; `store_url` names an object store that does not respond."""
+    """The status of partitions; `store_url` names an object store that does not respond."""
     reader = _StatusReader(store, store_url)
-    reports = [(name, reader.read(name)) for name in store.partitions(topic, partition)]
+    reports = [(name, reader.read(name)) for name in partitions]
     topics = [
         TopicReport(topic_name, [report for name, report in reports if name.topic == topic_name])
         for topic_name in dict.fromkeys(name.topic for name, _ in reports)

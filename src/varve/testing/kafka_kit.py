@@ -256,7 +256,10 @@ class KafkaKit(Closing):
         return self.clock.now_ms()
 
     def advance(self, **length: Unpack[Length]) -> int:
-        """Moves the clock ahead and fires due timers: sessions expire, transactions time out."""
+        """Moves the clock ahead and fires due timers: sessions expire, transactions time out.
+
+        The length is a sum of days, hours, minutes, seconds and milliseconds.
+        """
         total_ms = to_milliseconds(length)
         step_ms = max(1, min(_STEP_MS, total_ms), -(-total_ms // _STEPS_MAX))
         while total_ms > 0:

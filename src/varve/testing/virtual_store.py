@@ -112,7 +112,10 @@ class VirtualStore(Closing):
         return self.clock.now_ms()
 
     def advance(self, **length: Unpack[Length]) -> int:
-        """Moves the clock without running anything; returns the new time in milliseconds."""
+        """Moves the clock, as by `days=1, hours=2`, and runs nothing; returns the new time in ms.
+
+        The length is a sum of days, hours, minutes, seconds and milliseconds.
+        """
         self.clock.advance(to_milliseconds(length))
         return self.now_ms
 

@@ -123,7 +123,7 @@ class TextFormat(DumpFormat):
         elif type == "record":
             self.out.write(f"{self._record_text(fields)}\n")
         else:
-            self.out.write(f"{_TEXTS[type](path, fields)}\n")
+            self.out.write(f"{_TEXTS.get(type, _plain_text)(path, fields)}\n")
 
     def finish(self) -> None:
         """Mismatches: harmless after compaction or appends of several batches."""
@@ -265,12 +265,8 @@ def _producer_text(path: str, f: Fields) -> str:
 
 
 def _plain_text(path: str, fields: Fields) -> str:
-    return " ".join(f"{name}: {value}" for name, value in fields.items() if value is not None)
-
-
-def _plain_truth_text(path: str, fields: Fields) -> str:
     shown = {n: _truth(v) if isinstance(v, bool) else v for n, v in fields.items()}
-    return _plain_text(path, shown)
+    return " ".join(f"{name}: {value}" for name, value in shown.items() if value is not None)
 
 
 def _file_name(path: str) -> str:
@@ -285,22 +281,10 @@ _TEXTS: Final[dict[str, Callable[[str, Fields], str]]] = {
     "trailingBytes": lambda path, f: (
         f"Found {f['size']} invalid bytes at the end of {_file_name(path)}"
     ),
-    "offsetIndexEntry": _plain_text,
-    "timeIndexEntry": _plain_text,
-    "abortedTransaction": _plain_text,
     "emptyIndex": lambda path, f: f"{path} is empty.",
     "saneIndex": lambda path, f: f"{path} passed sanity check.",
-    "keyIndex": _plain_text,
-    "keyEntry": _plain_truth_text,
-    "keyBatch": _plain_truth_text,
-    "keyMark": _plain_text,
     "staleKeyIndex": lambda path, f: f"{path} is not of the data file beside it.",
     "producer": _producer_text,
-    "leaderEpoch": _plain_text,
-    "checkpoint": _plain_text,
-    "partitionMetadata": _plain_text,
-    "directoryMetadata": _plain_text,
-    "topic": _plain_text,
-    "appendTimes": _plain_text,
     "cleanShutdown": lambda path, f: f"brokerEpoch: {_optional(f['brokerEpoch'])}",
 }
+"""The lines of entries that are more than a list of their fields."""
