@@ -7,7 +7,7 @@ import contextlib
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from time import monotonic
 from types import FrameType
@@ -17,14 +17,15 @@ import click
 
 from varve.cli import options
 from varve.cli.command import command
-from varve.cli.output import Output
+from varve.cli.output import Grouped, Output
 from varve.cli.where import Where
 from varve.foundation.units import format_bytes, format_time
 
 if TYPE_CHECKING:
     from varve.dedup.insight import DedupInsight, PartitionInsight
     from varve.dedup.processor import Deduplicator
-    from varve.dedup.rules import Counts, RuleOptions
+    from varve.dedup.progress import Progress
+    from varve.dedup.rules import RuleOptions
     from varve.dedup.task import TaskState
 
 DEFAULT_STATE: Final = Path("varve-dedup")
@@ -38,7 +39,6 @@ _COUNTS: Final = {
     "missing": "no time",
     "no_id": "no id",
 }
-_STATE_FIELDS: Final = ("segments", "ids", "bytes")
 
 _name = click.argument("name", metavar="NAME")
 _state = click.option(
@@ -103,25 +103,19 @@ rule_options = options.bundle(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionRow:
-    """One partition; the fields of the state are None if the directory is not here."""
-
-    partition: int
-    position: int
-    lag: int
-    stream_time_ms: int
-    counts: "Counts"
-    segments: int | None = None
-    ids: int | None = None
-    bytes: int | None = None
-
-    def fields(self) -> dict[str, Any]:
-        fields = asdict(self)
-        counts = fields.pop("counts")
-        if self.segments is None:
-            fields = {name: fields[name] for name in fields if name not in _STATE_FIELDS}
-        return {**fields, "records": self.counts.total, **counts}
+def _build_row(
+    state: "TaskState | Progress", partition: int, lag: int, **size: int
+) -> dict[str, Any]:
+    """One partition; `size` is that of its ids, if their directory is here."""
+    return {
+        "partition": partition,
+        "position": state.position,
+        "lag": lag,
+        "stream_time_ms": state.stream_time_ms,
+        **size,
+        "records": state.counts.total,
+        **asdict(state.counts),
+    }
 
 
 # run
@@ -200,9 +194,9 @@ def dedup_run(
                 dedup.run()
             else:
                 dedup.run_once()
-        rows = [_task_row(state) for state in dedup.states()]
+        rows = [_build_row(state, state.partition, state.lag) for state in dedup.states()]
     seconds = monotonic() - started
-    count = sum(row.counts.total for row in rows) - count_before
+    count = sum(row["records"] for row in rows) - count_before
     _print_rows(output, rows)
     fields = {"input": topic, "output": to, "name": name or to, "records": count}
     if output.is_json:
@@ -221,16 +215,6 @@ def _state_directory(where: Where, state: Path | None) -> Path:
     if state is not None or where.is_broker:
         return state or DEFAULT_STATE
     return Path(f"{where.directories[0].absolute()}{STATE_SUFFIX}")
-
-
-def _task_row(state: "TaskState") -> PartitionRow:
-    return PartitionRow(
-        partition=state.partition,
-        position=state.position,
-        lag=state.lag,
-        stream_time_ms=state.stream_time_ms,
-        counts=state.counts,
-    )
 
 
 @contextlib.contextmanager
@@ -320,17 +304,7 @@ def dedup_status(name: str, where: Where, output: Output, state: Path | None) ->
     progress = partitions[0].progress
     if not output.is_json:
         click.echo(f"{progress.input} to {progress.output} {progress.rules.fingerprint()}")
-    fields = [
-        {
-            "name": name,
-            "input": partition.progress.input,
-            "output": partition.progress.output,
-            "rules": partition.progress.rules.fingerprint(),
-            "committed_ms": partition.progress.committed_ms,
-        }
-        for partition in partitions
-    ]
-    _print_rows(output, [_insight_row(partition) for partition in partitions], fields)
+    _print_rows(output, [_describe_partition(name, partition) for partition in partitions])
     if len(partitions) < count:
         output.note(f"{count - len(partitions)} of {count} partitions have committed nothing yet")
 
@@ -354,20 +328,22 @@ def _open_insight(where: Where, name: str, state: Path | None) -> "Iterator[Dedu
             insight.close()
 
 
-def _insight_row(insight: "PartitionInsight") -> PartitionRow:
+def _describe_partition(name: str, insight: "PartitionInsight") -> dict[str, Any]:
     from varve.rocks.database import estimate_entries
 
-    state = insight.state
-    return PartitionRow(
-        partition=insight.partition,
-        position=insight.progress.position,
-        lag=insight.lag,
-        stream_time_ms=insight.progress.stream_time_ms,
-        counts=insight.progress.counts,
-        segments=None if state is None else len(state.paths),
-        ids=None if state is None else sum(map(estimate_entries, state.paths)),
-        bytes=None if state is None else state.bytes,
-    )
+    progress, state = insight.progress, insight.state
+    size: dict[str, int] = {}
+    if state is not None:
+        ids = sum(map(estimate_entries, state.paths))
+        size = {"segments": len(state.paths), "ids": ids, "bytes": state.bytes}
+    return {
+        "name": name,
+        "input": progress.input,
+        "output": progress.output,
+        "rules": progress.rules.fingerprint(),
+        "committed_ms": progress.committed_ms,
+        **_build_row(progress, insight.partition, insight.lag, **size),
+    }
 
 
 # explain
@@ -419,42 +395,36 @@ def dedup_explain(
 # Tables
 
 
-def _print_rows(
-    output: Output, rows: Sequence[PartitionRow], fields: Sequence[dict[str, Any]] | None = None
-) -> None:
+def _print_rows(output: Output, rows: Sequence[dict[str, Any]]) -> None:
     """A line per partition, and one of sums if there are several."""
     if output.is_json:
-        for row, more in zip(rows, fields or [{}] * len(rows), strict=True):
-            output.print_object("partition", {**more, **row.fields()})
+        output.print_objects("partition", rows)
         return
-    has_state = any(row.segments is not None for row in rows)
+    has_state = any("ids" in row for row in rows)
     columns = ["partition", "position", "lag", "stream time", "records", *_COUNTS.values()]
     columns += ["segments", "ids", "size"] if has_state else []
-    lines = [[str(row.partition), f"{row.position:,}", *_cells([row], has_state)] for row in rows]
+    lines = [
+        [row["partition"], Grouped(row["position"]), *_cells([row], has_state)] for row in rows
+    ]
     if len(rows) > 1:
         lines.append(["all", "", *_cells(rows, has_state)])
     output.print_table("partition", columns, lines, right=True)
 
 
-def _cells(rows: Sequence[PartitionRow], has_state: bool) -> list[str]:
+def _cells(rows: Sequence[dict[str, Any]], has_state: bool) -> list[object]:
     """The cells after the position; sums for several rows."""
-    counts = [asdict(row.counts) for row in rows]
-    numbers = [sum(row.counts.total for row in rows)]
-    numbers += [sum(count[name] for count in counts) for name in _COUNTS]
-    time = _format_time(rows[0].stream_time_ms) if len(rows) == 1 else ""
-    cells = [f"{sum(row.lag for row in rows):,}", time, *(f"{number:,}" for number in numbers)]
+    time = _format_time(rows[0]["stream_time_ms"]) if len(rows) == 1 else ""
+    lag, *counts = (
+        Grouped(sum(row[name] for row in rows)) for name in ("lag", "records", *_COUNTS)
+    )
     if not has_state:
-        return cells
-    sums = []
-    for name in _STATE_FIELDS:
-        values = [getattr(row, name) for row in rows if getattr(row, name) is not None]
-        sums.append(sum(values) if values else None)
-    segments, ids, size = sums
-    return [
-        *cells,
-        *("-" if number is None else f"{number:,}" for number in (segments, ids)),
-        "-" if size is None else format_bytes(size),
-    ]
+        return [lag, time, *counts]
+    known = [row for row in rows if "ids" in row]
+    segments, ids, size = (
+        sum(row[name] for row in known) if known else None for name in ("segments", "ids", "bytes")
+    )
+    numbers = [None if number is None else Grouped(number) for number in (segments, ids)]
+    return [lag, time, *counts, *numbers, None if size is None else format_bytes(size)]
 
 
 def _format_time(time_ms: int) -> str:
