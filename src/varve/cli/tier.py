@@ -19,8 +19,8 @@ from varve.foundation.units import format_bytes, format_count, format_moment, fo
 
 if TYPE_CHECKING:
     from varve.embedded import Store, Topic
+    from varve.embedded.offline_tier import TopicRestore
     from varve.embedded.tier_report import TierReport, TopicReport
-    from varve.embedded.tier_restore import TopicRestore
     from varve.object_store import PriceTable
     from varve.tiering.copier import CopyReport
     from varve.tiering.restore import RestoreReport
@@ -378,7 +378,7 @@ def tier_restore(
     """
 
     from varve.disk import RealFileSystem
-    from varve.embedded.tier_restore import RestoreRequest, TopicRestore, check_restore_directory
+    from varve.embedded.offline_tier import RestoreRequest, TopicRestore, check_restore_directory
 
     if len(where.directories) > 1:
         raise click.UsageError("partitions are restored into one directory; name one with --dir")
