@@ -1,7 +1,8 @@
-"""`varve tier copy` and `varve tier status`."""
+"""`varve tier copy`: what it copies, and what it tells, also of two copies of one directory."""
 
 import json
 import os
+import shutil
 import signal
 from functools import partial
 from pathlib import Path
@@ -106,3 +107,42 @@ def test_a_topic_that_cannot_be_asked_for_shows_its_local_side(
     shown = run("status", "-d", str(place / "data"), code=1)
     assert "the bucket is out of reach" in shown.stdout
     assert "2 of 3 topics have a remote tier" in shown.stdout
+
+
+# Two copies of one log directory on one bucket
+
+
+def append(data: Path, *values: str) -> None:
+    with varve.open(data, maintain=False) as store:
+        for value in values:
+            store.topic("t").append(value=value)
+
+
+@pytest.fixture
+def twins(tmp_path: Path) -> tuple[Path, Path]:
+    """Two directories that begin alike, with one segment in the bucket of both."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    with varve.open(first, maintain=False) as store:
+        store.create_topic("t", settings={"remote.storage.enable": True})
+    append(first, "one", "two")
+    bucket = f"file:{tmp_path / 'bucket'}"
+    run_varve("tier", "copy", "-d", first, "--roll", "--store", bucket)
+    shutil.copytree(first, second)
+    return first, second
+
+
+@pytest.mark.parametrize("others", [["x"], ["xxxxx", "y"], ["x", "y", "z"]])
+def test_a_copy_of_a_directory_does_not_copy_over_the_first(
+    twins: tuple[Path, Path], others: list[str]
+) -> None:
+    first, second = twins
+    append(first, "a")
+    run_varve("tier", "copy", "-d", first, "--roll")
+    append(second, *others)
+    found = run_varve("tier", "copy", "-d", second, "--roll", code=1)
+    words = found.told
+    assert "a copy of this log directory writes to the same object store" in words
+    assert "nothing was copied" in found.stdout
+    assert run_varve("consume", "t", "--dir", first).stdout == "one\ntwo\na\n"
+    run_varve("tier", "copy", "-d", first)
+    run_varve("tier", "fsck", "--dir", first, "--deep")

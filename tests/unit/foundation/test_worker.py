@@ -1,11 +1,25 @@
+"""Background threads: their runs, their waits, and what they log."""
+
+import errno
 import logging
+import random
 import threading
 
 import pytest
 
+from varve.foundation.backoff import Backoff
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Corrupt, Unavailable
-from varve.foundation.worker import CORRUPT_RETRY_MAX_MS, RETRY_MAX_MS, Worker
+from varve.foundation.worker import (
+    CORRUPT_RETRY_MAX_MS,
+    LOG_INTERVAL_MAX_MS,
+    LOG_INTERVAL_MIN_MS,
+    RETRY_MAX_MS,
+    LogDetail,
+    LogRateLimiter,
+    StopSignal,
+    Worker,
+)
 
 HOUR_MS = 3_600_000
 PATIENCE_S = 10
@@ -180,3 +194,99 @@ def test_what_goes_on_failing_is_logged_once_and_its_end_too(
         worker.stop()
     told = [(record.levelname, record.__dict__["failures"]) for record in caplog.records]
     assert told == [("ERROR", 1), ("INFO", 5)]
+
+
+# Waits
+
+
+def test_waits_double_up_to_the_maximum() -> None:
+    backoff = Backoff(100, 1000)
+    assert [backoff.wait_ms(attempt) for attempt in range(1, 7)] == [
+        *(100, 200, 400, 800, 1000, 1000),
+    ]
+    assert backoff.wait_ms(10**9) == 1000
+    assert backoff.wait_ms(0) == 100
+
+
+def test_a_random_source_spreads_the_waits_over_their_upper_half() -> None:
+    source = random.Random(1)
+    waits = {Backoff(100, 100).wait_ms(1, source) for _ in range(200)}
+    assert min(waits) >= 50
+    assert max(waits) <= 100
+    assert len(waits) > 20
+
+
+def test_a_stop_wakes_those_who_wait() -> None:
+    stop = StopSignal()
+    results: list[bool] = []
+    thread = threading.Thread(target=lambda: results.append(stop.wait_ms(60_000)))
+    thread.start()
+    stop.set()
+    thread.join(10)
+    assert results == [True]
+    assert stop.is_set
+
+
+def test_a_wait_without_a_stop_ends_by_itself() -> None:
+    assert StopSignal().wait_ms(1) is False
+
+
+# What is logged
+
+
+SECOND_MS = 1000
+FULL = OSError(errno.ENOSPC, "no space left")
+BROKEN = OSError(errno.EIO, "input/output error")
+
+
+def _log_details(limiter: LogRateLimiter, *, seconds: int) -> dict[int, LogDetail]:
+    """What is logged of a failure four times a second, by time."""
+    logged = {ms: limiter.record_failure(FULL, ms) for ms in range(0, seconds * SECOND_MS, 250)}
+    return {ms: detail for ms, detail in logged.items() if detail is not LogDetail.NONE}
+
+
+def test_a_continuing_failure_is_logged_in_full_once_and_then_less_often() -> None:
+    logged = _log_details(LogRateLimiter(), seconds=3600)
+    assert list(logged.values())[:2] == [LogDetail.FULL, LogDetail.BRIEF]
+    assert set(list(logged.values())[1:]) == {LogDetail.BRIEF}
+    assert list(logged)[:5] == [0, 10_000, 30_000, 70_000, 150_000]
+    assert len(logged) < 15
+
+
+def test_each_kind_is_logged_in_full() -> None:
+    limiter = LogRateLimiter()
+    logged = [
+        limiter.record_failure(error, 0) for error in (FULL, BROKEN, ValueError("x"), FULL, BROKEN)
+    ]
+    assert logged == [LogDetail.FULL] * 3 + [LogDetail.NONE] * 2
+
+
+def test_a_failure_that_comes_and_goes_does_not_flood_the_log() -> None:
+    limiter = LogRateLimiter()
+    lines = 0
+    for ms in range(0, 60 * SECOND_MS, 250):
+        lines += limiter.record_failure(FULL, ms) is not LogDetail.NONE
+        lines += limiter.record_success()
+    assert lines == 6, "three failures at 0, 10 and 30 s, and three recoveries"
+
+
+def test_only_the_recovery_from_a_logged_failure_is_logged() -> None:
+    limiter = LogRateLimiter()
+    assert not limiter.record_success()
+    limiter.record_failure(FULL, 0)
+    assert limiter.record_success()
+    limiter.record_failure(FULL, 1)
+    assert not limiter.record_success()
+
+
+def test_a_failure_that_was_absent_for_long_is_logged_in_full_again() -> None:
+    limiter = LogRateLimiter()
+    limiter.record_failure(FULL, 0)
+    assert limiter.record_failure(FULL, LOG_INTERVAL_MAX_MS) is LogDetail.FULL
+
+
+def test_a_clock_that_was_set_back_does_not_silence_a_failure() -> None:
+    limiter = LogRateLimiter()
+    limiter.record_failure(FULL, 10**9)
+    assert limiter.record_failure(FULL, 0) is LogDetail.BRIEF
+    assert limiter.record_failure(FULL, LOG_INTERVAL_MIN_MS) is LogDetail.NONE

@@ -1,4 +1,4 @@
-"""Topics that grow, and settings that all topics get while the store is open."""
+"""Topics that grow, and settings that change while the store is open."""
 
 import random
 from collections.abc import Callable
@@ -10,9 +10,18 @@ from tests.support.tiered_topic import PARTITION, TieredTopic
 from varve.commit_log import TopicPartition
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock
-from varve.foundation.errors import DiskFull, InvalidRequest, InvalidSetting, TopicExists
+from varve.foundation.errors import (
+    DiskFull,
+    InvalidRecord,
+    InvalidRequest,
+    InvalidSetting,
+    TopicExists,
+)
 from varve.foundation.settings import GivenValue
 from varve.testing.faulty_disk import FaultyFileSystem
+
+# Growth and defaults
+
 
 OpenStore = Callable[..., varve.Store]
 
@@ -109,3 +118,42 @@ def test_partitions_added_to_a_tiered_topic_are_copied_too(backend: str) -> None
         assert added.manifests.load().highest_offset == 0
     finally:
         topic.close()
+
+
+# Settings of one topic
+
+
+def test_altered_settings_hold_at_once_and_after_a_reopen(open_store: OpenStore) -> None:
+    store = open_store()
+    topic = store.create_topic("orders", partitions=2, settings={"segment.bytes": 5000})
+    assert store.alter_topic("orders", {"cleanup.policy": "compact"}) is topic
+    for number in range(2):
+        with pytest.raises(InvalidRecord, match="no key"):
+            topic.append(value="v", partition=number)
+    assert topic.settings.segment_bytes == 5000
+    store.close()
+    reopened = open_store().topic("orders")
+    assert reopened.settings == topic.settings
+    with pytest.raises(InvalidRecord, match="no key"):
+        reopened.append(value="v")
+
+
+@pytest.mark.parametrize(
+    "settings", [{"segment.byte": 1}, {"segment.bytes": 1}, {"nonsense": None}]
+)
+def test_a_refused_setting_changes_nothing(
+    store: varve.Store, settings: dict[str, int | None]
+) -> None:
+    topic = store.create_topic("orders")
+    before = topic.settings
+    with pytest.raises(InvalidSetting):
+        store.alter_topic("orders", {"flush": "ack", **settings})
+    assert topic.settings == before
+    assert topic.partition().log.settings == before
+
+
+def test_a_topic_deleted_at_once_leaves_no_files(store: varve.Store, fs: MemoryFileSystem) -> None:
+    store.create_topic("orders").append(value="v")
+    store.delete_topic("orders", at_once=True)
+    names = fs.names("/data")
+    assert not [name for name in names if name.startswith("orders")]
