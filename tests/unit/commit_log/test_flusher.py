@@ -56,6 +56,20 @@ def test_flush_syncs_every_file_of_rolled_segments_and_their_names(faulty: Fault
     assert names[-1] == "topic-0"
 
 
+def test_a_roll_at_the_recovery_point_syncs_the_indexes_and_the_name_of_a_new_one(
+    faulty: FaultyBench,
+) -> None:
+    """Recovery starts in the next segment, and would not find the abort in the data of this one."""
+    faulty.open()
+    faulty.log.append(
+        make_batch(producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
+    )
+    faulty.log.end_transaction(producer_id=1, producer_epoch=0, committed=False)
+    faulty.log.flush()
+    kinds = (".log", ".index", ".timeindex", ".txnindex")
+    assert synced(faulty, faulty.log.roll) == [*(log_name(0, kind) for kind in kinds), "topic-0"]
+
+
 def test_flush_messages_syncs_when_so_many_wait(faulty: FaultyBench) -> None:
     faulty.set(flush_messages=3).open()
     for expected in (0, 0, 3, 3, 3, 6):

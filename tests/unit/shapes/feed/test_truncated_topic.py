@@ -9,10 +9,12 @@ import pytest
 
 from tests.support.feed_bench import BenchMaker, FeedBench, build_feed, row_key_of
 from tests.support.shape_engine import Follower, StageMaker
+from varve.foundation.clock import ManualClock
 from varve.kafka_client.address import parse_cluster_address
 from varve.records import Producer, build_batch, stamp_producer
 from varve.records.batch import Record
 from varve.testing import KafkaKit
+from varve.testing.faulty_disk import CrashMode, FaultyFileSystem
 from varve.topics import KafkaCluster
 
 
@@ -59,6 +61,20 @@ def test_records_lost_behind_the_checkpoint_are_noticed(
     reason = bench.crash()
     assert reason is not None
     assert "lost records that were read" in reason
+
+
+def test_records_read_before_a_mark_are_known_after_a_power_loss(make_bench: BenchMaker) -> None:
+    """Shapes are flushed after the mark, so they may hold records that the table does not."""
+    disk = FaultyFileSystem(ManualClock())
+    bench = make_bench(fs=disk)
+    bench.open()
+    bench.put("a", {"n": 1})
+    assert len(bench.changes()) == 1
+    bench.feed.mark()
+    bench.feed.close()
+    bench.fs = disk.after_crash(CrashMode.LOSE_UNSYNCED)
+    _regrow(bench, to=0, count=3)
+    assert "lost records that were read" in (bench.crash() or "")
 
 
 def test_a_new_table_knows_the_batch_that_it_was_loaded_up_to(bench: FeedBench) -> None:
