@@ -10,9 +10,10 @@ from varve.disk import RealFileSystem
 from varve.foundation.clock import SystemClock
 from varve.rocks.database import Put, RocksDatabases
 from varve.rocks.segments import Segments
+from varve.rocks.state_files import StoreMeta
+from varve.windows.changelog import WindowSettings
 from varve.windows.entries import encode_window_key
-from varve.windows.settings import WindowSettings
-from varve.windows.window_store import WindowStore
+from varve.windows.window_store import LAYOUT, WindowStore
 
 KEY_BYTES: Final = 16
 VALUE_BYTES: Final = 16
@@ -36,15 +37,19 @@ def make_entries(count: int, *, start_ms: int, seed: int) -> list[Put]:
 
 @contextmanager
 def open_segments(directory: Path, *, retention_ms: int) -> Iterator[Segments]:
+    databases = RocksDatabases()
     segments = Segments(
         name="s",
         directory=str(directory),
-        databases=RocksDatabases(),
+        databases=databases,
         file_system=RealFileSystem(),
         segment_ms=SEGMENT_MS,
         retention_ms=retention_ms,
     )
-    segments.open_existing(-1)
+    meta = StoreMeta(
+        engine=databases.name, layout=LAYOUT, segment_ms=SEGMENT_MS, retention_ms=retention_ms
+    )
+    segments.open(meta, -1)
     try:
         yield segments
     finally:

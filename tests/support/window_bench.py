@@ -10,9 +10,8 @@ from varve.disk import FileSystem, MemoryFileSystem, RealFileSystem
 from varve.foundation.clock import ManualClock
 from varve.rocks.database import Databases, RocksDatabases
 from varve.rocks.memory_database import MemoryDatabases
-from varve.windows.changelog import Changelog, LoggedWrite, OnProgress
+from varve.windows.changelog import Changelog, LoggedWrite, OnProgress, WindowSettings
 from varve.windows.entries import WindowEntry
-from varve.windows.settings import WindowSettings
 from varve.windows.window_store import WindowStore
 
 NAME = "s"

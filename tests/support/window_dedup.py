@@ -9,12 +9,13 @@ from pathlib import Path
 import numpy as np
 
 from varve.dedup.id_store import IdStore, KeptRecord
-from varve.dedup.ids import Arrivals, decode_entries, encode_entries, fold_chunk, fold_id
+from varve.dedup.ids import Arrivals, Secret, decode_entries, encode_entries, fold_chunk
 from varve.dedup.judge import FEW_COUNT_MAX, Judge, Judgement
+from varve.dedup.kernels.id_words import Kinds, Words
 from varve.dedup.rules import DedupRules, Verdict, parse_id_source
 from varve.disk import FileSystem, MemoryFileSystem, RealFileSystem
 from varve.foundation.clock import ManualClock
-from varve.records import Batch, RecordColumns, build_batch_from_columns
+from varve.records import Batch, Record, RecordColumns, build_batch, build_batch_from_columns
 from varve.records.columns import BinaryColumn
 from varve.rocks.database import Databases, RocksDatabases
 from varve.rocks.memory_database import MemoryDatabases
@@ -206,6 +207,13 @@ class DedupBench:
             databases=self.databases,
             file_system=self.file_system,
         )
+
+
+def fold_id(identity: bytes, secret: Secret) -> tuple[Words, Kinds]:
+    """The words and the kind of one id, as columns with one row."""
+    columns = Batch(build_batch([Record(identity, b"")])).columns()
+    arrivals = fold_chunk([columns], parse_id_source("key"), secret)
+    return arrivals.words, arrivals.kinds
 
 
 def find_kept(store: IdStore, identity: bytes, time_ms: int) -> list[KeptRecord]:

@@ -8,9 +8,9 @@ Invariant  a commit is all or nothing: readers of committed records see output, 
            records and the progress together, or none of them. In a store a transaction is committed
            if and only if its commit marker is in the progress topic; markers in the other topics
            follow that decision.
-Crash      `open_task` ends transactions that a crash left open before it returns the progress. One
-           that is open in the progress topic is aborted. One that is open elsewhere is committed if
-           the last committed progress has its producer and its last sequence, else aborted.
+Crash      `open_writer` ends transactions that a crash left open. One that is open in the progress
+           topic is aborted. One that is open elsewhere is committed if the last committed progress
+           has its producer and its last sequence, else aborted.
            docs/reference/formats/dedup-progress.md
 Threads    one; `new_session` serves another thread.
 """
@@ -32,7 +32,7 @@ from varve.dedup.topics import (
     find_longer_retention,
 )
 from varve.foundation.clock import Clock
-from varve.foundation.errors import Closed, Corrupt, NotFound, StoreError
+from varve.foundation.errors import Corrupt, NotFound, StoreError
 from varve.kafka_client.transaction import CommittedOffset
 from varve.kernels.batch_layout import INT32_MAX
 from varve.records import Producer, increment_sequence, stamp_producer
@@ -231,7 +231,7 @@ class TopicIds:
 
 
 class PartitionWriter:
-    """Commits chunks of one partition."""
+    """Commits chunks of one partition; after an error another writer is needed."""
 
     def __init__(
         self,
@@ -243,7 +243,6 @@ class PartitionWriter:
         self._topics = topics
         self._partition = partition
         self._clock = clock
-        self._changelog_end = 0
         self._coordinator: ProgressCoordinator | None = None
         self.transaction: StoreTransactionalWriter | KafkaTransactionalWriter
         if isinstance(cluster, StoreCluster):
@@ -252,20 +251,17 @@ class PartitionWriter:
         else:
             self.transaction = cluster.writer(f"{PREFIX}{topics.name}-{partition}")
 
-    def init(self) -> None:
-        self.transaction.init_transactions()
-
     def commit(self, commit: TaskCommit) -> int:
-        """Commits atomically; returns the end offset of the changelog, 0 if it is unknown.
+        """Commits atomically; returns the end offset of new changelog entries.
 
-        After an error, call `init` again.
+        0 if there are none, -1 if it is unknown.
         """
-        self.append(commit)
+        changelog_end = self.append(commit)
         self.transaction.commit()
-        return self._changelog_end
+        return changelog_end
 
-    def append(self, commit: TaskCommit) -> None:
-        """Appends the records of a commit to the open transaction."""
+    def append(self, commit: TaskCommit) -> int:
+        """Appends the records of a commit to the open transaction, as `commit` does."""
         topics = self._topics
         batches = {topics.changelog: commit.changelog, topics.output: commit.output}
         if topics.side is not None:
@@ -278,17 +274,16 @@ class PartitionWriter:
                 for topic, topic_batches in batches.items()
             }
         )
-        changelog = TopicPartition(topics.changelog, self._partition)
-        self._changelog_end = max(self._changelog_end, ends.get(changelog, 0))
         if isinstance(self.transaction, KafkaTransactionalWriter):
             offset = CommittedOffset(topics.input, commit.progress.position, "", self._partition)
             self.transaction.commit_offset(f"{PREFIX}{topics.name}", offset)
         elif self._coordinator is not None:
             self._coordinator.progress = commit.progress
+        return ends.get(TopicPartition(topics.changelog, self._partition), 0)
 
 
 class DedupBackend:
-    """The topics of one deduplication. `prepare` comes first, and `open_task` before commits."""
+    """The topics of one deduplication; `prepare` comes first."""
 
     def __init__(
         self,
@@ -303,7 +298,6 @@ class DedupBackend:
         self._settings = settings
         self._clock = clock
         self._input: TopicReader | None = None
-        self._writers: dict[int, PartitionWriter] = {}
 
     @property
     def name(self) -> str:
@@ -322,7 +316,6 @@ class DedupBackend:
         )
 
     def close(self) -> None:
-        self._writers.clear()
         if self._input is not None:
             self._input.close()
         self._cluster.close()
@@ -398,27 +391,8 @@ class DedupBackend:
         finally:
             reader.close()
 
-    def open_task(self, partition: int) -> Progress | None:
-        """Fences earlier writers of the partition and ends their transactions.
-
-        Returns the last committed progress; None if nothing was committed yet.
-        """
+    def open_writer(self, partition: int) -> PartitionWriter:
+        """Fences earlier writers of the partition and ends their transactions."""
         writer = PartitionWriter(self._cluster, self.topics, partition, self._clock)
-        writer.init()
-        self._writers[partition] = writer
-        return self.find_progress(partition)
-
-    def commit(self, partition: int, commit: TaskCommit) -> int:
-        """Commits atomically; returns the end offset of the changelog, 0 if it is unknown.
-
-        After an error the partition must be opened again.
-        """
-        writer = self._writers.pop(partition, None)
-        if writer is None:
-            raise Closed(f"{self.topics.output}-{partition}: open the task before a commit")
-        changelog_end = writer.commit(commit)
-        self._writers[partition] = writer
-        return changelog_end
-
-    def close_task(self, partition: int) -> None:
-        self._writers.pop(partition, None)
+        writer.transaction.init_transactions()
+        return writer

@@ -184,11 +184,6 @@ def fold_chunk(parts: Iterable[RecordColumns], by: IdSource, secret: Secret) -> 
     return folded[0] if len(folded) == 1 else Arrivals.join(folded)
 
 
-def fold_id(identity: bytes, secret: Secret) -> tuple[Words, Kinds]:
-    """The words and the kind of one id, as columns with one row."""
-    return _fold(BinaryColumn.of([identity]), secret)
-
-
 def _fold_columns(columns: RecordColumns, by: IdSource, secret: Secret) -> Arrivals:
     words, kinds = _fold(_find_ids(columns, by), secret)
     return Arrivals(words, kinds, columns.timestamps.copy(), columns.offsets.copy())

@@ -48,36 +48,13 @@ def _ignore_progress(state: TaskState) -> None:
 class Deduplicator:
     """A running deduplication; created by `open`, and closed as a context manager."""
 
-    def __init__(
-        self,
-        backend: DedupBackend,
-        rules: DedupRules,
-        *,
-        state_directory: str,
-        databases: Databases,
-        file_system: FileSystem,
-        clock: Clock,
-        random: random_module.Random,
-        settings: TaskSettings | None = None,
-        thread_count: int | None = None,
-        on_progress: OnProgress | None = None,
-    ) -> None:
-        self.topics = backend.topics
-        self.metrics = DedupMetrics(backend.topics)
-        self._backend = backend
-        self._on_progress = on_progress or _ignore_progress
+    def __init__(self, context: TaskContext, thread_count: int | None = None) -> None:
+        self.topics = context.backend.topics
+        self.metrics = DedupMetrics(self.topics)
+        self._backend = context.backend
+        self._on_progress = context.on_progress
         self._thread_count = thread_count or os.cpu_count() or 1
-        self._context = TaskContext(
-            backend=backend,
-            rules=rules,
-            settings=settings or TaskSettings(),
-            state_directory=state_directory,
-            databases=databases,
-            file_system=file_system,
-            clock=clock,
-            random=random,
-            on_progress=self._report,
-        )
+        self._context = replace(context, on_progress=self._report)
         self._workers: list[DedupWorker] = []
         self._stopping = threading.Event()
         self._report_lock = threading.Lock()
@@ -124,19 +101,18 @@ class Deduplicator:
                 )
             state = f"{cluster.directories[0].path}{STATE_SUFFIX}"
         connected = open_cluster(cluster, wait=wait)
-        backend = DedupBackend(connected, topics, settings=settings_by_topic, clock=clock)
-        opened = cls(
-            backend,
-            rules,
+        context = TaskContext(
+            backend=DedupBackend(connected, topics, settings=settings_by_topic, clock=clock),
+            rules=rules,
+            settings=settings or TaskSettings(),
             state_directory=f"{state}/{topics.name}",
             databases=databases or RocksDatabases(),
             file_system=file_system or RealFileSystem(),
             clock=clock,
             random=random or random_module.SystemRandom(),
-            settings=settings,
-            thread_count=thread_count,
-            on_progress=on_progress,
+            on_progress=on_progress or _ignore_progress,
         )
+        opened = cls(context, thread_count)
         try:
             opened.start()
         except BaseException:

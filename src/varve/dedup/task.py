@@ -16,7 +16,7 @@ from typing import Final
 
 import numpy as np
 
-from varve.dedup.backend import DedupBackend, TaskCommit
+from varve.dedup.backend import DedupBackend, PartitionWriter, TaskCommit
 from varve.dedup.id_store import IdStore
 from varve.dedup.ids import Arrivals, decode_entries, encode_entries, fold_chunk
 from varve.dedup.judge import Judge, Judgement
@@ -111,6 +111,7 @@ class Task:
         self._limits = context.backend.limits()
         self._progress: Progress | None = None
         self._store: IdStore | None = None
+        self._writer: PartitionWriter | None = None
         self._position = Position(0)
         self._end_offset = 0
         self._changelog_end = 0
@@ -130,7 +131,8 @@ class Task:
             self._resume(committed)
         directory = f"{self._context.state_directory}/{self.partition}"
         check_free(self._context.file_system, directory)
-        progress = self._backend.open_task(self.partition)
+        self._writer = self._backend.open_writer(self.partition)
+        progress = self._backend.find_progress(self.partition)
         self._progress = self._first_progress() if progress is None else self._resume(progress)
         self._position = self._check_position(self._progress.input_position)
         if progress is not None and progress.rules != self._rules:
@@ -365,8 +367,8 @@ class Task:
         self._report()
 
     def _commit(self, commit: TaskCommit) -> None:
-        changelog_end = self._backend.commit(self.partition, commit)
-        self._changelog_end = max(self._changelog_end, changelog_end)
+        assert self._writer is not None, "call open first"
+        self._changelog_end = max(self._changelog_end, self._writer.commit(commit))
 
     # Maintenance
 
@@ -401,15 +403,12 @@ class Task:
         return None if header is None else HistoryMark.of(header)
 
     def close(self, *, is_clean: bool = True) -> None:
-        """Closes the store and the writer; with `is_clean`, after a checkpoint."""
+        """Closes the store; with `is_clean`, after a checkpoint."""
         store, self._store = self._store, None
-        try:
-            if store is not None:
-                if is_clean:
-                    store.checkpoint(self._changelog_end, self._find_changelog_mark())
-                store.close()
-        finally:
-            self._backend.close_task(self.partition)
+        if store is not None:
+            if is_clean:
+                store.checkpoint(self._changelog_end, self._find_changelog_mark())
+            store.close()
 
     def state(self) -> TaskState:
         progress = self._get_progress()

@@ -13,8 +13,7 @@ import contextlib
 import logging
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from varve.disk import TEMPORARY_SUFFIX, FileInfo, FileSystem, Lock, to_store_error
 from varve.foundation.errors import Closed, Corrupt, InvalidRequest, StoreError
@@ -35,13 +34,12 @@ OWN_NAMES: Final = frozenset({LOCK_NAME, "meta.json", "checkpoint.json"})
 """Files of the store beside its segments, also with the suffix of a temporary file."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Segment:
-    """An open segment; compared by its id."""
+class Segment(NamedTuple):
+    """An open segment."""
 
     id: int
-    start_ms: int = field(compare=False)
-    database: Database = field(compare=False)
+    start_ms: int
+    database: Database
 
 
 class Segments:
@@ -66,7 +64,6 @@ class Segments:
         self.directory = directory
         self.segment_ms = segment_ms
         self.retention_ms = retention_ms
-        self.drop_count = 0
         self.removal_failure_count = 0
         """Expired directories that could not be removed; the next opening tries again."""
         self._databases = databases
@@ -75,14 +72,10 @@ class Segments:
         self._ids: list[int] = []
         self._missing_ids: list[int] = []
         self._lock: Lock | None = None
-        self._is_scanned = False
         self._has_new_directory = False
 
     def __iter__(self) -> Iterator[Segment]:
         return iter([self._by_id[id] for id in self._ids])
-
-    def __len__(self) -> int:
-        return len(self._ids)
 
     @property
     def is_open(self) -> bool:
@@ -128,10 +121,8 @@ class Segments:
 
     # Open and close
 
-    def acquire(self) -> None:
-        """Create the directory if absent and lock it; harmless if this registry holds the lock."""
-        if self._lock is not None:
-            return
+    def _acquire(self) -> None:
+        """Create the directory if absent and lock it."""
         try:
             self._file_system.make_directory(self.directory)
             self._lock = self._file_system.lock(f"{self.directory}/{LOCK_NAME}")
@@ -154,7 +145,7 @@ class Segments:
         """
         with contextlib.suppress(StoreError):
             self.close()
-        self.acquire()
+        self._acquire()
         try:
             names = self._file_system.names(self.directory)
             for name in sorted(names, key=lambda name: name not in OWN_NAMES):
@@ -165,14 +156,18 @@ class Segments:
             self.close()
 
     def open(self, meta: StoreMeta, stream_time_ms: int) -> Checkpoint | None:
-        """Opens a store of these settings, at its checkpoint or a later stream time.
+        """Opens a store of these settings, at its checkpoint or a later stream time, and cleans up.
 
-        Returns the checkpoint; None if there is none. Raises `Corrupt` when a segment is damaged or
-        lost, or `MetaChanged` when the store was created with other settings: the owner wipes the
-        store and restores it. Nothing is open then.
+        Returns the checkpoint; None if there is none. Raises `Corrupt` when a segment is damaged,
+        or a live one of the checkpoint is missing, or `MetaChanged` when the store was created with
+        other settings: the owner wipes the store and restores it. Nothing is open then. Missing
+        segments older than all existing ones were dropped after the checkpoint; only an owner that
+        knows the stream time can decide whether that was right: see `lost_ids`.
         """
+        if self._lock is not None:
+            raise InvalidRequest(f"store {self.name}: {self.directory} is open already")
+        self._acquire()
         try:
-            self.acquire()
             is_empty = not self.has_directories()
             keep_meta(self._file_system, self.directory, meta, is_empty=is_empty)
             checkpoint = find_checkpoint(self._file_system, self.directory)
@@ -180,10 +175,13 @@ class Segments:
             if checkpoint is not None:
                 stream_time_ms = max(stream_time_ms, checkpoint.stream_time_ms)
                 expected = [self.segment_id(start_ms) for start_ms in checkpoint.segment_starts_ms]
-            self.open_existing(stream_time_ms, expected)
-        except BaseException:
+            self._open_all(expected, stream_time_ms)
+            self.cleanup(stream_time_ms)
+        except BaseException as error:
             with contextlib.suppress(StoreError):
                 self.close()
+            if isinstance(error, OSError):
+                raise to_store_error(error, f"open of {self.directory}") from error
             raise
         return checkpoint
 
@@ -200,28 +198,6 @@ class Segments:
         )
         write_checkpoint(self._file_system, self.directory, checkpoint)
         return checkpoint
-
-    def open_existing(self, stream_time_ms: int, expected_ids: Collection[int] = ()) -> None:
-        """Acquire the directory, open every segment in it and clean up.
-
-        Raises `Corrupt` when a segment cannot be opened, or when a live one of `expected_ids` is
-        missing: the owner wipes the store and restores it. Nothing is open then. Missing segments
-        older than all existing ones were dropped after the checkpoint; only an owner that knows
-        the stream time can decide whether that was right: see `lost_ids`.
-        """
-        if self._is_scanned:
-            raise InvalidRequest(f"store {self.name}: {self.directory} is open already")
-        try:
-            self.acquire()
-            self._is_scanned = True
-            self._open_all(expected_ids, stream_time_ms)
-            self.cleanup(stream_time_ms)
-        except BaseException as error:
-            with contextlib.suppress(StoreError):
-                self.close()
-            if isinstance(error, OSError):
-                raise to_store_error(error, f"open of {self.directory}") from error
-            raise
 
     def flush(self) -> None:
         """Sync every segment, and the names of new directories."""
@@ -245,7 +221,6 @@ class Segments:
                 except StoreError as error:
                     errors.append(error)
         finally:
-            self._is_scanned = False
             lock, self._lock = self._lock, None
             if lock is not None:
                 lock.release()
@@ -315,7 +290,6 @@ class Segments:
                 "an expired segment did not close",
                 extra={"store": self.name, "path": path, "error": str(error)},
             )
-        self.drop_count += 1
         logger.info("segment dropped", extra={"store": self.name, "path": path})
         return path
 

@@ -1,8 +1,12 @@
 """A window store: entries by key and time, with a changelog."""
 
-from varve.windows.changelog import Changelog, TopicChangelog, create_changelog_topic
+from varve.windows.changelog import (
+    Changelog,
+    TopicChangelog,
+    WindowSettings,
+    create_changelog_topic,
+)
 from varve.windows.entries import WindowEntry, WindowIterator
-from varve.windows.settings import WindowSettings
 from varve.windows.window_store import WindowStore, open_window_store
 
 __all__ = [

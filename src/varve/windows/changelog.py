@@ -1,21 +1,23 @@
-"""The changelog of a window store: every write in order, from which the store is restored.
+"""The settings of a window store, and its changelog: every write in order, to restore it from.
 
 Layout     records of one partition: composite key of the entry, its value or null for a deletion,
            its time as the timestamp. docs/reference/formats/window-store.md
-Invariant  holds every write since its start offset, in order; offsets may have gaps.
+Invariant  settings that exist are valid. A changelog holds every write since its start offset, in
+           order; offsets may have gaps.
 Threads    one writer at a time; reading needs no lock.
 """
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 from varve.embedded import Partition, RecordColumns, Store, Topic
-from varve.foundation.errors import Corrupt, OffsetOutOfRange
+from varve.foundation.errors import Corrupt, InvalidSetting, OffsetOutOfRange
 from varve.foundation.settings import LONG_MAX, GivenValue
 from varve.records import Record
 from varve.rocks.database import Put
-from varve.windows.settings import WindowSettings
+from varve.windows.entries import TIME_MAX_MS
 
 RETENTION_ADDED_MS: Final = 24 * 3_600_000
 """Retention of a changelog beyond that of its store, for restores after an outage."""
@@ -24,6 +26,41 @@ _ROLL_MS_MAX: Final = 7 * 24 * 3_600_000
 """Kafka's default of segment.ms."""
 _BATCH_OVERHEAD_BYTES: Final = 256
 """Bytes of a batch with one record besides key and value, with a margin for compression."""
+
+
+SEGMENT_MS_MIN_DEFAULT: Final = 60_000
+"""As in Kafka Streams, whose default is the greater of this and half the retention."""
+_NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowSettings:
+    """A store's name, its times, and whether it keeps several values of one key and time.
+
+    A `segment_ms` of 0 becomes half the retention, but at least a minute.
+    """
+
+    name: str
+    retention_ms: int
+    segment_ms: int = 0
+    retain_duplicates: bool = False
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise InvalidSetting(
+                f"name {self.name!r:.80} of a window store; use up to 200 letters, digits, '.', "
+                "'_' and '-', and no '.' at the beginning"
+            )
+        for name in ("retention_ms", "segment_ms"):
+            span_ms = getattr(self, name)
+            if not isinstance(span_ms, int) or not 0 <= span_ms <= TIME_MAX_MS:
+                raise InvalidSetting(
+                    f"store {self.name}: {name} is {span_ms!r:.40}; give whole milliseconds, from "
+                    f"0 to {TIME_MAX_MS}"
+                )
+        if self.segment_ms == 0:
+            default_ms = max(self.retention_ms // 2, SEGMENT_MS_MIN_DEFAULT)
+            object.__setattr__(self, "segment_ms", default_ms)
 
 
 class LoggedWrite(NamedTuple):

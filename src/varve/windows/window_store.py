@@ -34,6 +34,7 @@ from varve.windows.changelog import (
     LoggedWrite,
     OnProgress,
     RestoreProgress,
+    WindowSettings,
     gather_batches,
 )
 from varve.windows.entries import (
@@ -45,7 +46,6 @@ from varve.windows.entries import (
     decode_time,
     encode_window_key,
 )
-from varve.windows.settings import WindowSettings
 
 logger = logging.getLogger(__name__)
 
@@ -129,12 +129,9 @@ class WindowStore(Closing):
         Without one, raises `Corrupt` when a segment is damaged or lost, and `MetaChanged` when the
         store was created with other settings.
         """
-        if self.segments.is_open:
-            raise InvalidRequest(f"store {self.name}: {self.segments.directory} is open already")
         if self._changelog is None:
             self._open_segments()
         else:
-            self._pending = []
             self.restored = self._open_restored(self._changelog)
         return self
 
@@ -237,6 +234,7 @@ class WindowStore(Closing):
     def _open_segments(self) -> Checkpoint | None:
         """Opens the segments; returns the checkpoint to restore from, None for the start."""
         checkpoint = self.segments.open(self._meta, self.stream_time_ms)
+        self._pending = []
         if checkpoint is not None:
             self._raise_stream_time(checkpoint.stream_time_ms)
             return checkpoint

@@ -23,7 +23,7 @@ from varve.foundation.errors import (
 from varve.records import Producer, Record, build_batch
 from varve.testing.faulty_disk import CrashMode, FaultyFileSystem
 from varve.topics import StoreCluster, StoreTransactionalWriter
-from varve.topics.store_cluster import FIRST_PRODUCER_ID
+from varve.topics.store_cluster import FIRST_PRODUCER_ID, write_marker
 
 TOPICS = DedupTopics(input="in", output="out", name="out", side="late")
 
@@ -52,6 +52,22 @@ def append_progress(store: Store, writer: PartitionWriter) -> None:
     assert isinstance(writer._coordinator, ProgressCoordinator)
     log = store.topic("out-dedup-progress").partition(0).log
     writer._coordinator._append_progress(writer.transaction, log)
+
+
+def decide(store: Store, writer: PartitionWriter) -> None:
+    """The rest of a commit: the progress, and the marker that decides."""
+    append_progress(store, writer)
+    producer = writer.transaction.producer
+    log = store.topic("out-dedup-progress").partition(0).log
+    write_marker(log, producer, is_committed=True)
+
+
+def open_position(backend: DedupBackend) -> int:
+    """The position that a new start finds."""
+    backend.open_writer(0)
+    result = backend.find_progress(0)
+    assert result is not None
+    return result.position
 
 
 def committed(store: Store, topic: str, partition: int = 0) -> list[bytes | None]:
@@ -100,11 +116,12 @@ def test_a_name_is_one_that_a_directory_may_have(name: str) -> None:
 
 def test_a_commit_is_seen_as_a_whole(store: Store) -> None:
     backend = make_backend(store)
-    assert backend.open_task(0) is None
+    writer = backend.open_writer(0)
+    assert backend.find_progress(0) is None
     # The first offset is that of the marker by which a start fences others.
-    assert backend.commit(0, commit_of(5, b"a", b"b", side=(b"s",))) == 3
-    assert backend.commit(0, commit_of(6, b"c")) == 5
-    assert backend.commit(0, commit_of(7)) == 5
+    assert writer.commit(commit_of(5, b"a", b"b", side=(b"s",))) == 3
+    assert writer.commit(commit_of(6, b"c")) == 5
+    assert writer.commit(commit_of(7)) == 0
     assert committed(store, "out") == committed(store, "out-dedup-changelog") == [b"a", b"b", b"c"]
     assert committed(store, "late") == [b"s"]
     assert open_count(store) == 0
@@ -117,54 +134,50 @@ def test_a_commit_is_seen_as_a_whole(store: Store) -> None:
 
 
 def test_a_new_start_fences_the_former_one(store: Store) -> None:
-    first, second = make_backend(store), make_backend(store)
-    first.open_task(0)
-    first.commit(0, commit_of(1, b"a"))
-    assert second.open_task(0) is not None
-    second.commit(0, commit_of(2, b"b"))
+    first = make_backend(store).open_writer(0)
+    first.commit(commit_of(1, b"a"))
+    second = make_backend(store).open_writer(0)
+    second.commit(commit_of(2, b"b"))
     with pytest.raises(InvalidProducerEpoch):
-        first.commit(0, commit_of(2, b"never"))
-    with pytest.raises(Closed, match="out-0"):
-        first.commit(0, commit_of(2, b"never"))
-    second.commit(0, commit_of(3, b"c"))
+        first.commit(commit_of(2, b"never"))
+    with pytest.raises(Closed, match="the writer has no producer"):
+        first.commit(commit_of(2, b"never"))
+    second.commit(commit_of(3, b"c"))
     assert committed(store, "out") == [b"a", b"b", b"c"]
     assert open_count(store) == 0
 
 
 def test_a_start_fences_one_that_is_in_the_middle_of_a_commit(store: Store) -> None:
-    first, second = make_backend(store), make_backend(store)
-    first.open_task(0)
-    writer = first._writers[0]
+    writer = make_backend(store).open_writer(0)
     writer.append(commit_of(2, b"never"))
-    second.open_task(0)
+    second = make_backend(store).open_writer(0)
     assert open_count(store) == 0
     with pytest.raises(InvalidProducerEpoch):
         append_progress(store, writer)
     with pytest.raises(InvalidProducerEpoch):
         writer.append(commit_of(2, b"never"))
-    second.commit(0, commit_of(2, b"a"))
+    second.commit(commit_of(2, b"a"))
     assert committed(store, "out") == [b"a"]
 
 
 def test_a_commit_that_fails_leaves_nothing_open(store: Store, fs: FaultyFileSystem) -> None:
-    backend = make_backend(store)
-    backend.open_task(0)
+    writer = make_backend(store).open_writer(0)
     fs.full_at(fs.used_bytes() + 200)
     with pytest.raises(DiskFull):
-        backend.commit(0, commit_of(2, b"never", bytes(300)))
+        writer.commit(commit_of(2, b"never", bytes(300)))
     fs.full_at(None)
     again = make_backend(store)
-    assert again.open_task(0) is None
+    writer = again.open_writer(0)
+    assert again.find_progress(0) is None
     assert open_count(store) == 0
-    again.commit(0, commit_of(2, b"a"))
+    writer.commit(commit_of(2, b"a"))
     assert committed(store, "out") == [b"a"]
 
 
 def test_partitions_have_producers_of_their_own(store: Store) -> None:
     backend = make_backend(store)
     for partition in (0, 1):
-        backend.open_task(partition)
-        backend.commit(partition, commit_of(partition, b"%d" % partition))
+        backend.open_writer(partition).commit(commit_of(partition, b"%d" % partition))
     assert [committed(store, "out", item) for item in (0, 1)] == [[b"0"], [b"1"]]
     ids = {backend.find_progress(item).producer.id for item in (0, 1)}  # type: ignore[union-attr]
     assert len(ids) == 2
@@ -172,104 +185,71 @@ def test_partitions_have_producers_of_their_own(store: Store) -> None:
 
 def test_a_reader_waits_for_what_is_not_decided(store: Store) -> None:
     """What was appended without a decision is aborted by the next start."""
-    backend = make_backend(store)
-    backend.open_task(0)
-    backend.commit(0, commit_of(1, b"a"))
-    writer = backend._writers[0]
+    writer = make_backend(store).open_writer(0)
+    writer.commit(commit_of(1, b"a"))
     writer.append(commit_of(2, b"lost", side=(b"lost",)))
     assert open_count(store) == 3
     append_progress(store, writer)
-    result = make_backend(store).open_task(0)
-    assert result is not None
-    assert result.position == 1
+    assert open_position(make_backend(store)) == 1
     assert open_count(store) == 0
     assert committed(store, "out") == [b"a"]
     assert committed(store, "late") == []
 
 
 def test_what_was_decided_is_committed_by_the_next_start(store: Store) -> None:
-    backend = make_backend(store)
-    backend.open_task(0)
-    writer = backend._writers[0]
-    logs = {item: store.topic(item).partition(0).log for item in TOPICS.written}
+    writer = make_backend(store).open_writer(0)
     writer.append(commit_of(2, b"a", side=(b"s",)))
-    append_progress(store, writer)
-    logs["out-dedup-progress"].end_transaction(
-        producer_id=writer.transaction.producer.id,
-        producer_epoch=writer.transaction.producer.epoch,
-        committed=True,
-    )
+    decide(store, writer)
     # The side topic is no longer wanted, and is settled all the same.
-    other = make_backend(store, replace(TOPICS, side=None))
-    result = other.open_task(0)
-    assert result is not None
-    assert result.position == 2
+    assert open_position(make_backend(store, replace(TOPICS, side=None))) == 2
     assert open_count(store) == 0
     assert committed(store, "out") == [b"a"]
     assert committed(store, "late") == [b"s"]
 
 
 def test_a_log_that_lost_what_was_decided_is_told(store: Store) -> None:
-    backend = make_backend(store)
-    backend.open_task(0)
-    writer = backend._writers[0]
-    logs = {item: store.topic(item).partition(0).log for item in TOPICS.written}
+    writer = make_backend(store).open_writer(0)
     writer.append(commit_of(2, b"a", b"b"))
-    append_progress(store, writer)
-    logs["out"].truncate_to(2)
-    logs["out-dedup-progress"].end_transaction(
-        producer_id=writer.transaction.producer.id,
-        producer_epoch=writer.transaction.producer.epoch,
-        committed=True,
-    )
+    store.topic("out").partition(0).log.truncate_to(2)
+    decide(store, writer)
     with pytest.raises(Corrupt, match=r"out-0 has records up to sequence 0 .* up to 1"):
-        make_backend(store).open_task(0)
+        make_backend(store).open_writer(0)
 
 
 def test_epochs_that_are_used_up_go_on_with_another_producer(store: Store) -> None:
-    backend = make_backend(store)
-    backend.open_task(0)
-    transaction = backend._writers[0].transaction
-    assert isinstance(transaction, StoreTransactionalWriter)
-    first = transaction.producer.id
-    transaction._producer = Producer(first, (1 << 15) - 2)
-    backend.commit(0, commit_of(1, b"a"))
+    writer = make_backend(store).open_writer(0)
+    assert isinstance(writer.transaction, StoreTransactionalWriter)
+    first = writer.transaction.producer.id
+    writer.transaction._producer = Producer(first, (1 << 15) - 2)
+    writer.commit(commit_of(1, b"a"))
     for position in (2, 3):
-        again = make_backend(store)
-        again.open_task(0)
-        assert again._writers[0].transaction.producer.id != first
-        assert again._writers[0].transaction.producer.epoch == position - 2
-        again.commit(0, commit_of(position, b"b"))
+        writer = make_backend(store).open_writer(0)
+        assert writer.transaction.producer.id != first
+        assert writer.transaction.producer.epoch == position - 2
+        writer.commit(commit_of(position, b"b"))
     assert committed(store, "out") == [b"a", b"b", b"b"]
 
 
 def test_a_progress_that_was_compacted_is_found(store: Store) -> None:
-    backend = make_backend(store)
+    writer = make_backend(store).open_writer(0)
     settings = {"segment.bytes": 2_000, "min.cleanable.dirty.ratio": 0.01}
     store.alter_topic("out-dedup-progress", settings)
-    backend.open_task(0)
     for position in range(30):
-        backend.commit(0, commit_of(position, b"%d" % position))
+        writer.commit(commit_of(position, b"%d" % position))
     log = store.topic("out-dedup-progress").partition(0).log
     before = log.size
     store.run_once(ManualClock().now_ms() + 3 * 24 * 3_600_000)
     assert log.size < before / 2
-    result = make_backend(store).open_task(0)
-    assert result is not None
-    assert result.position == 29
+    assert open_position(make_backend(store)) == 29
     assert committed(store, "out") == [b"%d" % position for position in range(30)]
 
 
 def test_a_commit_is_on_disk_when_it_returns(fs: FaultyFileSystem) -> None:
     store = open_store(fs)
-    backend = make_backend(store)
-    backend.open_task(0)
-    backend.commit(0, commit_of(1, b"a", side=(b"s",)))
+    make_backend(store).open_writer(0).commit(commit_of(1, b"a", side=(b"s",)))
     after = fs.after_crash(CrashMode.LOSE_UNSYNCED)
     with open_store(after) as again:
-        result = make_backend(again).open_task(0)
-        assert result is not None
-        assert result.position == 1
+        assert open_position(make_backend(again)) == 1
         assert committed(again, "out") == [b"a"]
         assert committed(again, "late") == [b"s"]
     store.abandon()

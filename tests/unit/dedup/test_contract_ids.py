@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from tests.support.dedup_contract import ContractBench, T, make_rules
-from varve.dedup.ids import fold_id
+from tests.support.window_dedup import fold_id
 from varve.records import Record
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.json_ids import FOUND, NOT_FOUND, NUMBERS
 from tests.support.window_dedup import SECRET
-from varve.dedup.ids import Arrivals, JsonField, fold_chunk, fold_id
+from varve.dedup.ids import Arrivals, JsonField, fold_chunk
 from varve.dedup.kernels.id_words import NO_ID
 from varve.dedup.rules import parse_id_source
 from varve.foundation.errors import Corrupt
@@ -23,6 +23,13 @@ IDS = [b"", b"a", b"a\0", b"\0" * 16, b"sixteen bytes!!!", b"seventeen bytes!!",
 def fold(records: list[Record], by: str = "key", codec: Codec = Codec.NONE) -> Arrivals:
     batch = build_batch(records, base_offset=40, codec=codec)
     return fold_chunk([Batch(batch).columns()], parse_id_source(by), SECRET)
+
+
+def test_an_id_is_folded_alike_wherever_it_stands() -> None:
+    many = fold([Record(key=key, value=b"") for key in IDS])
+    for row, key in enumerate(IDS):
+        one = fold([Record(key=key, value=b"")])
+        assert (one.words[0].tolist(), one.kinds[0]) == (many.words[row].tolist(), many.kinds[row])
 
 
 def ids_of(result: Arrivals) -> list[bytes | None]:
@@ -52,15 +59,6 @@ def test_the_spark_job_folds_the_same_ids_to_the_same_words() -> None:
         theirs.words.tolist(),
         theirs.kinds.tolist(),
     )
-
-
-def test_one_id_is_folded_as_many_are() -> None:
-    many = fold([Record(key=key, value=b"") for key in IDS])
-    for row, key in enumerate(IDS):
-        if key is not None:
-            words, kinds = fold_id(key, SECRET)
-            assert words[0].tolist() == many.words[row].tolist()
-            assert kinds[0] == many.kinds[row]
 
 
 def test_the_last_header_of_a_name_is_the_id() -> None:

@@ -8,11 +8,13 @@ from tests.support.window_bench import NAME, memory_bench
 from varve.disk import FileSystem, MemoryFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Closed, Corrupt, InvalidRequest, Locked, Unavailable
-from varve.rocks.memory_database import MemoryDatabase, MemoryDatabases
-from varve.rocks.segments import Segment, Segments, decode_directory_name
+from varve.rocks.memory_database import MemoryDatabases
+from varve.rocks.segments import Segments, decode_directory_name
+from varve.rocks.state_files import StoreMeta
 from varve.testing.faulty_disk import FaultyFileSystem
 
 DIRECTORY = "/state/s"
+META = StoreMeta(engine="memory", layout="l", segment_ms=10_000, retention_ms=25_000)
 
 
 @pytest.fixture
@@ -34,12 +36,8 @@ def make_segments(file_system: FileSystem, **changes: Any) -> Segments:
 
 def opened(file_system: FileSystem, **changes: Any) -> Segments:
     segments = make_segments(file_system, **changes)
-    segments.open_existing(-1)
+    segments.open(META, -1)
     return segments
-
-
-def names(file_system: FileSystem) -> list[str]:
-    return [name for name in file_system.names(DIRECTORY) if name != ".lock"]
 
 
 def make(segments: Segments, *ids: int) -> None:
@@ -57,18 +55,6 @@ def test_only_exact_names_are_segments() -> None:
         assert decode_directory_name("s", name) is None, name
 
 
-def test_segments_are_equal_and_ordered_by_id_alone(file_system: MemoryFileSystem) -> None:
-    database = MemoryDatabases(file_system).open("/x")
-    first, same, later = (
-        Segment(1, 10, database),
-        Segment(1, 11, MemoryDatabase("/y", file_system)),
-        Segment(2, 0, database),
-    )
-    assert first == same
-    assert hash(first) == hash(same)
-    assert first < later
-
-
 def test_a_smaller_stream_time_than_the_segment_drops_nothing(
     file_system: MemoryFileSystem,
 ) -> None:
@@ -82,6 +68,7 @@ def test_cleanup_drops_the_oldest_first() -> None:
     file_system = FaultyFileSystem(ManualClock())
     segments = opened(file_system)
     make(segments, 5, 0, 3)
+    file_system.trace.clear()
     assert segments.cleanup(200_000) == 3
     renamed = [step.path for step in file_system.trace if step.operation == "rename"]
     assert renamed == [f"{DIRECTORY}/s.{start}" for start in (0, 30_000, 50_000)]
@@ -92,9 +79,9 @@ def test_another_owner_is_locked_out_until_the_close(file_system: MemoryFileSyst
     segments = opened(file_system)
     other = make_segments(file_system)
     with pytest.raises(Locked):
-        other.open_existing(-1)
+        other.open(META, -1)
     segments.close()
-    other.open_existing(-1)
+    other.open(META, -1)
     other.close()
 
 
@@ -106,7 +93,7 @@ def test_nothing_is_made_before_the_opening(file_system: MemoryFileSystem) -> No
 def test_opening_twice_is_refused(file_system: MemoryFileSystem) -> None:
     segments = opened(file_system)
     with pytest.raises(InvalidRequest, match="open already"):
-        segments.open_existing(-1)
+        segments.open(META, -1)
     make(segments, 0)
 
 
@@ -119,11 +106,12 @@ def test_impossible_times_are_refused(file_system: MemoryFileSystem, times: dict
 def test_a_lost_segment_of_the_checkpoint_is_corrupt(file_system: MemoryFileSystem) -> None:
     segments = opened(file_system)
     make(segments, 1, 2, 3)
+    segments.checkpoint(30_000, 0)
     segments.close()
     file_system.remove_tree(f"{DIRECTORY}/s.20000")
     with pytest.raises(Corrupt, match=r"s\.20000: a segment of the checkpoint is missing"):
-        segments.open_existing(30_000, [1, 2, 3])
-    segments.open_existing(60_000, [1, 2, 3])
+        segments.open(META, -1)
+    segments.open(META, 60_000)
 
 
 def test_segments_dropped_after_the_checkpoint_are_not_missed(
@@ -131,16 +119,22 @@ def test_segments_dropped_after_the_checkpoint_are_not_missed(
 ) -> None:
     segments = opened(file_system)
     make(segments, 1, 2, 3)
+    segments.checkpoint(30_000, 0)
     segments.cleanup(55_000)
     segments.close()
-    segments.open_existing(30_000, [1, 2, 3])
+    segments.open(META, -1)
     assert [segment.id for segment in segments] == [3]
 
 
 def test_all_segments_lost_are_corrupt(file_system: MemoryFileSystem) -> None:
-    opened(file_system).close()
+    segments = opened(file_system)
+    make(segments, 1, 2, 3)
+    segments.checkpoint(30_000, 0)
+    segments.close()
+    for start_ms in (10_000, 20_000, 30_000):
+        file_system.remove_tree(f"{DIRECTORY}/s.{start_ms}")
     with pytest.raises(Corrupt, match="is missing"):
-        make_segments(file_system).open_existing(30_000, [1, 2, 3])
+        segments.open(META, -1)
 
 
 def test_a_wipe_leaves_only_what_is_not_the_stores(file_system: MemoryFileSystem) -> None:

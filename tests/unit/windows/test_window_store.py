@@ -8,8 +8,8 @@ import pytest
 
 from tests.support.window_bench import WindowBench, memory_bench, put_all, times, visible
 from varve.foundation.errors import InvalidRequest, InvalidSetting
+from varve.windows.changelog import WindowSettings
 from varve.windows.entries import TIME_MAX_MS
-from varve.windows.settings import WindowSettings
 from varve.windows.window_store import WindowStore
 
 

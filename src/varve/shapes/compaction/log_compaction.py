@@ -38,17 +38,13 @@ from varve.shapes.kernels.compaction_plan import (
 from varve.shapes.kernels.compaction_rewrite import FoldStatus, rewrite_entries
 from varve.shapes.kernels.log_entries import ENTRY_BYTES_MIN, EntryStatus
 from varve.shapes.offset import BEFORE_ALL, ShapeOffset
+from varve.shapes.storage.log_reader import FAULTS
 
 Bytes = npt.NDArray[np.uint8]
 Numbers = npt.NDArray[np.int64]
 Secret = tuple[int, int]
 """The key of the hash, unknown to clients: they choose row keys, and could make them collide."""
 
-_FAULTS = {
-    EntryStatus.BAD_CRC: "does not match its CRC-32C",
-    EntryStatus.BAD_FIELD: "has a size or an operation that no entry has",
-    EntryStatus.BAD_ORDER: "is not above the entry before it",
-}
 _TX = np.arange(8)
 _OP = np.arange(8, 16)
 _KEY_SIZE = np.arange(16, 20)
@@ -169,7 +165,7 @@ def index_block(data: Bytes, path: str, position: int, last: ShapeOffset = BEFOR
     starts = np.empty(data.size // ENTRY_BYTES_MIN + 1, np.int64)
     status, count, end = index_entries(data, last.tx, last.op, starts)
     if status != EntryStatus.MORE:
-        raise Corrupt(f"{path}: the entry at {position + end} {_FAULTS[EntryStatus(status)]}")
+        raise Corrupt(f"{path}: entry at {position + end}: {FAULTS[EntryStatus(status)]}")
     return Block(data[:end], starts[:count].copy())
 
 

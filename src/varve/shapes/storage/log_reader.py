@@ -7,7 +7,7 @@ Threads    a stream belongs to one thread at a time; many may read one log.
 
 from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -19,9 +19,9 @@ from varve.shapes.storage.chunk_index import ChunkIndexFile, LogChunk
 from varve.shapes.storage.layout import index_path, log_path
 from varve.shapes.storage.log_writer import ShapeLogState, kernel_offset, tail_pieces
 
-_FAULTS = {
+FAULTS: Final = {
     EntryStatus.BAD_CRC: "its CRC-32C does not match its bytes",
-    EntryStatus.BAD_FIELD: "its size is beyond every limit",
+    EntryStatus.BAD_FIELD: "it has a size or an operation that no entry has",
     EntryStatus.BAD_ORDER: "its offset is not above the one before it",
 }
 
@@ -165,7 +165,7 @@ def _read_block(
     out = np.empty(size, np.uint8)
     status, consumed, used, needed = strip_entries(np.frombuffer(data, np.uint8), *limits, out)
     if status not in (EntryStatus.MORE, EntryStatus.DONE):
-        raise _corrupt(part, position + consumed, _FAULTS[EntryStatus(status)])
+        raise _corrupt(part, position + consumed, FAULTS[EntryStatus(status)])
     return _ReadBlock(out[:used].tobytes(), consumed, needed, status == EntryStatus.DONE)
 
 
