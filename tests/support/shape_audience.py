@@ -68,10 +68,11 @@ class Audience:
         npm_count: int = 1,
         modes: Sequence[bool] = MODES,
         make: Callable[..., Follower] = Follower,
+        resumes: bool = True,
     ) -> list[Follower]:
         """So many clients of each kind and mode begin to follow a shape that must come to `rows`.
 
-        Gives the light ones, which `make` makes."""
+        Gives the light ones, which `make` makes. `resumes` is that of `NpmClients.follow`."""
         seats = Seats(rows, [], [])
         self._seats.append(seats)
         for is_sse in modes:
@@ -83,7 +84,9 @@ class Audience:
             if self._npm is not None:
                 names = [f"audience-{next(_numbers)}" for _ in range(npm_count)]
                 url = f"http://{self._host}:{self._port}/v1/shape"
-                self._npm.follow(*names, url=url, params=parameters, liveSse=is_sse, resumes=True)
+                self._npm.follow(
+                    *names, url=url, params=parameters, liveSse=is_sse, resumes=resumes
+                )
                 seats.names += names
         return seats.light
 
@@ -106,8 +109,12 @@ class Audience:
 
     def refetch_count(self) -> int:
         """How often clients had to begin anew, all together."""
+        return sum(self.refetch_counts())
+
+    def refetch_counts(self) -> list[int]:
+        """How often each client had to begin anew."""
         of_npm = [int(self._facts(name)["refetches"]) for name in self._names()]
-        return sum(of_npm) + sum(one.refetch_count for one in self._light())
+        return [*of_npm, *(one.refetch_count for one in self._light())]
 
     def errors(self) -> list[str]:
         """What clients of npm told the app; a light one raises in `settle`."""
