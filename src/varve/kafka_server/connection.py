@@ -65,6 +65,12 @@ class ConnectionServices:
     long_polls: set[asyncio.Future[Any]] = field(default_factory=set)
     """Long polls in progress; a stop does not wait for them."""
 
+    def keep(self, task: "asyncio.Future[Any]", *, is_long_poll: bool = False) -> None:
+        """The loop itself does not keep tasks from being collected."""
+        tasks = self.long_polls if is_long_poll else self.tasks
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
 
 class Connection(asyncio.BufferedProtocol):
     """Made for each accepted client; `admit` of the registry comes before."""
@@ -281,16 +287,10 @@ class Connection(asyncio.BufferedProtocol):
         in_flight.buffer.users += 1
         future = asyncio.ensure_future(result, loop=self._loop)
         if future is not result:
-            self._keep_task(future, is_long_poll=in_flight.is_long_poll)
+            self._services.keep(future, is_long_poll=in_flight.is_long_poll)
         if request.api.key is not ApiKey.PRODUCE:
             self._delaying = in_flight
         future.add_done_callback(partial(self._on_handled, in_flight))
-
-    def _keep_task(self, task: "asyncio.Future[Any]", *, is_long_poll: bool = False) -> None:
-        """The loop itself does not keep tasks from being collected."""
-        tasks = self._services.long_polls if is_long_poll else self._services.tasks
-        tasks.add(task)
-        task.add_done_callback(tasks.discard)
 
     def _on_handled(
         self, in_flight: InFlightRequest, future: "asyncio.Future[Message | None]"
@@ -319,7 +319,7 @@ class Connection(asyncio.BufferedProtocol):
     def _start_token(self, in_flight: InFlightRequest, sasl: SaslSession, token: bytes) -> None:
         self._responses.add(in_flight)
         self._delaying = in_flight
-        self._keep_task(self._loop.create_task(self._handle_token(in_flight, sasl, token)))
+        self._services.keep(self._loop.create_task(self._handle_token(in_flight, sasl, token)))
 
     async def _handle_token(
         self, in_flight: InFlightRequest, sasl: SaslSession, token: bytes

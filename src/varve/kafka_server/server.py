@@ -132,9 +132,8 @@ class Server:
             try:
                 for _ in range(_ACCEPTED_PER_TURN):
                     client, address = listening.accept()
-                    self._keep_task(
-                        self._open_connection(client, str(address[0]), listener, security)
-                    )
+                    opening = self._open_connection(client, str(address[0]), listener, security)
+                    self._services.keep(self._loop.create_task(opening))
             except (BlockingIOError, ConnectionError):
                 continue
             except OSError as error:
@@ -154,11 +153,6 @@ class Server:
             await readable
         finally:
             self._loop.remove_reader(listening)
-
-    def _keep_task(self, work: Coroutine[Any, Any, None]) -> None:
-        task = self._loop.create_task(work)
-        self._services.tasks.add(task)
-        task.add_done_callback(self._services.tasks.discard)
 
     async def _open_connection(
         self, client: socket.socket, host: str, listener: Listener, security: ListenerSecurity
