@@ -196,14 +196,10 @@ class AclTable:
 
 
 def _encode(binding: AclBinding) -> dict[str, str]:
+    """By the names of its fields; enums by their names."""
+    values = {name: getattr(binding, name) for name in AclBinding.__match_args__}
     return {
-        "type": binding.type.name,
-        "name": binding.name,
-        "pattern": binding.pattern.name,
-        "principal": binding.principal,
-        "host": binding.host,
-        "operation": binding.operation.name,
-        "permission": binding.permission.name,
+        name: value.name if isinstance(value, IntEnum) else value for name, value in values.items()
     }
 
 
