@@ -17,7 +17,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from struct import Struct
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 from varve.foundation.errors import (
     Corrupt,
@@ -350,15 +350,7 @@ _NO_BINDING: Final = "n,,"
 """The GS2 header of a client without channel binding (RFC 5802)."""
 
 
-class TokenExchange(Protocol):
-    """The connection that tokens are sent over."""
-
-    def exchange_token(self, token: bytes) -> bytes:
-        """Sends a token and returns the server's."""
-        ...
-
-
-def log_in(mechanism: str, username: str, password: str, connection: TokenExchange) -> None:
+def log_in(mechanism: str, username: str, password: str, connection: BrokerConnection) -> None:
     """Raises StoreDenied for a server that does not prove itself or sends a malformed token."""
     if mechanism == PLAIN:
         connection.exchange_token(f"\0{username}\0{password}".encode())
@@ -371,7 +363,7 @@ def log_in(mechanism: str, username: str, password: str, connection: TokenExchan
 
 
 def _log_in_by_scram(
-    mechanism: ScramMechanism, username: str, password: str, connection: TokenExchange
+    mechanism: ScramMechanism, username: str, password: str, connection: BrokerConnection
 ) -> None:
     nonce = secrets.token_urlsafe(24)
     name = username.replace("=", "=3D").replace(",", "=2C")

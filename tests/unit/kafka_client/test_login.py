@@ -1,21 +1,19 @@
 """SASL authentication against servers that are not what they claim to be."""
 
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from varve.foundation.errors import StoreDenied
-from varve.kafka_client.connection import log_in
+from varve.kafka_client.connection import BrokerConnection, log_in
 
 
-class ScriptedServer:
-    """Answers every token by a function."""
-
-    def __init__(self, answer: Callable[[bytes], bytes]) -> None:
-        self._answer = answer
-
-    def exchange_token(self, token: bytes) -> bytes:
-        return self._answer(token)
+def log_in_to(answer: Callable[[bytes], bytes], mechanism: str) -> None:
+    """Logs in to a server that answers every token by a function."""
+    connection = cast(BrokerConnection, SimpleNamespace(exchange_token=answer))
+    log_in(mechanism, "u", "p", connection)
 
 
 @pytest.mark.parametrize(
@@ -24,7 +22,7 @@ class ScriptedServer:
 )
 def test_a_malformed_challenge_is_refused(challenge: bytes) -> None:
     with pytest.raises(StoreDenied, match="challenge"):
-        log_in("SCRAM-SHA-256", "u", "p", ScriptedServer(lambda token: challenge))
+        log_in_to(lambda token: challenge, "SCRAM-SHA-256")
 
 
 def test_a_server_that_does_not_know_the_password_is_refused() -> None:
@@ -33,4 +31,4 @@ def test_a_server_that_does_not_know_the_password_is_refused() -> None:
         return b"v=AAAA" if token.startswith(b"c=") else f"r={nonce}more,s=AAAA,i=4096".encode()
 
     with pytest.raises(StoreDenied, match="does not prove"):
-        log_in("SCRAM-SHA-512", "u", "p", ScriptedServer(answer))
+        log_in_to(answer, "SCRAM-SHA-512")
