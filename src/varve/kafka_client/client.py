@@ -166,9 +166,7 @@ class KafkaClient:
     def _create_topic(
         self, name: str, partitions: int, settings: Mapping[str, str], exist_ok: bool
     ) -> None:
-        configs = [
-            topics.CreatableTopicConfig(setting, value) for setting, value in settings.items()
-        ]
+        configs = [topics.TopicConfig(setting, value) for setting, value in settings.items()]
         topic = topics.CreatableTopic(name, partitions, DEFAULT_COUNT, configs=configs)
         request = topics.CreateTopicsRequest([topic], timeout_ms=self.address.timeout_ms)
         where = f"{self.address.name}: topic {name}"

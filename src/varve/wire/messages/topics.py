@@ -10,7 +10,7 @@ class CreatableReplicaAssignment(Struct):
     broker_ids: list[Int32] = field()
 
 
-class CreatableTopicConfig(Struct):
+class TopicConfig(Struct):
     name: str = field()
     value: str | None = field()
 
@@ -20,7 +20,7 @@ class CreatableTopic(Struct):
     num_partitions: Int32 = field()
     replication_factor: Int16 = field()
     assignments: list[CreatableReplicaAssignment] = field()
-    configs: list[CreatableTopicConfig] = field()
+    configs: list[TopicConfig] = field()
 
 
 class CreateTopicsRequest(Message, versions="2-7", flexible="5+", api_key=19):
@@ -145,15 +145,10 @@ class DescribeConfigsResponse(Message, versions="1-4", flexible="4+", api_key=32
     results: list[DescribeConfigsResult] = field()
 
 
-class AlterableConfig(Struct):
-    name: str = field()
-    value: str | None = field()
-
-
 class AlterConfigsResource(Struct):
     resource_type: Int8 = field()
     resource_name: str = field()
-    configs: list[AlterableConfig] = field()
+    configs: list[TopicConfig] = field()
 
 
 class AlterConfigsRequest(Message, versions="0-2", flexible="2+", api_key=33):

@@ -68,7 +68,7 @@ def _incremental(
 
 def _whole(kit: BrokerKit, kind: int, name: str, *, version: int = 2, **configs: str | None) -> Any:
     given = [
-        topics_messages.AlterableConfig(name=key.replace("_", "."), value=value)
+        topics_messages.TopicConfig(name=key.replace("_", "."), value=value)
         for key, value in configs.items()
     ]
     resource = topics_messages.AlterConfigsResource(

@@ -12,13 +12,13 @@ from varve.wire import NO_ID, ErrorCode
 from varve.wire.messages.topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
-    CreatableTopicConfig,
     CreatePartitionsAssignment,
     CreatePartitionsRequest,
     CreatePartitionsTopic,
     CreateTopicsRequest,
     DeleteTopicsRequest,
     DeleteTopicState,
+    TopicConfig,
 )
 
 
@@ -26,8 +26,7 @@ def _topic(
     name: str = "orders", count: int = 3, factor: int = 1, **configs: str | None
 ) -> CreatableTopic:
     given = [
-        CreatableTopicConfig(name=name.replace("_", "."), value=value)
-        for name, value in configs.items()
+        TopicConfig(name=name.replace("_", "."), value=value) for name, value in configs.items()
     ]
     return CreatableTopic(name=name, num_partitions=count, replication_factor=factor, configs=given)
 
