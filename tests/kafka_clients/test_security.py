@@ -106,19 +106,6 @@ def test_a_wrong_password_is_refused(server: SecureServer, mechanism: str, user:
     assert "nvalid" in errors[0].str()
 
 
-def test_a_client_without_a_certificate_is_not_let_in(server: SecureServer) -> None:
-    settings = _confluent(server, "MUTUAL")
-    del settings["ssl.certificate.location"], settings["ssl.key.location"]
-    with pytest.raises(KafkaException):
-        AdminClient(settings).list_topics(timeout=1)
-
-
-def test_a_certificate_that_is_no_users_is_turned_away(server: SecureServer) -> None:
-    settings = _confluent(server, "MUTUAL", "", "berta")
-    with pytest.raises(KafkaException):
-        AdminClient(settings).list_topics(timeout=1)
-
-
 def test_who_did_not_log_in_sees_nothing(server: SecureServer) -> None:
     found = AdminClient(_confluent(server, "SSL")).list_topics(timeout=PATIENCE)
     assert found.topics == {}

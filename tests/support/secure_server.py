@@ -52,7 +52,7 @@ class SecureServer:
 
     def _write_files(self) -> None:
         (self._folder / "authority.pem").write_text(self.authority.pem)
-        for name in ("server", ADMIN, "alice", "berta"):
+        for name in ("server", ADMIN, "alice"):
             signed = self.authority.sign(name)
             signed.write(self._folder / f"{name}.pem")
 

@@ -10,6 +10,7 @@ import struct
 import numpy as np
 import pytest
 
+from tests.support.record_bytes import sized, varint
 from varve.kernels.batch_layout import (
     NO_LOG_APPEND_TIMESTAMP,
     InspectionColumn,
@@ -33,20 +34,11 @@ LENGTH_AT, COUNT_AT = 8, 57
 TELLING_INT32 = [-(1 << 31), -1, 0, 1, 7, 13, 14, 48, 49, 50, 100, 0x7FFFFFF3, 0x7FFFFFFF]
 
 
-def _varint(value: int) -> bytes:
-    rest = 2 * value if value >= 0 else -2 * value - 1
-    groups = bytearray()
-    while rest >= 128:
-        groups.append(rest % 128 + 128)
-        rest //= 128
-    return bytes([*groups, rest])
-
-
 def _record(index: int, key_size: int, value_size: int, header_count: int) -> bytes:
-    body = b"\0" + _varint(index * 97 - 300) + _varint(index)
-    body += _varint(key_size) + b"k" * key_size + _varint(value_size) + b"v" * value_size
-    body += _varint(header_count) + b"\x04hh\x06xyz" * header_count
-    return _varint(len(body)) + body
+    body = b"\0" + varint(index * 97 - 300) + varint(index)
+    body += varint(key_size) + b"k" * key_size + varint(value_size) + b"v" * value_size
+    body += varint(header_count) + b"\x04hh\x06xyz" * header_count
+    return sized(body)
 
 
 def _batch(attributes: int, records: list[bytes]) -> bytes:

@@ -8,6 +8,7 @@ import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tests.support.record_bytes import sized, varint
 from varve.kernels.batch_layout import (
     NO_LOG_APPEND_TIMESTAMP,
     BatchColumn,
@@ -40,25 +41,12 @@ def _wrapped(value: int, bits: int) -> int:
     return value - (1 << bits) if value >> (bits - 1) else value
 
 
-def _write_varint(value: int) -> bytes:
-    rest = 2 * value if value >= 0 else -2 * value - 1
-    groups = bytearray()
-    while rest >= 128:
-        groups.append(rest % 128 + 128)
-        rest //= 128
-    return bytes([*groups, rest])
-
-
-def _write_sized(data: bytes | None) -> bytes:
-    return _write_varint(-1) if data is None else _write_varint(len(data)) + data
-
-
 def _write_record(record: ModelRecord) -> bytes:
-    body = b"\0" + _write_varint(record.timestamp_delta) + _write_varint(record.offset_delta)
-    body += _write_sized(record.key) + _write_sized(record.value)
-    body += _write_varint(len(record.headers))
-    body += b"".join(_write_sized(key) + _write_sized(value) for key, value in record.headers)
-    return _write_varint(len(body)) + body
+    body = b"\0" + varint(record.timestamp_delta) + varint(record.offset_delta)
+    body += sized(record.key) + sized(record.value)
+    body += varint(len(record.headers))
+    body += b"".join(sized(key) + sized(value) for key, value in record.headers)
+    return sized(body)
 
 
 class ModelReader:

@@ -10,7 +10,6 @@ from cryptography.hazmat.primitives.serialization import BestAvailableEncryption
 from tests.support.certificates import Authority, Signed
 from varve.broker.request import ANONYMOUS
 from varve.foundation.errors import InvalidSetting
-from varve.kafka_server.sasl_mechanisms import AuthenticationFailed
 from varve.kafka_server.settings import TlsSettings
 from varve.kafka_server.tls import TlsContext
 
@@ -148,16 +147,6 @@ def test_a_client_that_is_asked_but_shows_nothing_is_nobody(world: _World, tmp_p
     tls = TlsContext(replace(world.settings, client_auth="requested"))
     _, server = _shake(tls.context, _client(world, None, tmp_path))
     assert tls.principal_of(server) == ANONYMOUS
-
-
-def test_a_name_without_a_rule_is_nobodys(world: _World, tmp_path: Path) -> None:
-    settings = replace(
-        world.settings, client_auth="required", principal_mapping_rules="RULE:^CN=bob.*$/bob/"
-    )
-    tls = TlsContext(settings)
-    _, server = _shake(tls.context, _client(world, world.alice, tmp_path))
-    with pytest.raises(AuthenticationFailed):
-        tls.principal_of(server)
 
 
 def test_only_the_enabled_versions_are_spoken(world: _World, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tests.support.record_bytes import sized, varint
 from varve.kernels.batch_layout import (
     INSPECTION_COLUMN_COUNT,
     NO_LOG_APPEND_TIMESTAMP,
@@ -24,23 +25,6 @@ LONG_MAX = (1 << 63) - 1
 FOREVER = b"\xff" * 12
 
 
-def _varint(value: int) -> bytes:
-    rest = value << 1 if value >= 0 else (-value << 1) - 1
-    groups = bytearray()
-    while rest > 0x7F:
-        groups.append(rest & 0x7F | 0x80)
-        rest >>= 7
-    return bytes([*groups, rest])
-
-
-def _sized(data: bytes | None) -> bytes:
-    return _varint(-1) if data is None else _varint(len(data)) + data
-
-
-def _framed(body: bytes) -> bytes:
-    return _varint(len(body)) + body
-
-
 def _record(
     *,
     timestamp: bytes = b"\0",
@@ -49,7 +33,7 @@ def _record(
     value: bytes = b"\x02v",
     headers: bytes = b"\0",
 ) -> bytes:
-    return _framed(b"\0" + timestamp + offset + key + value + headers)
+    return sized(b"\0" + timestamp + offset + key + value + headers)
 
 
 def _parse(
@@ -74,7 +58,7 @@ def _parse(
 def test_columns_point_at_key_value_and_headers() -> None:
     first = _record()
     second = _record(
-        timestamp=_varint(5), offset=_varint(1), value=_sized(None), headers=b"\x02\x02h\x02x"
+        timestamp=varint(5), offset=varint(1), value=sized(None), headers=b"\x02\x02h\x02x"
     )
     status, count, table = _parse(first + second, 2, base_offset=40, base_timestamp=1000)
     assert (status, count) == (RecordStatus.OK, 2)
@@ -87,32 +71,32 @@ def test_columns_point_at_key_value_and_headers() -> None:
 
 
 def test_log_append_time_replaces_every_timestamp() -> None:
-    payload = _record(timestamp=_varint(3)) + _record(timestamp=_varint(-9))
+    payload = _record(timestamp=varint(3)) + _record(timestamp=varint(-9))
     table = _parse(payload, 2, base_timestamp=1000, log_append=7777)[2]
     assert table[:, RecordColumn.TIMESTAMP].tolist() == [7777, 7777]
 
 
 @pytest.mark.parametrize("delta", [0, -1, 63, 64, -64, -65, 8191, 8192, LONG_MAX, -LONG_MAX - 1])
 def test_timestamp_deltas_at_their_limits(delta: int) -> None:
-    table = _parse(_record(timestamp=_varint(delta)))[2]
+    table = _parse(_record(timestamp=varint(delta)))[2]
     assert table[0, RecordColumn.TIMESTAMP] == delta
 
 
 @pytest.mark.parametrize("delta", [0, -1, 63, 64, -64, -65, 1 << 20, INT_MAX, -INT_MAX - 1])
 def test_offset_deltas_at_their_limits(delta: int) -> None:
-    table = _parse(_record(offset=_varint(delta)), base_offset=1 << 40)[2]
+    table = _parse(_record(offset=varint(delta)), base_offset=1 << 40)[2]
     assert table[0, RecordColumn.OFFSET] == (1 << 40) + delta
 
 
 @pytest.mark.parametrize("size", [0, 1, 63, 64, 8191, 8192, 100_000])
 def test_key_and_value_sizes_around_each_length_of_varint(size: int) -> None:
-    table = _parse(_record(key=_sized(b"k" * size), value=_sized(b"v" * size)))[2]
+    table = _parse(_record(key=sized(b"k" * size), value=sized(b"v" * size)))[2]
     assert table[0, RecordColumn.KEY_SIZE] == table[0, RecordColumn.VALUE_SIZE] == size
 
 
 @pytest.mark.parametrize("size", [-2, -INT_MAX - 1])
 def test_any_negative_length_of_key_or_value_reads_as_null(size: int) -> None:
-    status, _, table = _parse(_record(key=_varint(size), value=_varint(size)))
+    status, _, table = _parse(_record(key=varint(size), value=varint(size)))
     assert status == RecordStatus.OK
     assert table[0, [RecordColumn.KEY_SIZE, RecordColumn.VALUE_SIZE]].tolist() == [-1, -1]
 
@@ -146,28 +130,28 @@ def test_smallest_record_has_seven_bytes() -> None:
         (_record() + b"\0", 1, RecordStatus.TRAILING_BYTES, 1),
         (_record() + _record()[:-1], 2, RecordStatus.TRUNCATED, 1),
         (b"\x80" * 4 + b"\x80\x80\x00", 1, RecordStatus.VARINT_TOO_LONG, 0),
-        (_varint(INT_MAX) + bytes(20), 1, RecordStatus.TRUNCATED, 0),
-        (_varint(-1) + bytes(20), 1, RecordStatus.CORRUPT_LENGTH, 0),
-        (_varint(5) + bytes(20), 1, RecordStatus.CORRUPT_LENGTH, 0),
+        (varint(INT_MAX) + bytes(20), 1, RecordStatus.TRUNCATED, 0),
+        (varint(-1) + bytes(20), 1, RecordStatus.CORRUPT_LENGTH, 0),
+        (varint(5) + bytes(20), 1, RecordStatus.CORRUPT_LENGTH, 0),
         (_record(timestamp=FOREVER), 1, RecordStatus.VARINT_TOO_LONG, 0),
         (_record(offset=FOREVER), 1, RecordStatus.VARINT_TOO_LONG, 0),
         (_record(key=FOREVER), 1, RecordStatus.VARINT_TOO_LONG, 0),
         (_record(value=FOREVER), 1, RecordStatus.VARINT_TOO_LONG, 0),
         (_record(headers=FOREVER), 1, RecordStatus.VARINT_TOO_LONG, 0),
-        (_record(key=_varint(INT_MAX)), 1, RecordStatus.FIELD_OVERRUN, 0),
-        (_record(value=_varint(INT_MAX)), 1, RecordStatus.FIELD_OVERRUN, 0),
-        (_record(key=_varint(3)) + _record(), 2, RecordStatus.FIELD_OVERRUN, 0),
+        (_record(key=varint(INT_MAX)), 1, RecordStatus.FIELD_OVERRUN, 0),
+        (_record(value=varint(INT_MAX)), 1, RecordStatus.FIELD_OVERRUN, 0),
+        (_record(key=varint(3)) + _record(), 2, RecordStatus.FIELD_OVERRUN, 0),
         (_record(headers=b"\x80"), 1, RecordStatus.FIELD_OVERRUN, 0),
         (_record(headers=b""), 1, RecordStatus.FIELD_OVERRUN, 0),
         (_record(headers=b"\0\0"), 1, RecordStatus.LENGTH_MISMATCH, 0),
-        (_record(headers=_varint(-1)), 1, RecordStatus.HEADER_COUNT, 0),
-        (_record(headers=_varint(INT_MAX)), 1, RecordStatus.HEADER_COUNT, 0),
-        (_record(headers=_varint(3) + b"\x02h"), 1, RecordStatus.HEADER_COUNT, 0),
-        (_record(headers=_varint(2) + b"\0\0\0"), 1, RecordStatus.FIELD_OVERRUN, 0),
-        (_record(headers=_varint(1) + b"\x01\x01"), 1, RecordStatus.NEGATIVE_HEADER_KEY, 0),
-        (_record(headers=_varint(1) + b"\x08h\0"), 1, RecordStatus.FIELD_OVERRUN, 0),
-        (_record(headers=_varint(1) + b"\0\x08h"), 1, RecordStatus.FIELD_OVERRUN, 0),
-        (_record(headers=_varint(1) + FOREVER), 1, RecordStatus.VARINT_TOO_LONG, 0),
+        (_record(headers=varint(-1)), 1, RecordStatus.HEADER_COUNT, 0),
+        (_record(headers=varint(INT_MAX)), 1, RecordStatus.HEADER_COUNT, 0),
+        (_record(headers=varint(3) + b"\x02h"), 1, RecordStatus.HEADER_COUNT, 0),
+        (_record(headers=varint(2) + b"\0\0\0"), 1, RecordStatus.FIELD_OVERRUN, 0),
+        (_record(headers=varint(1) + b"\x01\x01"), 1, RecordStatus.NEGATIVE_HEADER_KEY, 0),
+        (_record(headers=varint(1) + b"\x08h\0"), 1, RecordStatus.FIELD_OVERRUN, 0),
+        (_record(headers=varint(1) + b"\0\x08h"), 1, RecordStatus.FIELD_OVERRUN, 0),
+        (_record(headers=varint(1) + FOREVER), 1, RecordStatus.VARINT_TOO_LONG, 0),
     ],
 )
 def test_fault_is_named(payload: bytes, count: int, status: RecordStatus, index: int) -> None:
@@ -185,9 +169,9 @@ def test_summary_of_times_keys_and_deltas() -> None:
     times = [5, 9, -11, 9, 3]
     payload = b"".join(
         _record(
-            timestamp=_varint(time),
-            offset=_varint(index),
-            key=_sized(None) if index in (2, 4) else _sized(b"k"),
+            timestamp=varint(time),
+            offset=varint(index),
+            key=sized(None) if index in (2, 4) else sized(b"k"),
         )
         for index, time in enumerate(times)
     )
@@ -195,7 +179,7 @@ def test_summary_of_times_keys_and_deltas() -> None:
 
 
 def test_summary_without_timestamps() -> None:
-    payload = _record(offset=_varint(1)) * 2
+    payload = _record(offset=varint(1)) * 2
     assert _summary(payload, 2, base_timestamp=-1) == [0, -1, -1, -1, 0, -1, 0]
 
 
