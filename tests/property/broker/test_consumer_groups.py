@@ -4,7 +4,6 @@ The model of a client begins at once to read what it is told to have, gives the 
 later, and loses answers. Whatever happens, no partition has two readers.
 """
 
-import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -29,7 +28,6 @@ from varve.broker.groups.consumer_state import (
     owned_partitions,
     reconcile,
 )
-from varve.broker.request import find_matching
 from varve.wire.errors import KafkaError
 from varve.wire.messages.groups import ConsumerGroupHeartbeatRequest, TopicPartitions
 
@@ -243,18 +241,3 @@ def test_no_partition_has_two_readers_in_any_order_of_heartbeats(
             group.check()
     read = {one for client in group.clients.values() for one in client.reads}
     assert read == (wanted({"": frozenset(TOPICS[:1])}, group.counts) if group.clients else set())
-
-
-# Small, so that Python's own expressions, which serve as the model, end in time.
-pieces = st.sampled_from(["a", "b", ".", "[ab]", "[^a]", r"\w", "(a|b)", "(?:ab|a)", "(a*b)", "()"])
-signs = st.sampled_from(["", "", "*", "+", "?", "{2}", "{1,3}", "{0,2}", "{2,}"])
-regexes = st.lists(st.tuples(pieces, signs).map("".join), max_size=4).map("".join)
-
-
-@given(st.tuples(regexes, regexes).map("|".join), st.text("abc", max_size=6))
-def test_expressions_match_what_pythons_match(text: str, name: str) -> None:
-    try:
-        matching = find_matching(text, [name])
-    except KafkaError:
-        return
-    assert bool(matching) == bool(re.fullmatch(text, name))
