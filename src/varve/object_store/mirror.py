@@ -2,7 +2,7 @@
 
 The first store is authoritative: it decides conditional creates, and a write that fails there
 fails. Each write then goes to the second store. If that fails the write still succeeds, and the
-pending change is kept, reported by `status`, and applied later by `catch_up` or `repair`. Reads
+pending change is kept, reported by `status`, and applied later by `catch_up` or a repair. Reads
 fail over to the second store when the first is unavailable, denies access or has lost its bucket.
 An object that the second store does not have may still exist in the first, so the error of the
 first is raised. Lists fail over only while the second store is known to be complete: a list without
@@ -416,18 +416,14 @@ class MirroredObjectStore(ObjectStoreWrapper):
 
     # Repair
 
-    def compare(
-        self, prefix: str = "", *, deep: bool = False, progress: Progress = no_progress
-    ) -> MirrorComparison:
-        """Compares both stores below a prefix; raises StoreError when either fails.
+    def compare(self, *, deep: bool = False, progress: Progress = no_progress) -> MirrorComparison:
+        """Compares both stores; raises StoreError when either fails.
 
         Objects are compared by key and size, with `deep` also by their bytes; those with a pending
         change always differ. A concurrent write may appear in one store only.
         """
         suspects = self._backlog.snapshot().changes.keys()
-        return compare(
-            self._first, self._second, prefix, deep=deep, suspects=suspects, progress=progress
-        )
+        return compare(self._first, self._second, deep=deep, suspects=suspects, progress=progress)
 
     def repair_differences(
         self,
@@ -494,29 +490,6 @@ class MirroredObjectStore(ObjectStoreWrapper):
         except ObjectNotFound:
             return None
         return Fault.DIFFERENT
-
-    def repair(
-        self,
-        prefix: str = "",
-        *,
-        deep: bool = False,
-        delete_extra: bool = False,
-        progress: Progress = no_progress,
-    ) -> MirrorRepair:
-        """Makes the second store equal to the first below a prefix: `compare`, then
-        `repair_differences`."""
-        before = self._backlog.snapshot()
-        comparison = self.compare(prefix, deep=deep, progress=progress)
-        done = self.repair_differences(
-            comparison.differences, delete_extra=delete_extra, progress=progress
-        )
-        if not prefix:
-            for key, change in before.changes.items():
-                self._backlog.resolve(key, change)
-            self._backlog.record_comparison(before)
-            self._backlog.flag_in_sync()
-            self._second_breaker.close()
-        return done
 
     def catch_up(self, *, within_ms: int) -> int:
         """Apply pending changes to the second store within a time limit; returns how many.

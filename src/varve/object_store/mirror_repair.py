@@ -71,20 +71,19 @@ class MirrorComparison:
 def compare(
     first: ObjectStore,
     second: ObjectStore,
-    prefix: str,
     *,
     deep: bool,
     suspects: Collection[str],
     progress: Progress,
 ) -> MirrorComparison:
-    """Compares the objects below a prefix by key and size, with `deep` also by content.
+    """Compares the objects by key and size, with `deep` also by content.
 
     Objects in `suspects` always count as different.
     """
     count = total_bytes = second_count = second_bytes = 0
     differences: list[Difference] = []
     same_size: list[ObjectInfo] = []
-    for seen, (mine, other) in enumerate(_pair(first.list(prefix), second.list(prefix))):
+    for seen, (mine, other) in enumerate(_pair(first.list(""), second.list(""))):
         if seen % _SHOWN_COUNT == 0:
             progress(f"{count:,} objects", 0, 0)
         if other is not None:

@@ -165,6 +165,6 @@ def test_a_mirror_equals_a_dict_and_repair_makes_its_second_the_same(
     first = _retried_faulty(seed, "memory:first")
     _compare(MirroredObjectStore(first, second), steps)
     mirror = MirroredObjectStore(first, memory)
-    mirror.repair(deep=True, delete_extra=True)
+    mirror.repair_differences(mirror.compare(deep=True).differences, delete_extra=True)
     expected = {info.key: first.get(info.key) for info in first.list("")}
     assert {info.key: memory.get(info.key) for info in memory.list("")} == expected

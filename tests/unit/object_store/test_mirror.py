@@ -23,6 +23,7 @@ from varve.object_store import (
     mirror_repair,
 )
 from varve.object_store.mirror import BREAKER_MS
+from varve.object_store.mirror_repair import Progress, no_progress
 from varve.testing import FaultKind, FaultyObjectStore
 
 
@@ -43,6 +44,18 @@ def bench() -> Bench:
     return Bench()
 
 
+def repair(
+    store: MirroredObjectStore,
+    *,
+    deep: bool = False,
+    delete_extra: bool = False,
+    progress: Progress = no_progress,
+) -> MirrorRepair:
+    """As `varve tier mirror --repair` does it."""
+    found = store.compare(deep=deep, progress=progress)
+    return store.repair_differences(found.differences, delete_extra=delete_extra, progress=progress)
+
+
 WRITES: list[Callable[[MirroredObjectStore], object]] = [
     lambda store: store.put("a", b"12"),
     lambda store: store.create("a", b"12"),
@@ -61,9 +74,9 @@ def test_a_write_stands_without_the_second_and_is_caught_up(
     assert (status.missing, status.is_complete) == (("a",), False)
     assert "memory:second" in status.last_error
     with pytest.raises(StoreUnavailable):
-        bench.store.repair()
+        repair(bench.store)
     bench.second.come_up()
-    assert bench.store.repair().copied == ("a",)
+    assert repair(bench.store).copied == ("a",)
     assert bench.contents(bench.second) == {"a": b"12"}
     assert bench.store.status().is_complete
 
@@ -130,7 +143,7 @@ def test_a_replaced_object_is_not_read_from_a_second_that_is_behind(bench: Bench
     with pytest.raises(StoreUnavailable):
         bench.store.get("a")
     bench.first.come_up()
-    assert bench.store.repair().copied == ("a",)
+    assert repair(bench.store).copied == ("a",)
     assert bench.contents(bench.second) == {"a": b"new"}
 
 
@@ -141,17 +154,17 @@ def test_extra_objects_are_deleted_only_if_told_or_known(bench: Bench) -> None:
     bench.store.delete(["gone"])
     assert bench.store.status().undeleted == ("gone",)
     bench.second.come_up()
-    fixed = bench.store.repair()
+    fixed = repair(bench.store)
     assert (fixed.deleted, fixed.extra) == (("gone",), ("extra",))
-    assert bench.store.repair(delete_extra=True).deleted == ("extra",)
+    assert repair(bench.store, delete_extra=True).deleted == ("extra",)
     assert bench.contents(bench.second) == {}
 
 
 def test_only_a_deep_repair_compares_bytes(bench: Bench) -> None:
     bench.first.put("a", b"12")
     bench.second.put("a", b"21")
-    assert bench.store.repair().copied == ()
-    assert bench.store.repair(deep=True).copied == ("a",)
+    assert repair(bench.store).copied == ()
+    assert repair(bench.store, deep=True).copied == ("a",)
     assert bench.contents(bench.second) == {"a": b"12"}
 
 
@@ -160,7 +173,7 @@ def test_large_objects_are_copied_in_pieces(monkeypatch: pytest.MonkeyPatch) -> 
     bench = Bench()
     data = bytes(range(95))
     bench.first.put("a", data)
-    bench.store.repair()
+    repair(bench.store)
     assert bench.contents(bench.second) == {"a": data}
     operations = [step.operation for step in bench.second.trace]
     assert "put parts" in operations
@@ -296,7 +309,7 @@ def test_a_note_made_while_its_object_is_caught_up_stays(bench: Bench) -> None:
             bench.store.put("a", b"new")
             bench.second.come_up()
 
-    bench.store.repair(progress=show)
+    repair(bench.store, progress=show)
     assert bench.store.status().missing == ("a",)
 
 
@@ -343,10 +356,10 @@ def test_a_repair_that_is_interrupted_goes_on_where_it_was(monkeypatch: pytest.M
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        bench.store.repair(progress=show)
+        repair(bench.store, progress=show)
     assert list(bench.contents(bench.second)) == ["a"]
     assert shown[-1] == ("copy", 155, 285)
-    assert bench.store.repair().copied == ("b", "c")
+    assert repair(bench.store).copied == ("b", "c")
 
 
 def test_an_undeleted_object_that_is_gone_all_the_same_is_no_note_any_more(bench: Bench) -> None:
@@ -354,7 +367,8 @@ def test_an_undeleted_object_that_is_gone_all_the_same_is_no_note_any_more(bench
     bench.second.fail_at(bench.second.steps + 1, FaultKind.ERROR_AFTER)
     bench.store.delete(["a"])
     assert bench.store.status().undeleted == ("a",)
-    bench.store.repair()
+    bench.clock.advance(BREAKER_MS)
+    assert bench.store.catch_up(within_ms=1000) == 1
     assert bench.store.status().is_complete
 
 
@@ -422,9 +436,8 @@ def test_the_mark_is_gone_before_a_write_returns_that_leaves_the_second_behind(
     mirror.put("b", b"2")
     assert not mark.is_marked
     bench.second.come_up()
-    mirror.repair(prefix="x")
-    assert not mark.is_marked
-    mirror.repair()
+    bench.clock.advance(BREAKER_MS)
+    assert mirror.catch_up(within_ms=1000) == 1
     assert mark.is_marked
 
 
