@@ -21,7 +21,7 @@ from varve.cleaning.retention.segments import (
     list_segments,
     read_consistently,
 )
-from varve.commit_log import Log, LogSettings, TopicPartition
+from varve.commit_log import Log, TopicPartition
 from varve.foundation.settings import LONG_MAX
 
 WAITS_FOR_COPY: Final = "waits for the copy to object storage"
@@ -94,19 +94,13 @@ def find_cleanable(
     log: Log,
     first_dirty_offset: int | None,
     now_ms: int,
-    settings: LogSettings | None = None,
     *,
     remote_bounds: RemoteBounds | None = None,
 ) -> CleanableLog:
-    """How dirty a log is; `first_dirty_offset` is its cleaner checkpoint, None without one.
-
-    `settings` default to those of the topic.
-    """
+    """How dirty a log is; `first_dirty_offset` is its cleaner checkpoint, None without one."""
     return read_consistently(
         log,
-        lambda: judge_cleanable(
-            list_segments(log, settings), first_dirty_offset, now_ms, remote_bounds
-        ),
+        lambda: judge_cleanable(list_segments(log), first_dirty_offset, now_ms, remote_bounds),
     )
 
 

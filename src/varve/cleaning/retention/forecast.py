@@ -77,11 +77,10 @@ class Forecast:
         removed = [row.segment.size for row in self.rows if row.is_due(when_ms)]
         return ForecastPoint(when_ms, len(removed), sum(removed), self.size - sum(removed))
 
-    def points(self, at_ms: Iterable[int] | None = None) -> list[ForecastPoint]:
-        """The sums at the given moments, or at each at which a segment is removed."""
-        if at_ms is None:
-            at_ms = sorted({row.when_ms for row in self.rows if row.when_ms is not None})
-        return [self.at(when_ms) for when_ms in at_ms]
+    def points(self) -> list[ForecastPoint]:
+        """The sums at each moment at which a segment is removed."""
+        moments = {row.when_ms for row in self.rows if row.when_ms is not None}
+        return [self.at(when_ms) for when_ms in sorted(moments)]
 
     def remote_at(self, when_ms: int) -> RemoteForecastPoint:
         rows = self.remote or ()
