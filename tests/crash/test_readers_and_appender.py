@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import pairwise
 
@@ -79,21 +80,9 @@ def _open(fs: FileSystem, settings: LogSettings) -> tuple[LogManager, Log]:
 
 def _run_all(workers: list[Callable[[], None]]) -> None:
     """Runs the workers at once and raises what any of them raised."""
-    failures: list[BaseException] = []
-
-    def guarded(work: Callable[[], None]) -> None:
-        try:
-            work()
-        except BaseException as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=guarded, args=(work,)) for work in workers]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    if failures:
-        raise failures[0]
+    with ThreadPoolExecutor(len(workers)) as pool:
+        for running in [pool.submit(work) for work in workers]:
+            running.result(60)
 
 
 def test_g2_g6_concurrent_readers_see_whole_prefixes() -> None:

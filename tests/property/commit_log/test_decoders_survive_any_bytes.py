@@ -14,7 +14,6 @@ from varve.commit_log.directory_files import (
     decode_clean_shutdown,
     decode_meta_properties,
     decode_partition_metadata,
-    encode_clean_shutdown,
     encode_meta_properties,
     encode_partition_metadata,
 )
@@ -124,7 +123,7 @@ READERS: list[tuple[Callable[[bytes], None], bytes]] = [
         read_meta_properties,
         encode_meta_properties(DirectoryMetadata(cluster_id="c\u20ac", node_id=1)),
     ),
-    (read_clean_shutdown, encode_clean_shutdown(5)),
+    (read_clean_shutdown, b'{"version":0,"brokerEpoch":5}'),
     (read_directory_name, b"topic-0.0123456789abcdef0123456789abcdef-delete"),
 ]
 

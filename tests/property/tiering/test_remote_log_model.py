@@ -3,8 +3,7 @@
 Model      the batches of all readable segments in order; a read is a walk over that list.
 """
 
-import threading
-from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from hypothesis import given, settings
@@ -189,31 +188,19 @@ def test_a_store_that_fails_now_and_then_never_gives_wrong_bytes(
 def test_readers_at_the_same_time_all_see_the_list(data: st.DataObject) -> None:
     tier = draw_tier(data)
     starts = data.draw(st.lists(st.integers(0, tier.end_offset - 1), min_size=4, max_size=4))
-    errors: list[BaseException] = []
 
-    def read_on(start: int) -> Callable[[], None]:
-        def work() -> None:
-            offset: int | None = start
+    def read_on(start: int) -> None:
+        offset: int | None = start
+        while offset is not None and offset < tier.end_offset:
             try:
-                while offset is not None and offset < tier.end_offset:
-                    try:
-                        run = tier.bench.read(offset, limit_offset=tier.end_offset, max_bytes=300)
-                    except Unavailable:
-                        # More reads than the pool lets wait: readers are to try again.
-                        continue
-                    offset = tier.check_read(run, offset, tier.end_offset, 300)
-            except BaseException as error:
-                errors.append(error)
+                run = tier.bench.read(offset, limit_offset=tier.end_offset, max_bytes=300)
+            except Unavailable:
+                # More reads than the pool lets wait: readers are to try again.
+                continue
+            offset = tier.check_read(run, offset, tier.end_offset, 300)
 
-        return work
-
-    threads = [threading.Thread(target=read_on(start)) for start in starts]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    assert not errors
-    assert not any(thread.is_alive() for thread in threads)
+    with ThreadPoolExecutor(len(starts)) as pool:
+        list(pool.map(read_on, starts, timeout=30))
     usage = tier.bench.extents.usage()
     tier.bench.pool.close()
     assert usage.held_bytes <= usage.limit_bytes + 4 * 700

@@ -69,13 +69,6 @@ def test_what_is_not_replicated_is_told_apart_from_an_undecided_transaction() ->
     assert "high watermark 15" in judge_cleanable(facts, 0, NOW).blocked_by
 
 
-def test_a_bound_below_the_first_dirty_offset_leaves_nothing_to_clean() -> None:
-    facts = make_facts(OLD, OLD, OLD, cleanup_policy=COMPACT, stable=4)
-    found = judge_cleanable(facts, 15, NOW)
-    assert (found.first_uncleanable_offset, found.cleanable_bytes, found.ratio) == (10, 0, 0.0)
-    assert not found.is_due
-
-
 def test_a_young_segment_protects_itself_and_all_behind_it() -> None:
     young = Piece(newest=NOW - 1)
     facts = make_facts(OLD, young, OLD, OLD, cleanup_policy=COMPACT, min_compaction_lag_ms=DAY)

@@ -152,19 +152,6 @@ def test_a_file_of_another_length_is_corrupt(fs: MemoryFileSystem) -> None:
             open_key_index(fs, segment, topic_id=TOPIC_ID)
 
 
-def test_damage_behind_the_header_is_found_by_verify(fs: MemoryFileSystem) -> None:
-    segment = _built(fs, _batches())
-    path = segment.path(KEYS)
-    whole = fs.read(path)
-    for at in range(HEADER_BYTES, len(whole) - 32, 7):
-        _damage(fs, path, at, bytes([whole[at] ^ 1]))
-        index = open_key_index(fs, segment, topic_id=TOPIC_ID)
-        assert index is not None
-        with index, pytest.raises(Corrupt, match="CRC"):
-            index.verify()
-        _damage(fs, path, at, whole[at : at + 1])
-
-
 def test_a_last_batch_that_does_not_end_the_data_file_is_corrupt(fs: MemoryFileSystem) -> None:
     segment = _built(fs, _batches())
     path = segment.path(KEYS)

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.log_facts import PARTITION, Piece, make_facts
+from tests.support.log_facts import Piece, make_facts
 from varve.cleaning.removals.removal import Reason
-from varve.cleaning.retention.retention import RetentionPlan, plan_eviction, plan_retention
+from varve.cleaning.retention.retention import plan_eviction, plan_retention
 from varve.cleaning.retention.rules import RetentionLimits, TimestampSource
 from varve.cleaning.retention.segments import SegmentList, SegmentTimes
 from varve.commit_log import LogSettings
@@ -33,22 +33,6 @@ def test_a_segment_goes_when_its_newest_record_is_older_than_the_limit() -> None
     assert bases(facts, NOW - DAY + 1) == [0, 10]
 
 
-def test_the_walk_stops_at_the_first_that_must_stay() -> None:
-    assert bases(make_facts(OLD, YOUNG, OLD, YOUNG)) == [0]
-
-
-def test_a_negative_limit_is_none() -> None:
-    assert bases(make_facts(OLD, OLD, YOUNG, retention_ms=-1)) == []
-
-
-def test_the_log_never_shrinks_below_the_size_limit() -> None:
-    pieces = [YOUNG] * 4
-    assert bases(make_facts(*pieces, retention_bytes=200)) == [0, 10]
-    assert bases(make_facts(*pieces, retention_bytes=201)) == [0]
-    assert bases(make_facts(*pieces, retention_bytes=400)) == []
-    assert bases(make_facts(*pieces, retention_bytes=401)) == []
-
-
 def test_size_is_counted_on_what_the_log_start_left() -> None:
     pieces = [YOUNG] * 4
     facts = make_facts(*pieces, retention_bytes=300, log_start=12)
@@ -70,68 +54,6 @@ def test_all_three_reasons_in_one_pass() -> None:
 def test_what_lies_behind_the_log_start_goes_under_every_policy(policy: tuple[str, ...]) -> None:
     facts = make_facts(YOUNG, YOUNG, YOUNG, cleanup_policy=policy, log_start=20)
     assert gone(facts) == [(0, Reason.BELOW_LOG_START), (10, Reason.BELOW_LOG_START)]
-
-
-def test_a_log_start_inside_a_segment_keeps_it() -> None:
-    assert bases(make_facts(YOUNG, YOUNG, log_start=9)) == []
-
-
-def test_compaction_alone_deletes_neither_by_age_nor_by_size() -> None:
-    facts = make_facts(OLD, OLD, YOUNG, cleanup_policy=("compact",), retention_bytes=0)
-    assert bases(facts) == []
-
-
-def test_compaction_with_deletion_does_both() -> None:
-    facts = make_facts(OLD, OLD, YOUNG, cleanup_policy=("compact", "delete"))
-    assert bases(facts) == [0, 10]
-
-
-@pytest.mark.parametrize("settings", [{"retention_bytes": 0}, {"retention_ms": 0}, {}])
-def test_nothing_above_the_high_watermark_goes(settings: dict[str, Any]) -> None:
-    facts = make_facts(OLD, OLD, OLD, high_watermark=19, **settings)
-    assert bases(facts) == [0]
-
-
-def test_the_active_segment_goes_with_all_others() -> None:
-    expiry = plan_retention(make_facts(OLD, OLD), NOW)
-    assert expiry.rolls_active
-    assert expiry.end_offset == 20
-
-
-def test_the_active_segment_does_not_go_behind_the_log_start() -> None:
-    assert bases(make_facts(YOUNG, YOUNG, log_start=20)) == [0]
-
-
-def test_an_empty_active_segment_stays() -> None:
-    expiry = plan_retention(make_facts(OLD, EMPTY, retention_bytes=0), NOW)
-    assert not expiry.rolls_active
-    nothing = plan_retention(make_facts(EMPTY, retention_bytes=0, retention_ms=0), NOW + DAY)
-    assert nothing == RetentionPlan(PARTITION)
-
-
-def test_an_active_segment_above_the_high_watermark_stays() -> None:
-    assert bases(make_facts(OLD, OLD, high_watermark=19)) == [0]
-
-
-def test_the_size_limit_zero_takes_everything() -> None:
-    expiry = plan_retention(make_facts(YOUNG, YOUNG, retention_bytes=0), NOW)
-    assert expiry.rolls_active
-
-
-def test_a_date_in_the_future_pins_nothing() -> None:
-    absurd = Piece(newest=NOW + 9_000 * DAY, appended=(NOW - 9 * DAY, NOW - 8 * DAY))
-    assert bases(make_facts(absurd, OLD, YOUNG)) == [0, 10]
-    assert bases(make_facts(absurd, OLD, YOUNG, retention_time="event")) == []
-
-
-def test_a_date_long_past_destroys_nothing() -> None:
-    absurd = Piece(newest=1, appended=(NOW - DAY, NOW - DAY))
-    facts = make_facts(absurd, YOUNG)
-    assert bases(facts) == []
-    assert list(plan_retention(facts, NOW).rejected) == [0]
-    assert bases(facts, NOW + 6 * DAY) == []
-    assert bases(facts, NOW + 6 * DAY + 1) == [0, 10]
-    assert bases(make_facts(absurd, YOUNG, retention_time="event")) == [0]
 
 
 def test_the_rule_names_setting_value_and_figures() -> None:

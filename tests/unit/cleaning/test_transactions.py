@@ -21,31 +21,6 @@ def walk(
     return verdicts.discardable.tolist(), verdicts.aborted_kept
 
 
-def test_a_commit_with_a_batch_is_needed() -> None:
-    tracker = TransactionTracker([])
-    assert walk(tracker, 0, Mark(0, 7), Mark(1, 7, COMMIT)) == ([False, False], [])
-
-
-def test_a_commit_without_a_batch_is_discardable() -> None:
-    assert walk(TransactionTracker([]), 0, Mark(1, 7, COMMIT)) == ([True], [])
-
-
-def test_an_abort_with_a_batch_is_needed_and_stays_indexed() -> None:
-    transaction = aborted(7, 0, 2)
-    tracker = TransactionTracker([transaction])
-    verdicts = walk(tracker, 0, Mark(0, 7), Mark(1, 7), Mark(2, 7, ABORT))
-    assert verdicts == ([False, False, False], [transaction])
-
-
-def test_an_abort_without_a_batch_is_discardable_and_leaves_the_index() -> None:
-    tracker = TransactionTracker([aborted(7, 0, 2)])
-    assert walk(tracker, 0, Mark(2, 7, ABORT)) == ([True], [])
-
-
-def test_an_abort_of_no_known_transaction_is_discardable() -> None:
-    assert walk(TransactionTracker([]), 0, Mark(0, 7), Mark(2, 7, ABORT)) == ([False, True], [])
-
-
 def test_an_empty_batch_counts_as_seen() -> None:
     batches, marks = make_tables(0, [Mark(0, 7), Mark(1, 7, COMMIT)])
     batches[0]["count"] = 0
@@ -82,21 +57,6 @@ def test_producers_do_not_mix() -> None:
     verdicts = walk(tracker, 0, Mark(0, 7), Mark(1, 8), Mark(2, 9, COMMIT), Mark(3, 8, ABORT))
     assert verdicts == ([False, False, True, False], [transaction])
     assert walk(tracker, 4, Mark(4, 7, COMMIT)) == ([False], [])
-
-
-def test_an_aborted_transaction_begins_at_its_first_offset_only() -> None:
-    """The earlier batch is of a committed transaction whose marker is still to come."""
-    tracker = TransactionTracker([aborted(7, 3, 5)])
-    verdicts = walk(
-        tracker,
-        0,
-        Mark(0, 7),
-        Mark(1, 7, COMMIT),
-        Mark(3, 7),
-        Mark(5, 7, ABORT),
-        Mark(6, 7, COMMIT),
-    )
-    assert verdicts == ([False, False, False, False, True], [aborted(7, 3, 5)])
 
 
 def test_transactions_of_one_producer_follow_each_other() -> None:

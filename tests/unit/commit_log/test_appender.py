@@ -8,25 +8,20 @@ from tests.support.log_bench import (
     Bench,
     FaultyBench,
     make_batch,
-    make_marker,
     read_all,
     split_batches,
 )
-from varve.commit_log import AppendOrigin, Isolation, LogAppendResult
+from varve.commit_log import AppendOrigin, LogAppendResult
 from varve.commit_log.producer_state import ProducerAppendInfo, ProducerStateManager
 from varve.commit_log.transaction_index import AbortedTransaction, TransactionIndex
 from varve.foundation.errors import (
     Closed,
-    CoordinatorFenced,
     Corrupt,
     DirectoryOffline,
     DiskFull,
     Fenced,
-    InvalidProducerEpoch,
     InvalidRequest,
-    InvalidTransactionState,
     LogPoisoned,
-    OutOfOrderSequence,
     RecordTooLarge,
     UnexpectedOffset,
     UnsupportedFormat,
@@ -54,14 +49,6 @@ def in_transaction(bench: Bench, producer: int, sequence: int = 0, count: int = 
 
 
 # Offsets
-
-
-def test_batches_get_consecutive_offsets_from_the_log_end(bench: Bench) -> None:
-    bench.open()
-    results = [bench.log.append(make_batch(count)) for count in (1, 3, 2)]
-    assert [(r.base_offset, r.last_offset) for r in results] == [(0, 0), (1, 3), (4, 5)]
-    assert bench.log.end_offset == 6
-    assert read_all(bench.log) == list(range(6))
 
 
 def test_stored_batches_carry_offset_and_epoch_and_keep_their_crc(bench: Bench) -> None:
@@ -109,24 +96,6 @@ def test_an_append_larger_than_segment_bytes_is_refused(bench: Bench) -> None:
 # Replication
 
 
-def test_a_follower_takes_offsets_as_they_come(bench: Bench) -> None:
-    bench.open()
-    result = bench.log.append_replicated(
-        make_batch(2, base_offset=5, leader_epoch=2) + make_batch(base_offset=9, leader_epoch=4)
-    )
-    assert result is not None
-    assert (result.base_offset, result.last_offset) == (5, 9)
-    assert bench.log.end_offset == 10
-    assert bench.log.end_offset_for_epoch(2) == (2, 9)
-
-
-def test_a_follower_drops_bytes_after_the_last_whole_batch(bench: Bench) -> None:
-    bench.open()
-    bench.log.append_replicated(make_batch(base_offset=0) + make_batch(base_offset=1)[:-1])
-    assert bench.log.end_offset == 1
-    assert bench.log.size == SIZE
-
-
 @pytest.mark.parametrize("data", [b"", make_batch()[:-1]])
 def test_a_follower_append_without_a_whole_batch_does_nothing(bench: Bench, data: bytes) -> None:
     bench.open()
@@ -134,11 +103,11 @@ def test_a_follower_append_without_a_whole_batch_does_nothing(bench: Bench, data
     assert bench.log.end_offset == 0
 
 
-def test_a_follower_refuses_offsets_below_the_log_end(bench: Bench) -> None:
+def test_a_follower_drops_bytes_after_the_last_whole_batch(bench: Bench) -> None:
     bench.open()
-    bench.fill(2)
-    with pytest.raises(UnexpectedOffset, match="below the log end offset 2"):
-        bench.log.append_replicated(make_batch(base_offset=1))
+    bench.log.append_replicated(make_batch(base_offset=0) + make_batch(base_offset=1)[:-1])
+    assert bench.log.end_offset == 1
+    assert bench.log.size == SIZE
 
 
 def test_a_follower_refuses_offsets_that_do_not_ascend(bench: Bench) -> None:
@@ -174,16 +143,6 @@ def test_max_message_bytes_does_not_bind_followers(bench: Bench) -> None:
 # Producers
 
 
-def test_a_repeated_batch_gets_its_first_offsets(bench: Bench) -> None:
-    bench.open()
-    first = produce(bench, 0, 3)
-    produce(bench, 3)
-    again = produce(bench, 0, 3)
-    assert (again.base_offset, again.last_offset) == (first.base_offset, first.last_offset)
-    assert (again.is_duplicate, first.is_duplicate) == (True, False)
-    assert bench.log.end_offset == 4
-
-
 def test_a_duplicate_is_answered_with_its_append_time(bench: Bench) -> None:
     bench.set(message_timestamp_type="LogAppendTime").open()
     first = produce(bench, 0)
@@ -191,48 +150,11 @@ def test_a_duplicate_is_answered_with_its_append_time(bench: Bench) -> None:
     assert produce(bench, 0).timestamp == first.timestamp
 
 
-def test_five_batches_are_remembered_and_the_sixth_is_out_of_order(bench: Bench) -> None:
-    bench.open()
-    for sequence in range(6):
-        produce(bench, sequence)
-    assert produce(bench, 1).is_duplicate
-    with pytest.raises(OutOfOrderSequence):
-        produce(bench, 0)
-
-
 def test_a_duplicate_rolls_nothing(bench: Bench) -> None:
     bench.set(segment_bytes=SIZE).open()
     produce(bench, 0)
     produce(bench, 0)
     assert len(bench.log.view) == 1
-
-
-def test_a_gap_in_sequences_is_refused(bench: Bench) -> None:
-    bench.open()
-    produce(bench, 0)
-    with pytest.raises(OutOfOrderSequence, match="expected 1"):
-        produce(bench, 2)
-    assert bench.log.end_offset == 1
-
-
-def test_an_unknown_producer_may_begin_anywhere(bench: Bench) -> None:
-    bench.open()
-    assert produce(bench, 77).base_offset == 0
-
-
-def test_an_older_producer_epoch_is_refused(bench: Bench) -> None:
-    bench.open()
-    produce(bench, 0, epoch=2)
-    with pytest.raises(InvalidProducerEpoch):
-        produce(bench, 1, epoch=1)
-
-
-def test_a_new_producer_epoch_begins_at_sequence_0(bench: Bench) -> None:
-    bench.open()
-    produce(bench, 0)
-    with pytest.raises(OutOfOrderSequence):
-        produce(bench, 1, epoch=1)
-    produce(bench, 0, epoch=1)
 
 
 def test_a_coordinators_batches_have_no_sequence_check(bench: Bench) -> None:
@@ -253,54 +175,7 @@ def test_silent_producers_are_forgotten(bench: Bench) -> None:
     assert produce(bench, 9).base_offset == 1
 
 
-def test_a_producer_in_a_transaction_is_not_forgotten(bench: Bench) -> None:
-    bench.open(producer_expiration_ms=1000)
-    in_transaction(bench, 1)
-    assert bench.log.expire_producers(bench.clock.now_ms() + 10_000) == 0
-
-
-def test_a_batch_outside_the_open_transaction_is_refused(bench: Bench) -> None:
-    bench.open()
-    in_transaction(bench, 1)
-    with pytest.raises(InvalidTransactionState):
-        produce(bench, 1)
-
-
-def test_a_marker_of_an_older_coordinator_is_refused(bench: Bench) -> None:
-    bench.open()
-    end = bench.log.end_transaction
-    end(producer_id=1, producer_epoch=0, committed=True, coordinator_epoch=5)
-    with pytest.raises(CoordinatorFenced):
-        end(producer_id=1, producer_epoch=0, committed=True, coordinator_epoch=4)
-
-
 # Last stable offset
-
-
-def test_an_open_transaction_holds_the_last_stable_offset(bench: Bench) -> None:
-    bench.open()
-    bench.fill(2)
-    in_transaction(bench, 1)
-    bench.fill(1)
-    assert (bench.log.last_stable_offset, bench.log.high_watermark) == (2, 4)
-    assert read_all(bench.log, Isolation.READ_COMMITTED) == [0, 1]
-
-
-def test_the_earliest_open_transaction_counts(bench: Bench) -> None:
-    bench.open()
-    in_transaction(bench, 1)
-    in_transaction(bench, 2)
-    bench.log.end_transaction(producer_id=1, producer_epoch=0, committed=True)
-    assert bench.log.last_stable_offset == 1
-    bench.log.end_transaction(producer_id=2, producer_epoch=0, committed=True)
-    assert bench.log.last_stable_offset == bench.log.end_offset == 4
-
-
-def test_without_followers_a_marker_frees_its_transaction_at_once(bench: Bench) -> None:
-    bench.open()
-    in_transaction(bench, 1)
-    bench.log.end_transaction(producer_id=1, producer_epoch=0, committed=False)
-    assert bench.log.last_stable_offset == 2
 
 
 def test_with_followers_a_transaction_is_unstable_until_its_marker_is_replicated(
@@ -378,28 +253,6 @@ def test_an_abort_is_indexed_in_the_segment_of_its_marker(bench: Bench) -> None:
     bench.log.roll()
     assert bench.names(".txnindex") == ["00000000000000000001.txnindex"]
     assert bench.log.aborted_transactions() == [AbortedTransaction(1, 0, 1, 2)]
-
-
-def test_the_entry_names_the_earliest_other_open_transaction(bench: Bench) -> None:
-    bench.open()
-    for producer in (1, 2, 3):
-        in_transaction(bench, producer)
-    bench.log.end_transaction(producer_id=1, producer_epoch=0, committed=False)
-    assert bench.log.aborted_transactions() == [AbortedTransaction(1, 0, 3, 1)]
-
-
-def test_a_commit_leaves_no_entry(bench: Bench) -> None:
-    bench.open()
-    in_transaction(bench, 1)
-    bench.log.end_transaction(producer_id=1, producer_epoch=0, committed=True)
-    assert bench.log.aborted_transactions() == []
-
-
-def test_a_marker_without_a_transaction_leaves_no_entry(bench: Bench) -> None:
-    bench.open()
-    bench.log.append(make_marker(committed=False), origin=AppendOrigin.COORDINATOR)
-    assert bench.log.aborted_transactions() == []
-    assert bench.log.last_stable_offset == 1
 
 
 def test_a_followers_abort_is_indexed_too(bench: Bench) -> None:

@@ -11,22 +11,14 @@ from varve.foundation.clock import ManualClock
 from varve.foundation.errors import InconsistentClusterId
 
 
-def _cluster_ids(
-    fs: MemoryFileSystem, paths: Sequence[str], cluster_id: str | None = None, seed: int = 1
-) -> set[str | None]:
-    store = LogManager(
-        paths, fs=fs, clock=ManualClock(), random=random.Random(seed), cluster_id=cluster_id
-    )
+def _cluster_ids(fs: MemoryFileSystem, paths: Sequence[str], seed: int = 1) -> set[str | None]:
+    store = LogManager(paths, fs=fs, clock=ManualClock(), random=random.Random(seed))
     with store:
         return {one.metadata.cluster_id for one in store.directories if one.metadata}
 
 
 def test_new_directories_share_one_cluster_id() -> None:
     assert len(_cluster_ids(MemoryFileSystem(ManualClock()), ["/a", "/b", "/c"])) == 1
-
-
-def test_new_directories_take_the_given_id() -> None:
-    assert _cluster_ids(MemoryFileSystem(ManualClock()), ["/a", "/b"], "chosen") == {"chosen"}
 
 
 def test_a_new_directory_joins_the_cluster_of_the_others() -> None:
@@ -42,10 +34,3 @@ def test_directories_of_two_clusters_are_refused_and_stay_usable() -> None:
     with pytest.raises(InconsistentClusterId, match=f"{first} .*/a.*{second} .*/b"):
         _cluster_ids(fs, ["/a", "/b"])
     assert _cluster_ids(fs, ["/a"]) == {first}
-
-
-def test_another_id_than_the_directories_is_refused() -> None:
-    fs = MemoryFileSystem(ManualClock())
-    _cluster_ids(fs, ["/a"])
-    with pytest.raises(InconsistentClusterId, match="the caller"):
-        _cluster_ids(fs, ["/a"], "chosen")

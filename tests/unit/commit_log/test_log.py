@@ -1,5 +1,6 @@
-"""What stands at the door itself: deleting records, maintenance, properties."""
+"""What a log does itself: deleting records, maintenance, other settings, its segments."""
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -10,24 +11,18 @@ from tests.support.log_bench import (
     FaultyBench,
     before_write,
     make_batch,
-    read_all,
 )
 from varve.commit_log import TopicPartition
 from varve.foundation.errors import (
     DirectoryOffline,
     DiskFull,
+    InvalidRecord,
     InvalidRequest,
     OffsetOutOfRange,
     PolicyViolation,
+    RecordTooLarge,
 )
-
-
-def test_delete_records_raises_the_log_start_at_once(bench: Bench) -> None:
-    bench.open()
-    bench.fill(4)
-    assert bench.log.delete_records(2) == 2
-    assert bench.log.log_start_offset == 2
-    assert read_all(bench.log) == [2, 3]
+from varve.records import Record, build_batch
 
 
 def test_minus_one_means_the_high_watermark(bench: Bench) -> None:
@@ -69,15 +64,6 @@ def test_compact_and_delete_allows_it(bench: Bench) -> None:
     bench.set(cleanup_policy=("compact", "delete")).open()
     bench.fill(2)
     assert bench.log.delete_records(1) == 1
-
-
-def test_the_log_start_may_lie_inside_a_batch(bench: Bench) -> None:
-    bench.open()
-    bench.fill(2, count=4)
-    bench.log.delete_records(2)
-    assert read_all(bench.log) == list(range(8))
-    bench.reopen()
-    assert bench.log.log_start_offset == 2
 
 
 def test_files_stay_until_retention(bench: Bench) -> None:
@@ -172,3 +158,59 @@ def test_records_are_not_deleted_before_what_is_no_offset(bench: Bench, offset: 
     with pytest.raises(InvalidRequest, match="as an int"):
         bench.log.delete_records(offset)
     assert bench.log.log_start_offset == 0
+
+
+# Settings that change while a log is open
+
+
+BATCH = build_batch([Record(key=None, value=bytes(200), timestamp=1)])
+
+
+def test_other_settings_hold_from_the_next_append_on(bench: Bench) -> None:
+    bench.open()
+    log = bench.log
+    log.append(BATCH)
+    log.configure(dataclasses.replace(log.settings, cleanup_policy=("compact",)))
+    with pytest.raises(InvalidRecord, match="no key"):
+        log.append(BATCH)
+    log.configure(dataclasses.replace(log.settings, cleanup_policy=("delete",)))
+    assert log.append(BATCH).base_offset == 1
+    log.configure(dataclasses.replace(log.settings, max_message_bytes=100))
+    with pytest.raises(RecordTooLarge):
+        log.append(BATCH)
+
+
+def test_a_smaller_segment_size_rolls_at_the_next_append(bench: Bench) -> None:
+    bench.open()
+    log = bench.log
+    log.append(BATCH)
+    log.configure(dataclasses.replace(log.settings, segment_bytes=len(BATCH)))
+    log.append(BATCH)
+    assert len(log.view) == 2
+
+
+# The segments of a log at one moment
+
+
+def bases_from(bench: Bench, offset: int) -> list[int]:
+    return [segment.base_offset for segment in bench.log.view.from_offset(offset)]
+
+
+def test_a_view_leads_from_the_segment_that_would_hold_an_offset(bench: Bench) -> None:
+    bench.open()
+    bench.log.reset_at(10)
+    bench.fill(2, 3, 4)
+    assert len(bench.log.view) == 3
+    expected = {0: [10, 12, 15], 10: [10, 12, 15], 11: [10, 12, 15], 12: [12, 15], 14: [12, 15]}
+    expected |= {15: [15], 18: [15], 99: [15]}
+    assert {offset: bases_from(bench, offset) for offset in expected} == expected
+
+
+def test_a_view_is_not_changed_by_a_roll(bench: Bench) -> None:
+    bench.open()
+    bench.fill(1)
+    view = bench.log.view
+    bench.log.roll()
+    assert [segment.base_offset for segment in view] == [0]
+    assert [segment.base_offset for segment in bench.log.view] == [0, 1]
+    assert bench.log.view.first_base_offset == 0

@@ -117,7 +117,7 @@ def test_a_clean_stop_leaves_its_mark_and_a_start_removes_it_at_once(house: Hous
     house.open()
     house.fill()
     house.close()
-    assert house.fs.exists(CLEAN)
+    assert house.fs.read(CLEAN) == b'{"version":0,"brokerEpoch":-1}'
     house.open()
     assert not house.fs.exists(CLEAN)
 

@@ -3,9 +3,7 @@
 import random
 from typing import Any
 
-import pytest
-
-from tests.support.log_bench import NOW_MS, Bench, make_batch, make_marker, offsets_in, read_all
+from tests.support.log_bench import NOW_MS, Bench, make_batch, make_marker, offsets_in
 from varve.commit_log import AppendOrigin, LogSettings
 from varve.commit_log.names import log_name
 from varve.commit_log.producer_snapshots import decode_producer_snapshot
@@ -263,11 +261,3 @@ def test_a_marker_may_roll_too(bench: Bench) -> None:
     bench.fill(1)
     bench.log.append(make_marker(committed=True), origin=AppendOrigin.COORDINATOR)
     assert bases(bench) == [0, 2]
-
-
-@pytest.mark.parametrize("segments", [1, 2, 5])
-def test_records_are_read_across_segments(bench: Bench, segments: int) -> None:
-    bench.set(segment_bytes=3 * SIZE).open()
-    bench.fill(3 * segments)
-    assert len(bench.log.view) == segments
-    assert read_all(bench.log) == list(range(3 * segments))

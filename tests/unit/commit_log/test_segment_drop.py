@@ -65,17 +65,6 @@ def test_at_the_log_end_a_new_segment_is_begun_and_all_old_ones_go(filled: Bench
     assert read_all(filled.log) == [7]
 
 
-def test_at_the_first_segment_there_is_nothing_to_drop(filled: Bench) -> None:
-    assert filled.log.drop_segments_before(0, now_ms=NOW_MS) == []
-    assert filled.log.log_start_offset == 0
-
-
-def test_a_log_start_inside_a_kept_segment_stays(filled: Bench) -> None:
-    filled.log.delete_records(5)
-    filled.log.drop_segments_before(4, now_ms=NOW_MS)
-    assert filled.log.log_start_offset == 5
-
-
 def test_an_offset_at_which_no_segment_begins_is_refused(filled: Bench) -> None:
     for offset in (1, 5, 8, -1):
         with pytest.raises(InvalidRequest, match="no segment begins there"):

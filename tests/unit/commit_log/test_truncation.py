@@ -12,7 +12,6 @@ from tests.support.log_bench import (
     make_batch,
     read_all,
 )
-from varve.commit_log import TimestampOffset
 from varve.commit_log.names import log_name
 from varve.foundation.errors import DirectoryOffline, DiskFull, InvalidRequest
 
@@ -25,14 +24,6 @@ def bases(bench: Bench) -> list[int]:
 
 def epochs(bench: Bench) -> bytes:
     return bench.fs.read("data/topic-0/leader-epoch-checkpoint")
-
-
-def test_at_or_above_the_log_end_no_data_changes(bench: Bench) -> None:
-    bench.open()
-    bench.fill(3)
-    assert not bench.log.truncate_to(3)
-    assert not bench.log.truncate_to(9)
-    assert read_all(bench.log) == [0, 1, 2]
 
 
 def test_at_the_log_end_epochs_that_begin_there_are_dropped(bench: Bench) -> None:
@@ -110,29 +101,6 @@ def test_indexes_may_grow_again(bench: Bench) -> None:
     assert not bench.log.view.active.offset_index().is_full
 
 
-@pytest.mark.parametrize("interval", [0, 4096])
-def test_what_is_left_is_found_by_time(bench: Bench, interval: int) -> None:
-    bench.set(index_interval_bytes=interval).open()
-    for time in (1, 8, 3, 9):
-        bench.log.append(make_batch(time=time))
-    bench.log.truncate_to(3)
-    assert bench.log.find_max_timestamp() == TimestampOffset(NOW_MS + 8, 1)
-    assert bench.log.find_offset_by_time(NOW_MS + 2) == TimestampOffset(NOW_MS + 8, 1)
-    bench.reopen()
-    assert bench.log.find_max_timestamp() == TimestampOffset(NOW_MS + 8, 1)
-
-
-def test_a_closed_segment_is_cut_and_appended_to(bench: Bench) -> None:
-    bench.open()
-    bench.fill(4, 4)
-    bench.log.truncate_to(2)
-    assert len(bench.read_file(0)) == 2 * SIZE
-    bench.fill(1)
-    assert read_all(bench.log) == [0, 1, 2]
-    bench.crash()
-    assert read_all(bench.log) == [0, 1, 2]
-
-
 def test_the_recovery_point_is_lowered_on_disk_before_the_cut(bench: Bench) -> None:
     seen: list[tuple[int, int]] = []
     bench.open()
@@ -168,13 +136,6 @@ def test_the_log_start_is_lowered_and_checkpointed(bench: Bench) -> None:
     assert written == [5, 3]
 
 
-def test_the_high_watermark_is_lowered_to_the_log_end(bench: Bench) -> None:
-    bench.open()
-    bench.fill(6)
-    bench.log.truncate_to(4)
-    assert (bench.log.high_watermark, bench.log.last_stable_offset) == (4, 4)
-
-
 def test_epochs_that_begin_at_or_above_the_offset_are_dropped(bench: Bench) -> None:
     bench.open()
     for epoch in (1, 2, 3):
@@ -192,41 +153,6 @@ def test_snapshots_above_the_offset_go_and_producers_are_reloaded(bench: Bench) 
     assert bench.names(".snapshot") == [log_name(1, ".snapshot"), log_name(2, ".snapshot")]
     again = bench.log.append(make_batch(producer_id=1, producer_epoch=0, base_sequence=2))
     assert (again.base_offset, again.is_duplicate) == (2, False)
-
-
-def test_a_truncated_transaction_is_not_open_any_more(bench: Bench) -> None:
-    bench.open()
-    bench.fill(2)
-    bench.log.append(
-        make_batch(producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
-    )
-    bench.log.truncate_to(2)
-    bench.fill(2)
-    assert bench.log.last_stable_offset == 4
-
-
-def test_a_transaction_whose_marker_was_cut_is_open_again(bench: Bench) -> None:
-    bench.open()
-    bench.log.append(
-        make_batch(producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
-    )
-    bench.log.end_transaction(producer_id=1, producer_epoch=0, committed=False)
-    bench.log.truncate_to(1)
-    assert bench.log.last_stable_offset == 0
-    assert bench.log.aborted_transactions() == []
-
-
-def test_cut_aborts_are_gone_from_disk_too(bench: Bench) -> None:
-    bench.open()
-    bench.log.append(
-        make_batch(producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
-    )
-    bench.log.end_transaction(producer_id=1, producer_epoch=0, committed=False)
-    bench.log.roll()
-    assert bench.names(".txnindex")
-    bench.log.truncate_to(1)
-    bench.reopen()
-    assert bench.log.aborted_transactions() == []
 
 
 def test_messages_of_producers_name_the_partition_after_a_truncation(bench: Bench) -> None:
@@ -258,16 +184,6 @@ def test_restart_leaves_one_empty_segment_at_the_offset(bench: Bench) -> None:
         bench.log.append(make_batch(producer_id=1, producer_epoch=0, base_sequence=5)).base_offset
         == 20
     )
-
-
-def test_restart_at_an_offset_the_log_holds_begins_empty(bench: Bench) -> None:
-    bench.open()
-    bench.fill(3, 3)
-    bench.log.reset_at(3)
-    assert (bench.log.size, bench.log.end_offset) == (0, 3)
-    bench.fill(1)
-    bench.crash()
-    assert read_all(bench.log) == [3]
 
 
 # What fails

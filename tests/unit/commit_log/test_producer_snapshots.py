@@ -1,12 +1,160 @@
-"""Producer state at load: stray snapshots, damaged ones, none at all, and what is replayed."""
+"""Producer snapshots: their bytes, what is loaded of them, and what is replayed from batches."""
 
+import random
+import struct
+
+import numpy as np
 import pytest
 
+from tests.support.cases import case
 from tests.support.log_bench import NOW_MS, Bench, make_batch
-from varve.commit_log import LogAppendResult, LogSettings
+from varve.commit_log import AppendOrigin, LogAppendResult, LogSettings
 from varve.commit_log.names import log_name
-from varve.commit_log.producer_snapshots import decode_producer_snapshot
-from varve.foundation.errors import OutOfOrderSequence
+from varve.commit_log.producer_snapshots import (
+    SnapshotEntry,
+    decode_marker,
+    decode_producer_snapshot,
+    encode_producer_snapshot,
+    replay_batches,
+    summarize_row,
+)
+from varve.commit_log.producer_state import Marker, ProducerStateManager
+from varve.commit_log.segment_reader import BatchWalk
+from varve.commit_log.transaction_index import TransactionIndex
+from varve.foundation.errors import Corrupt, OutOfOrderSequence, UnsupportedFormat
+from varve.kernels.batch_layout import BatchColumn
+from varve.kernels.crc import crc32c
+from varve.records import end_transaction_marker
+
+GOLDEN = bytes.fromhex(
+    "0001c871c62e0000000100000000000000090001ffffffffffffffffffffffff"
+    "0000000000000000000007d000000007ffffffffffffffff"
+)
+ENTRY = SnapshotEntry(
+    producer_id=9,
+    epoch=1,
+    last_sequence=-1,
+    last_offset=-1,
+    offset_delta=0,
+    timestamp=2000,
+    coordinator_epoch=7,
+    transaction_first_offset=-1,
+)
+
+
+def with_crc(data: bytes) -> bytes:
+    crc = int(crc32c(np.frombuffer(data, np.uint8), 6, len(data)))
+    return data[:2] + struct.pack(">I", crc) + data[6:]
+
+
+def test_known_bytes_are_written_and_read() -> None:
+    assert encode_producer_snapshot([ENTRY]) == GOLDEN
+    assert decode_producer_snapshot(GOLDEN, "x") == [ENTRY]
+
+
+def test_no_producers_are_a_header() -> None:
+    data = encode_producer_snapshot([])
+    assert len(data) == 10
+    assert decode_producer_snapshot(data, "x") == []
+
+
+def test_any_changed_byte_is_found() -> None:
+    for position in range(len(GOLDEN)):
+        with case(position=position):
+            data = bytearray(GOLDEN)
+            data[position] ^= 0x10
+            with pytest.raises(Corrupt, match="some/file"):
+                decode_producer_snapshot(data, "some/file")
+
+
+@pytest.mark.parametrize("size", [0, 1, 5, 6, 9, 10, 55])
+def test_torn_file_is_refused(size: int) -> None:
+    with pytest.raises(Corrupt):
+        decode_producer_snapshot(GOLDEN[:size], "x")
+
+
+@pytest.mark.parametrize("version", [0, 2, -1])
+def test_only_version_one_is_read(version: int) -> None:
+    with pytest.raises(UnsupportedFormat, match=f"version {version}"):
+        decode_producer_snapshot(struct.pack(">h", version) + GOLDEN[2:], "x")
+
+
+@pytest.mark.parametrize("count", [0, 2, -1, 2**31 - 1])
+def test_count_must_fit_the_length(count: int) -> None:
+    data = with_crc(GOLDEN[:6] + struct.pack(">i", count) + GOLDEN[10:])
+    with pytest.raises(Corrupt, match=f"{count} entries"):
+        decode_producer_snapshot(data, "x")
+
+
+# Replaying stored batches leaves the same producers as appending them did
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_replay_equals_append(bench: Bench, seed: int) -> None:
+    source = random.Random(seed)
+    bench.open()
+    sequences = dict.fromkeys(range(4), 0)
+    in_transaction: set[int] = set()
+    for _ in range(120):
+        producer = source.choice([-1, *sequences])
+        if producer < 0:
+            bench.fill(1)
+        elif producer in in_transaction and source.random() < 0.4:
+            in_transaction.discard(producer)
+            bench.log.end_transaction(
+                producer_id=producer, producer_epoch=0, committed=source.random() < 0.5
+            )
+        else:
+            transactional = producer in in_transaction or source.random() < 0.3
+            count = source.randint(1, 3)
+            if transactional:
+                in_transaction.add(producer)
+            bench.log.append(
+                make_batch(
+                    count,
+                    producer_id=producer,
+                    producer_epoch=0,
+                    base_sequence=sequences[producer],
+                    transactional=transactional,
+                )
+            )
+            sequences[producer] += count
+    expected = bench.log.producers
+    replayed, index = ProducerStateManager(), TransactionIndex(0)
+    file = bench.log.view.active.file()
+    for table in BatchWalk(file, start=0, end=bench.log.size, verify_crc=True):
+        replay_batches(table, replayed, index, where="here")
+    assert replayed.entries == expected.entries
+    assert replayed.ongoing == expected.ongoing
+    assert list(index.entries()) == bench.log.aborted_transactions()
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_a_marker_is_decoded(committed: bool) -> None:
+    batch = end_transaction_marker(
+        committed=committed, producer_id=1, producer_epoch=0, coordinator_epoch=7, timestamp=5
+    )
+    assert decode_marker(memoryview(batch), "here") == Marker(committed, 7)
+
+
+def test_an_emptied_marker_is_ignored(bench: Bench) -> None:
+    bench.open()
+    bench.log.append(
+        make_batch(producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
+    )
+    row = np.zeros(len(BatchColumn), np.int64)
+    row[[BatchColumn.PRODUCER_ID, BatchColumn.ATTRIBUTES, BatchColumn.BASE_SEQUENCE]] = (
+        1,
+        0x30,
+        -1,
+    )
+    row[[BatchColumn.BASE_OFFSET, BatchColumn.LAST_OFFSET]] = 1
+    summary = summarize_row(row.tolist(), None, "here")
+    plan = bench.log.producers.check_and_plan([summary], AppendOrigin.REPLICATION)
+    assert (plan.entries, plan.completed) == ({}, [])
+
+
+# Producer state at load: stray snapshots, damaged ones, none at all
 
 
 def produce(bench: Bench, sequence: int, producer: int = 1, **fields: int) -> LogAppendResult:
