@@ -155,11 +155,6 @@ def decode_properties(text: str, where: str) -> dict[str, str]:
         raise Corrupt(f"{where}: {error}") from None
 
 
-def encode_clean_shutdown(broker_epoch: int = -1) -> bytes:
-    """The content of `.kafka_cleanshutdown`."""
-    return json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":")).encode()
-
-
 def decode_clean_shutdown(data: bytes | bytearray | memoryview) -> int | None:
     """The broker epoch in `.kafka_cleanshutdown`; None if it has none or cannot be parsed."""
     try:

@@ -237,7 +237,6 @@ class Log:
         producer_id: int,
         producer_epoch: int,
         committed: bool,
-        coordinator_epoch: int = 0,
         leader_epoch: int | None = None,
     ) -> LogAppendResult:
         """Appends the marker that commits or aborts a producer's open transaction."""
@@ -245,7 +244,7 @@ class Log:
             committed=committed,
             producer_id=producer_id,
             producer_epoch=producer_epoch,
-            coordinator_epoch=coordinator_epoch,
+            coordinator_epoch=0,
             timestamp=self.clock.now_ms(),
         )
         return self.append(marker, origin=AppendOrigin.COORDINATOR, leader_epoch=leader_epoch)

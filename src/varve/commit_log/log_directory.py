@@ -25,7 +25,6 @@ from varve.commit_log.directory_files import (
     DirectoryMetadata,
     decode_meta_properties,
     decode_partition_metadata,
-    encode_clean_shutdown,
     encode_meta_properties,
     encode_partition_metadata,
     random_id_text,
@@ -79,6 +78,7 @@ _RECOVERY_POINT: Final = attrgetter("recovery_point_on_disk")
 _LOG_START: Final = attrgetter("log_start_on_disk")
 _HIGH_WATERMARK: Final = attrgetter("high_watermark")
 _NODE_ID = 1
+_CLEAN_SHUTDOWN: Final = b'{"version":0,"brokerEpoch":-1}'
 _SEQUENTIAL_SYNCS_MAX: Final = 4  # several threads sync a larger number of files
 _SYNC_THREADS: Final = 8
 """They wait for the disk, which syncs several files at once, and use little CPU time."""
@@ -412,7 +412,7 @@ class LogDirectory:
                 self.write_checkpoints()
                 if self._was_clean or not self.unreadable:
                     path = f"{self.path}/{CLEAN_SHUTDOWN_FILE}"
-                    write_atomically(self._fs, path, encode_clean_shutdown())
+                    write_atomically(self._fs, path, _CLEAN_SHUTDOWN)
         finally:
             if self._directory_lock is not None:
                 self._directory_lock.release()

@@ -62,7 +62,6 @@ class LogManager:
         random: random.Random,
         settings: StoreSettings | None = None,
         topic_settings: Callable[[str], LogSettings] | None = None,
-        cluster_id: str | None = None,
         is_alone: bool = True,
     ) -> None:
         if not paths or len(set(paths)) != len(paths):
@@ -72,7 +71,6 @@ class LogManager:
         self._clock = clock
         self.fs = fs
         self._random = random
-        self._cluster_id = cluster_id
         self._lock = threading.Lock()
         self._process_id = os.getpid()
         files = SegmentFiles(fs)
@@ -118,8 +116,8 @@ class LogManager:
         return self
 
     def _find_cluster_id(self) -> str | None:
-        """The id that the directories carry or the caller gave; None when all are new."""
-        ids = {} if self._cluster_id is None else {self._cluster_id: "the caller"}
+        """The id that the directories carry; None when all are new."""
+        ids: dict[str, str] = {}
         for directory in self.directories:
             with contextlib.suppress(OSError):  # opening the directory reports it
                 metadata = directory.read_metadata()
