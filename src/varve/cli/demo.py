@@ -39,14 +39,17 @@ _TIER_SETTINGS: Final = {
 }
 
 
-@command(examples=("varve demo", "varve demo -d demo-data --records 20000 --json"))
-@click.option(
+directory_option = click.option(
     "-d",
     "--dir",
     "directory",
     type=options.DIRECTORY,
     help="A new directory to use and keep; default a temporary one.",
 )
+
+
+@command(examples=("varve demo", "varve demo -d demo-data --records 20000 --json"))
+@directory_option
 @click.option(
     "--records",
     type=options.Number(min=1000),

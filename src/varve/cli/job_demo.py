@@ -14,7 +14,7 @@ import click
 
 from varve.cli import options, spark_options
 from varve.cli.command import command
-from varve.cli.demo import DemoSteps, demo_directory, move_to_tier
+from varve.cli.demo import DemoSteps, demo_directory, directory_option, move_to_tier
 from varve.cli.output import Output
 from varve.cli.spark_options import JobOptions
 from varve.foundation.errors import Corrupt
@@ -75,13 +75,7 @@ class Customers:
 
 
 @command(examples=("varve job demo", "varve job demo -d story --records 100000 --json"))
-@click.option(
-    "-d",
-    "--dir",
-    "directory",
-    type=options.DIRECTORY,
-    help="A new directory to use and keep; default a temporary one.",
-)
+@directory_option
 @click.option(
     "--records",
     type=options.Number(min=10_000),

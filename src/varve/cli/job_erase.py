@@ -75,7 +75,7 @@ _ACTION: Final = "erase the matching records"
     "--take-over", is_flag=True, help="Take the lease of a job that was killed elsewhere."
 )
 @spark_options.place_settings
-@spark_options.erased_catalog_settings
+@spark_options.catalog_settings
 @spark_options.mirrored_location
 @spark_options.spark
 @options.dry_run

@@ -327,13 +327,6 @@ quiet_output = bundle(
 """`--json` and `--quiet`."""
 
 
-def directories(help: str) -> Decorator[Any]:
-    """`-d DIR…`, for commands that only a directory can do."""
-    return click.option(
-        "-d", "--dir", multiple=True, type=DIRECTORIES, envvar="VARVE_DIR", help=help
-    )
-
-
 def logging(function: Function) -> Function:
     """`--log-format` and `--log-level`, for servers."""
     format = click.option(
@@ -387,66 +380,37 @@ def settings(help: str) -> Decorator[Any]:
     )
 
 
-partition = click.option("-p", "--partition", type=Number(min=0), help="Only this partition.")
-topic = click.argument(
-    "topic", metavar="TOPIC", shell_complete=lambda c, p, i: complete_topics(c, i)
-)
-topic_partition = click.argument(
-    "topic_partition",
-    metavar="TOPIC[:PARTITION]",
-    type=TOPIC_PARTITION,
-    shell_complete=lambda c, p, i: complete_topics(c, i),
-)
-optional_topic_partition = click.argument(
-    "topic_partition",
-    metavar="[TOPIC[:PARTITION]]",
-    type=TOPIC_PARTITION,
-    required=False,
-    shell_complete=lambda c, p, i: complete_topics(c, i),
-)
-topics = click.argument(
-    "topics",
-    metavar="TOPIC...",
-    nargs=-1,
-    required=True,
-    shell_complete=lambda c, p, i: complete_topics(c, i),
-)
-group = click.argument(
-    "group", metavar="GROUP", shell_complete=lambda c, p, i: complete_groups(c, i)
-)
-
-
 # Shell completion: it never fails, and waits at most a moment; without an answer it offers nothing
 
 
-def complete_topics(context: click.Context, incomplete: str) -> list[str]:
+def complete_topics(
+    context: click.Context, parameter: click.Parameter, incomplete: str
+) -> list[str]:
     """Topics of the directory or broker that the command line names so far."""
-    return [name for name in _find_topics(context.params) if name.startswith(incomplete)]
-
-
-def complete_groups(context: click.Context, incomplete: str) -> list[str]:
-    return [name for name in _find_groups(context.params) if name.startswith(incomplete)]
-
-
-def _find_topics(parameters: Mapping[str, Any]) -> list[str]:
-    directories = [Path(directory) for directory in parameters.get("dir") or ()]
-    if directories:
-        return _topics_in(directories)
+    directories = [Path(directory) for directory in context.params.get("dir") or ()]
     try:
-        return sorted(_admin(parameters).list_topics(timeout=_ANSWER_SECONDS).topics)
+        names = (
+            _topics_in(directories)
+            if directories
+            else _admin(context.params).list_topics(timeout=_ANSWER_SECONDS).topics
+        )
     except Exception:
         return []
+    return sorted(name for name in names if name.startswith(incomplete))
 
 
-def _find_groups(parameters: Mapping[str, Any]) -> list[str]:
+def complete_groups(
+    context: click.Context, parameter: click.Parameter, incomplete: str
+) -> list[str]:
     try:
-        future = _admin(parameters).list_consumer_groups(request_timeout=_ANSWER_SECONDS)
-        return sorted(group.group_id for group in future.result(timeout=_ANSWER_SECONDS).valid)
+        future = _admin(context.params).list_consumer_groups(request_timeout=_ANSWER_SECONDS)
+        names = [group.group_id for group in future.result(timeout=_ANSWER_SECONDS).valid]
     except Exception:
         return []
+    return sorted(name for name in names if name.startswith(incomplete))
 
 
-def _topics_in(directories: list[Path]) -> list[str]:
+def _topics_in(directories: list[Path]) -> set[str]:
     from varve.disk import RealFileSystem
     from varve.embedded.topic_table import TOPICS_FILE, decode_topics
 
@@ -457,7 +421,7 @@ def _topics_in(directories: list[Path]) -> list[str]:
             names |= decode_topics(RealFileSystem().read(path), path).topics.keys()
         except (StoreError, OSError):
             continue
-    return sorted(names)
+    return names
 
 
 def _admin(parameters: Mapping[str, Any]) -> Any:
@@ -472,3 +436,27 @@ def _admin(parameters: Mapping[str, Any]) -> Any:
     }
     address = parameters.get("bootstrap") or settings.get(BOOTSTRAP_SETTING) or DEFAULT_BOOTSTRAP
     return AdminClient({**settings, BOOTSTRAP_SETTING: address, "log_level": 0})
+
+
+# Arguments, and the partition
+
+
+partition = click.option("-p", "--partition", type=Number(min=0), help="Only this partition.")
+topic = click.argument("topic", metavar="TOPIC", shell_complete=complete_topics)
+topic_partition = click.argument(
+    "topic_partition",
+    metavar="TOPIC[:PARTITION]",
+    type=TOPIC_PARTITION,
+    shell_complete=complete_topics,
+)
+optional_topic_partition = click.argument(
+    "topic_partition",
+    metavar="[TOPIC[:PARTITION]]",
+    type=TOPIC_PARTITION,
+    required=False,
+    shell_complete=complete_topics,
+)
+topics = click.argument(
+    "topics", metavar="TOPIC...", nargs=-1, required=True, shell_complete=complete_topics
+)
+group = click.argument("group", metavar="GROUP", shell_complete=complete_groups)

@@ -18,7 +18,7 @@ from varve.cli.where import DEFAULT_DIRECTORY, check_no_files
         "varve serve --config server.properties --metrics-port 9404",
     )
 )
-@options.directories("A log directory; default log.dirs of the settings, or varve-data.")
+@options.dir_option("A log directory; default log.dirs of the settings, or varve-data.")
 @click.option(
     "-c",
     "--config",

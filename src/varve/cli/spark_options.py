@@ -89,15 +89,6 @@ catalog_settings = shared(
     help="A setting of the catalog or its files, as s3.endpoint=...",
 )
 
-erased_catalog_settings = click.option(
-    "--catalog-set",
-    "catalog_settings",
-    **PAIRS,
-    envvar="VARVE_CATALOG_SETTINGS",
-    help="A setting of the catalogs of tables, as s3.endpoint=...",
-)
-"""Without a section of its own, for a command that names no catalog."""
-
 catalog = bundle(
     "catalog",
     _build_catalog,
