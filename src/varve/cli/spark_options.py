@@ -20,7 +20,7 @@ from varve.cli.options import (
     store_url_option,
 )
 from varve.cli.output import Output
-from varve.cli.where import is_explicit
+from varve.cli.where import choose_store_url, is_explicit
 
 if TYPE_CHECKING:
     from varve.jobs.table.catalog import CatalogAddress
@@ -39,20 +39,15 @@ def _build_location(
     store_settings: dict[str, str],
     mirror_url: str = "",
 ) -> "TopicLocation":
-    """An explicit --store beats the store of the directories, and that beats a variable."""
-    from varve.disk import RealFileSystem
-    from varve.embedded.tier_location import recall_location
     from varve.jobs.tier.location import TopicLocation
 
     if not dir and not store_url:
         raise click.UsageError(
             "name a log directory with --dir or VARVE_DIR, or an object store with --store"
         )
-    if is_explicit("store_url"):
-        if not is_explicit("dir"):
-            dir = ()  # VARVE_DIR is for commands that name nothing
-    elif dir and recall_location(RealFileSystem(), list(map(os.fspath, dir))) is not None:
-        store_url = ""
+    if is_explicit("store_url") and not is_explicit("dir"):
+        dir = ()  # VARVE_DIR is for commands that name nothing
+    store_url = choose_store_url(dir, store_url)
     return TopicLocation(
         dir=dir, store=store_url, settings=store_settings, cluster=cluster, mirror=mirror_url
     )

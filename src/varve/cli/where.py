@@ -121,15 +121,11 @@ class Where:
 
 @dataclass(frozen=True, slots=True)
 class TierWhere(Where):
-    """Log directories whose remote tier is meant, or an object store alone.
-
-    `is_url_explicit` is false for a URL of the environment, which the directories' own tier beats.
-    """
+    """Log directories whose remote tier is meant, or an object store alone."""
 
     store_url: str = ""
     mirror_url: str = ""
     cluster: str | None = None
-    is_url_explicit: bool = True
 
     def __post_init__(self) -> None:
         from varve.object_store.opening import check_url
@@ -151,14 +147,12 @@ class TierWhere(Where):
         """
         from varve.embedded.tier_location import check_object_manifests
 
-        location = None
-        if self.directories and not (self.store_url and self.is_url_explicit):
-            location = self.tier_location()
+        if self.store_url:
+            return self.store_url
+        location = self.tier_location() if self.directories else None
         if location is not None:
             check_object_manifests(location, str(self.directories[0]))
             return location.url
-        if self.store_url:
-            return self.store_url
         if self.directories:
             raise InvalidRequest(
                 f"{self.directories[0]} has no remote tier yet; name its object store with --store"
@@ -309,14 +303,20 @@ def build_tier(
     mirror_url: str = "",
     cluster: str | None = None,
 ) -> TierWhere:
+    directories = _default_directories(dir)
     return TierWhere(
-        _default_directories(dir),
+        directories,
         store_settings=store_settings,
-        store_url=store_url,
+        store_url=choose_store_url(directories, store_url),
         mirror_url=mirror_url,
         cluster=cluster,
-        is_url_explicit=is_explicit("store_url"),
     )
+
+
+def choose_store_url(directories: tuple[Path, ...], store_url: str) -> str:
+    """An explicit --store beats the store of the directories, and that beats a variable."""
+    is_chosen = not store_url or is_explicit("store_url")
+    return store_url if is_chosen or Where(directories).tier_location() is None else ""
 
 
 def build_bucket(
@@ -330,12 +330,10 @@ def build_bucket(
         raise click.UsageError("--store names an object store, --dir the one of a log directory")
     if not dir and not store_url:
         dir = _default_directories(dir)
+    directories = () if is_url_explicit else dir
+    store_url = choose_store_url(directories, store_url)
     return TierWhere(
-        () if is_url_explicit else dir,
-        store_settings=store_settings,
-        store_url=store_url,
-        cluster=cluster,
-        is_url_explicit=is_url_explicit,
+        directories, store_settings=store_settings, store_url=store_url, cluster=cluster
     )
 
 
