@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Producer
     from confluent_kafka.admin import AdminClient
 
+    from varve.kafka_client.address import ClusterAddress
+
 DEFAULT_BOOTSTRAP: Final = "localhost:9092"
 BOOTSTRAP_SETTING: Final = "bootstrap.servers"
 CONNECT_SECONDS: Final = 5.0
@@ -29,6 +31,8 @@ _POLL_SECONDS: Final = 0.01
 _GRACE_SECONDS: Final = 1.0
 """A name may stand for several addresses; the next is tried when one refuses."""
 _ALIASES: Final = {"metadata.broker.list": BOOTSTRAP_SETTING, "sasl.mechanism": "sasl.mechanisms"}
+_OWN_NAMES: Final = {"sasl.mechanisms": "sasl.mechanism"}
+"""Names of varve's own client."""
 _DEFAULTS: Final = {"client.id": "varve-cli", "socket.connection.setup.timeout.ms": "5000"}
 
 T = TypeVar("T")
@@ -61,6 +65,15 @@ class BrokerClient:
             # Messages about connections; the commands report the errors.
             "logger": logging.getLogger("varve.kafka"),
         }
+
+    def cluster_address(self) -> "ClusterAddress":
+        """The broker, login and certificates for varve's own client, which ignores the rest."""
+        from varve.kafka_client.address import parse_cluster_address
+
+        settings = {_OWN_NAMES.get(name, name): value for name, value in self.settings.items()}
+        address = parse_cluster_address({**settings, BOOTSTRAP_SETTING: self.address})
+        assert address is not None, "it has the address of a broker"
+        return address
 
     def admin(self) -> "AdminClient":
         """The client for administration, of a broker that has answered.

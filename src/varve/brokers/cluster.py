@@ -188,12 +188,12 @@ class Cluster(Closing):
 
     def _get_fetch_client(self) -> "KafkaClient":
         """A client that returns batches as they are stored, which librdkafka hides."""
-        from varve.brokers.fetched_range import open_fetch_client
+        from varve.kafka_client.client import KafkaClient
 
         client = self._get_client()
         with self._lock:
             if self._fetch_client is None:
-                self._fetch_client = open_fetch_client(client)
+                self._fetch_client = KafkaClient(client.cluster_address())
             return self._fetch_client
 
     def _drop_producers(self) -> None:

@@ -6,25 +6,14 @@ Invariant  a range ends at the end offsets of its beginning; every batch matches
 
 from typing import Final
 
-from varve.brokers.client import BOOTSTRAP_SETTING, BrokerClient
 from varve.embedded.partition import ReadRange
 from varve.foundation.errors import OffsetOutOfRange, Unavailable
-from varve.kafka_client.address import parse_cluster_address
 from varve.kafka_client.client import EARLIEST, LATEST, KafkaClient
 from varve.records import CommittedBatches
 
 _FETCH_BYTES: Final = 1 << 20
 _REMOTE_READ_WAIT_MS: Final = 5_000
 """How long a broker may take to read a batch from its remote tier."""
-_LIBRDKAFKA_NAMES: Final = {"sasl.mechanisms": "sasl.mechanism"}
-
-
-def open_fetch_client(client: BrokerClient) -> KafkaClient:
-    """A client with the address, login and certificates of another; connects when it is used."""
-    settings = {_LIBRDKAFKA_NAMES.get(name, name): value for name, value in client.settings.items()}
-    address = parse_cluster_address({**settings, BOOTSTRAP_SETTING: client.address})
-    assert address is not None, "it has the address of a broker"
-    return KafkaClient(address)
 
 
 class FetchedRange(ReadRange):

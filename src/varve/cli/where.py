@@ -65,21 +65,15 @@ class Where:
 
     def cluster_address(self) -> "ClusterAddress":
         """The broker for varve's own client, which knows fewer settings than librdkafka."""
-        from varve.kafka_client.address import SERVER_NAMES, parse_cluster_address
+        from varve.kafka_client.address import SERVER_NAMES
 
-        settings = {
-            "sasl.mechanism" if name == "sasl.mechanisms" else name: value
-            for name, value in self.client_settings.items()
-        }
-        unknown = sorted(settings.keys() - set(SERVER_NAMES))
+        unknown = sorted(self.client_settings.keys() - {*SERVER_NAMES, "sasl.mechanisms"})
         if unknown:
             raise InvalidSetting(
                 f"client setting {', '.join(unknown)} is not supported here; supported are "
                 f"{', '.join(SERVER_NAMES)}"
             )
-        address = parse_cluster_address(settings)
-        assert address is not None
-        return address
+        return self.client().cluster_address()
 
     def tier_settings(self) -> dict[str, Any]:
         """The settings of the object store and of its mirror, as a store takes them."""
