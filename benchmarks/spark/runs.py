@@ -21,7 +21,7 @@ from varve.jobs.erase.erasure import erase, new_erasure_id
 from varve.jobs.erase.request import ErasureRequest, RescanMode
 from varve.jobs.tier.bucket import Bucket
 from varve.spark.runner import HERE_BYTES, SparkRunner
-from varve.spark.stages import get_step_log, read_stages
+from varve.spark.stages import get_step_log, watch_session
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +48,13 @@ class Timer:
     """Measures from its making to `taken`."""
 
     def __init__(self, spark: SparkSession) -> None:
-        self._spark = spark
-        self._before = {one.stage for one in read_stages(spark)}
+        self._session = watch_session(spark)
         self._cpu = read_cpu_seconds()
         self._wall = time.perf_counter()
 
     def taken(self) -> Taken:
         wall, cpu = time.perf_counter() - self._wall, count_cpu_seconds(since=self._cpu)
-        stages = read_stages(self._spark, before=self._before)
+        stages = self._session.stages()
         return Taken(wall, cpu, sum(one.shuffle_written_bytes for one in stages))
 
 

@@ -29,6 +29,14 @@ class ErasedVersions:
     out_of_reach: tuple[str, ...] = ()
     is_listed: bool = True
 
+    @classmethod
+    def join(cls, parts: Sequence["ErasedVersions"]) -> "ErasedVersions":
+        return cls(
+            tuple(version for part in parts for version in part.removed),
+            tuple(message for part in parts for message in part.out_of_reach),
+            all(part.is_listed for part in parts),
+        )
+
     def to_json(self) -> list[dict[str, object]]:
         return [version.to_json() for version in self.removed]
 
@@ -94,15 +102,12 @@ def erase_remote_versions(
 ) -> ErasedVersions:
     """Deletes the versions of all objects of removed segments; `keys` name their log objects."""
     folders = {folder_of(key) for key in keys}
-    parts = [
-        _erase_segment_versions(versions, partition, folders)
-        for versions in bucket.versions()
-        for partition in partitions
-    ]
-    return ErasedVersions(
-        tuple(version for part in parts for version in part.removed),
-        tuple(message for part in parts for message in part.out_of_reach),
-        all(part.is_listed for part in parts),
+    return ErasedVersions.join(
+        [
+            _erase_segment_versions(versions, partition, folders)
+            for versions in bucket.versions()
+            for partition in partitions
+        ]
     )
 
 

@@ -17,7 +17,6 @@ from typing import Final
 
 from varve.commit_log import LogSettings
 from varve.disk import FileSystem, JsonDocument, Lock, RealFileSystem
-from varve.embedded.tier_location import DEFAULT_METADATA, read_location
 from varve.embedded.topic_table import TOPICS_FILE, decode_topics
 from varve.foundation import errors
 from varve.foundation.clock import Clock, SystemClock
@@ -25,7 +24,7 @@ from varve.foundation.settings import GivenValue, parse_settings
 from varve.jobs.results import JsonFields
 from varve.jobs.tasks import TaskRunner
 from varve.jobs.tier.bucket import Bucket
-from varve.tiering.restore import read_cluster
+from varve.jobs.tier.location import TopicLocation
 
 FIRST_PAUSE_MS: Final = 60_000
 """The pause after the first failure."""
@@ -218,17 +217,13 @@ Runner = Callable[[JobContext], tuple[object, str | None]]
 
 
 def list_jobs(
-    directory: str,
-    now_ms: int,
-    *,
-    defaults: Mapping[str, GivenValue] | None = None,
-    fs: FileSystem | None = None,
+    directory: str, now_ms: int, *, defaults: Mapping[str, GivenValue] | None = None
 ) -> list[ScheduledJob]:
     """Lists every job that the settings of the directory's topics request.
 
     `defaults` are the values of settings that a topic does not set.
     """
-    fs = fs or RealFileSystem()
+    fs = RealFileSystem()
     topics = read_topics(fs, directory, defaults or {})
     return plan_jobs(topics, read_runs(fs, directory), now_ms)
 
@@ -240,21 +235,19 @@ def run_due(
     clock: Clock | None = None,
     defaults: Mapping[str, GivenValue] | None = None,
     store_settings: Mapping[str, GivenValue] | None = None,
-    cluster: str | None = None,
-    fs: FileSystem | None = None,
-    runners: Mapping[JobName, Runner] | None = None,
 ) -> list[JobOutcome]:
     """Runs the jobs that are due, one after another, and records each run.
 
     Raises Locked if another scheduler works on the directory. Errors of jobs are in their outcomes.
     """
-    fs = fs or RealFileSystem()
+    fs = RealFileSystem()
     clock = clock or SystemClock()
     with _lock(fs, directory):
         topics = read_topics(fs, directory, defaults or {})
         runs = read_runs(fs, directory)
         due = [job for job in plan_jobs(topics, runs, clock.now_ms()) if job.is_due]
-        address = _find_address(fs, directory, store_settings or {}, cluster) if due else None
+        location = TopicLocation(dir=directory, settings=store_settings)
+        address = location.find_bucket() if due else None
         outcomes = []
         for job in due:
             context = JobContext(
@@ -265,7 +258,7 @@ def run_due(
                 runner=runner,
                 clock=clock,
             )
-            outcome = _run(job, context, (runners or RUNNERS)[job.job])
+            outcome = _run(job, context, RUNNERS[job.job])
             runs[job.job, job.topic] = outcome.run
             write_runs(fs, directory, runs)
             outcomes.append(outcome)
@@ -300,21 +293,6 @@ def _run(due: ScheduledJob, context: JobContext, runner: Runner) -> JobOutcome:
         failures=0 if error is None else before + 1,
     )
     return JobOutcome(job=due.job, topic=due.topic, run=run, result=result)
-
-
-def _find_address(
-    fs: FileSystem, directory: str, settings: Mapping[str, GivenValue], cluster: str | None
-) -> Bucket | None:
-    location = read_location(fs, directory)
-    if location is None:
-        return None
-    if location.metadata != DEFAULT_METADATA:
-        raise errors.InvalidRequest(
-            f"the tier of {directory} has varve.tier.metadata={location.metadata}: jobs can only "
-            f"read manifests in the object store (varve.tier.metadata={DEFAULT_METADATA})"
-        )
-    cluster = cluster or read_cluster(fs, directory)
-    return Bucket(location.url, tuple(settings.items()), cluster)
 
 
 def _lock(fs: FileSystem, directory: str) -> Lock:

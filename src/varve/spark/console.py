@@ -115,11 +115,11 @@ class SparkJob:
     def spark(self) -> "Session":
         """The session, started if it was not; Ctrl-C cancels what this thread runs in it."""
         from varve.spark.session import tag_work
-        from varve.spark.stages import SessionWatch
+        from varve.spark.stages import watch_session
 
         if self._session is None:
             spark, self._is_ours = _start(self.name, self._options, self._log)
-            self._session = SessionWatch(spark)
+            self._session = watch_session(spark)
         tag_work(self._session.spark)
         return self._session.spark
 
@@ -133,11 +133,14 @@ class SparkJob:
         try:
             with _spinner("planning, then starting Spark", is_shown=self._session is None):
                 running.wait_until(lambda: self._session is not None)
-            if self._session is None:
+            session = self._session
+            if session is None:
                 return running.wait(lambda: None)
+            from varve.spark.stages import ProgressWatch
+
+            progress = ProgressWatch()
             with _stage_bars(is_shown=is_shown) as show:
-                watch = self._session.watch_progress()
-                return running.wait(lambda: show(watch.poll()))
+                return running.wait(lambda: show(progress.poll(session.running())))
         except KeyboardInterrupt:
             if self._session is not None:
                 from varve.spark.session import cancel_work

@@ -12,10 +12,11 @@ Threads    any. Spark Connect reports in the thread that runs the work.
 """
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, cast
 from weakref import WeakKeyDictionary
 
 from pyspark.sql import SparkSession
@@ -121,17 +122,16 @@ class JobProgress:
 class ProgressWatch:
     """Remembers the stages seen at each call of `poll`."""
 
-    def __init__(self, find_running: Callable[[], Sequence[StageProgress]]) -> None:
-        self._find_running = find_running
+    def __init__(self) -> None:
         self._seen: set[int] = set()
 
-    def poll(self) -> JobProgress:
-        running = sorted(self._find_running(), key=lambda progress: progress.stage)
-        self._seen |= {progress.stage for progress in running}
-        return JobProgress(tuple(running), len(self._seen) - len(running))
+    def poll(self, running: Sequence[StageProgress]) -> JobProgress:
+        ordered = sorted(running, key=lambda progress: progress.stage)
+        self._seen |= {progress.stage for progress in ordered}
+        return JobProgress(tuple(ordered), len(self._seen) - len(ordered))
 
 
-# The stages of a session
+# The report
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,120 +143,6 @@ class RemoteStage:
     tasks: int
     tasks_done: int
     read_bytes: int
-
-
-class StageStatusSource(Protocol):
-    """Reports which stages run, and those that Spark Connect has reported."""
-
-    def running(self) -> Sequence[StageProgress]: ...
-    def remote_stages(self) -> tuple[RemoteStage, ...]: ...
-    def close(self) -> None: ...
-
-
-def open_stage_status(spark: SparkSession) -> StageStatusSource:
-    return _ConnectProgress(spark) if is_connect(spark) else _StatusStore(spark)
-
-
-def step_name(description: str | None, call_site: str) -> str:
-    """The varve step that a stage belongs to, else the action of Spark."""
-    if description is None:
-        return call_site.partition(" at ")[0]
-    return find_step(description) or description
-
-
-class _StatusStore:
-    """Reads Spark's status store."""
-
-    def __init__(self, spark: SparkSession) -> None:
-        self._store: Any = spark.sparkContext._jsc.sc().statusStore()  # Python has no API for it
-
-    def running(self) -> Sequence[StageProgress]:
-        stages = self._store.activeStages()
-        return [_read_running(stages.apply(index)) for index in range(stages.size())]
-
-    def remote_stages(self) -> tuple[RemoteStage, ...]:
-        return ()  # `read_stages` reads them from the status store
-
-    def close(self) -> None: ...
-
-
-def _read_running(stage: Any) -> StageProgress:
-    described = stage.description()
-    return StageProgress(
-        stage.stageId(),
-        step_name(described.get() if described.isDefined() else None, stage.name()),
-        stage.numTasks(),
-        stage.numCompleteTasks(),
-        stage.numFailedTasks(),
-        stage.inputBytes() + stage.shuffleReadBytes(),
-    )
-
-
-class _ConnectProgress:
-    """Listens to progress reports; leaves out a skipped stage once a later stage has run."""
-
-    def __init__(self, spark: SparkSession) -> None:
-        self._step_log = get_step_log(spark)
-        self._spark = spark
-        self._lock = threading.Lock()
-        self._stages: dict[int, RemoteStage] = {}  # guarded by _lock
-        self._running: tuple[StageProgress, ...] = ()  # guarded by _lock
-        # pyspark declares a handler that takes anything.
-        self._handler = cast(Any, self._on_progress)
-        spark.registerProgressHandler(self._handler)
-
-    def running(self) -> Sequence[StageProgress]:
-        with self._lock:
-            return self._running
-
-    def remote_stages(self) -> tuple[RemoteStage, ...]:
-        with self._lock:
-            return tuple(self._stages[number] for number in sorted(self._stages))
-
-    def close(self) -> None:
-        self._spark.removeProgressHandler(self._handler)
-
-    def _on_progress(
-        self,
-        stages: Iterable[Any] | None,
-        inflight_tasks: int,
-        operation_id: str | None,
-        done: bool,
-    ) -> None:
-        name = self._step_log.running or "query"
-        remote_stages = [
-            RemoteStage(
-                reported.stage_id,
-                name,
-                reported.num_tasks,
-                reported.num_completed_tasks,
-                reported.num_bytes_read,
-            )
-            for reported in without_skipped(stages or ())
-        ]
-        with self._lock:
-            self._stages.update((stage.stage, stage) for stage in remote_stages if stage.tasks_done)
-            self._running = tuple(
-                StageProgress(
-                    stage.stage, stage.name, stage.tasks, stage.tasks_done, 0, stage.read_bytes
-                )
-                for stage in remote_stages
-                if not done and stage.tasks_done < stage.tasks
-            )
-
-
-def without_skipped(stages: Iterable[Any]) -> list[Any]:
-    """The stages without those that have no completed task although a later stage has."""
-    ordered = sorted(stages, key=lambda stage: int(stage.stage_id))
-    last = max(
-        (reported.stage_id for reported in ordered if reported.num_completed_tasks), default=-1
-    )
-    return [
-        reported for reported in ordered if reported.num_completed_tasks or reported.stage_id > last
-    ]
-
-
-# The report
 
 
 FORMAT: Final = 2
@@ -350,36 +236,106 @@ class JobReport:
         }
 
 
-def read_stages(spark: SparkSession, *, before: Collection[int] = ()) -> tuple[StageReport, ...]:
-    """Every stage of a classic session, oldest first, except those with the ids in `before`.
+# A session during a job
 
-    Spark Connect has no such list.
-    """
-    context = spark.sparkContext
-    gateway: Any = context._gateway  # its status store has no API in Python
-    jvm: Any = context._jvm
-    store: Any = context._jsc.sc().statusStore()
-    quantiles = gateway.new_array(jvm.double, 0)
-    listed = store.stageList(
-        jvm.java.util.ArrayList(), False, False, quantiles, jvm.java.util.ArrayList()
+
+class SessionWatch(ABC):
+    """A session, and the stages and steps that it has run since this was created."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self.spark = spark
+        self._step_log = get_step_log(spark)
+        self._step_count_before = self._step_log.count
+
+    @property
+    def application(self) -> str:
+        return find_application(self.spark)
+
+    def steps(self) -> tuple[StepReport, ...]:
+        return self._step_log.steps(after=self._step_count_before)
+
+    @abstractmethod
+    def running(self) -> Sequence[StageProgress]:
+        """The stages that run now."""
+
+    def stages(self) -> tuple[StageReport, ...]:
+        """Every stage of a classic session, oldest first; Spark Connect has no such list."""
+        return ()
+
+    def remote_stages(self) -> tuple[RemoteStage, ...]:
+        """The stages that Spark Connect has reported."""
+        return ()
+
+    @abstractmethod
+    def close(self) -> None:
+        """Stops polling the session."""
+
+
+def watch_session(spark: SparkSession) -> SessionWatch:
+    return _ConnectWatch(spark) if is_connect(spark) else _ClassicWatch(spark)
+
+
+def step_name(description: str | None, call_site: str) -> str:
+    """The varve step that a stage belongs to, else the action of Spark."""
+    if description is None:
+        return call_site.partition(" at ")[0]
+    return find_step(description) or description
+
+
+class _ClassicWatch(SessionWatch):
+    """Reads Spark's status store, for which Python has no API."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        super().__init__(spark)
+        self._context: Any = spark.sparkContext
+        self._store: Any = self._context._jsc.sc().statusStore()
+        self._stages_before: set[int] = set()
+        self._stages_before = {report.stage for report in self.stages()}
+
+    def running(self) -> Sequence[StageProgress]:
+        stages = self._store.activeStages()
+        return [_read_running(stages.apply(index)) for index in range(stages.size())]
+
+    def stages(self) -> tuple[StageReport, ...]:
+        jvm = self._context._jvm
+        quantiles = self._context._gateway.new_array(jvm.double, 0)
+        listed = self._store.stageList(
+            jvm.java.util.ArrayList(), False, False, quantiles, jvm.java.util.ArrayList()
+        )
+        stages = [listed.apply(index) for index in range(listed.size())]
+        reports = [
+            _read_stage(stage)
+            for stage in stages
+            if stage.submissionTime().isDefined() and stage.stageId() not in self._stages_before
+        ]
+        return tuple(sorted(reports, key=lambda report: (report.stage, report.attempt)))
+
+    def close(self) -> None: ...
+
+
+def _read_name(stage: Any) -> str:
+    described = stage.description()
+    return step_name(described.get() if described.isDefined() else None, stage.name())
+
+
+def _read_running(stage: Any) -> StageProgress:
+    return StageProgress(
+        stage.stageId(),
+        _read_name(stage),
+        stage.numTasks(),
+        stage.numCompleteTasks(),
+        stage.numFailedTasks(),
+        stage.inputBytes() + stage.shuffleReadBytes(),
     )
-    stages = [listed.apply(index) for index in range(listed.size())]
-    reports = [
-        _read_stage(stage)
-        for stage in stages
-        if stage.submissionTime().isDefined() and stage.stageId() not in before
-    ]
-    return tuple(sorted(reports, key=lambda report: (report.stage, report.attempt)))
 
 
 def _read_stage(stage: Any) -> StageReport:
     started_ms = stage.submissionTime().get().getTime()
     completed = stage.completionTime()
-    described = stage.description()
     return StageReport(
         stage=stage.stageId(),
         attempt=stage.attemptId(),
-        name=step_name(described.get() if described.isDefined() else None, stage.name()),
+        name=_read_name(stage),
         status=stage.status().toString().lower(),
         started_ms=started_ms,
         duration_ms=completed.get().getTime() - started_ms if completed.isDefined() else 0,
@@ -396,36 +352,64 @@ def _read_stage(stage: Any) -> StageReport:
     )
 
 
-# A session during a job
-
-
-class SessionWatch:
-    """A session, and the stages and steps that it has run since this was created."""
+class _ConnectWatch(SessionWatch):
+    """Listens to progress reports; leaves out a skipped stage once a later stage has run."""
 
     def __init__(self, spark: SparkSession) -> None:
-        self.spark = spark
-        self._step_log = get_step_log(spark)
-        self._step_count_before = self._step_log.count
-        self._stages_before: set[int] = set()
-        self._stages_before = {report.stage for report in self.stages()}
-        self._status = open_stage_status(spark)
+        super().__init__(spark)
+        self._lock = threading.Lock()
+        self._stages: dict[int, RemoteStage] = {}  # guarded by _lock
+        self._running: tuple[StageProgress, ...] = ()  # guarded by _lock
+        # pyspark declares a handler that takes anything.
+        self._handler = cast(Any, self._on_progress)
+        spark.registerProgressHandler(self._handler)
 
-    @property
-    def application(self) -> str:
-        return find_application(self.spark)
-
-    def watch_progress(self) -> ProgressWatch:
-        return ProgressWatch(self._status.running)
-
-    def steps(self) -> tuple[StepReport, ...]:
-        return self._step_log.steps(after=self._step_count_before)
-
-    def stages(self) -> tuple[StageReport, ...]:
-        return () if is_connect(self.spark) else read_stages(self.spark, before=self._stages_before)
+    def running(self) -> Sequence[StageProgress]:
+        with self._lock:
+            return self._running
 
     def remote_stages(self) -> tuple[RemoteStage, ...]:
-        return self._status.remote_stages()
+        with self._lock:
+            return tuple(self._stages[number] for number in sorted(self._stages))
 
     def close(self) -> None:
-        """Stops polling the session."""
-        self._status.close()
+        self.spark.removeProgressHandler(self._handler)
+
+    def _on_progress(
+        self,
+        stages: Iterable[Any] | None,
+        inflight_tasks: int,
+        operation_id: str | None,
+        done: bool,
+    ) -> None:
+        name = self._step_log.running or "query"
+        remote_stages = [
+            RemoteStage(
+                reported.stage_id,
+                name,
+                reported.num_tasks,
+                reported.num_completed_tasks,
+                reported.num_bytes_read,
+            )
+            for reported in without_skipped(stages or ())
+        ]
+        with self._lock:
+            self._stages.update((stage.stage, stage) for stage in remote_stages if stage.tasks_done)
+            self._running = tuple(
+                StageProgress(
+                    stage.stage, stage.name, stage.tasks, stage.tasks_done, 0, stage.read_bytes
+                )
+                for stage in remote_stages
+                if not done and stage.tasks_done < stage.tasks
+            )
+
+
+def without_skipped(stages: Iterable[Any]) -> list[Any]:
+    """The stages without those that have no completed task although a later stage has."""
+    ordered = sorted(stages, key=lambda stage: int(stage.stage_id))
+    last = max(
+        (reported.stage_id for reported in ordered if reported.num_completed_tasks), default=-1
+    )
+    return [
+        reported for reported in ordered if reported.num_completed_tasks or reported.stage_id > last
+    ]

@@ -13,6 +13,7 @@ from varve.disk import MemoryFileSystem, RealFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Corrupt, InvalidSetting, Locked, StoreUnavailable
 from varve.foundation.settings import GivenValue
+from varve.jobs import schedule
 from varve.jobs.schedule import (
     FIRST_PAUSE_MS,
     JOBS_FILE,
@@ -20,7 +21,6 @@ from varve.jobs.schedule import (
     JobContext,
     JobName,
     LastRun,
-    Runner,
     list_jobs,
     plan_jobs,
     read_runs,
@@ -115,7 +115,9 @@ def data(tmp_path: Path) -> str:
     return path
 
 
-def test_each_job_runs_once_and_a_failure_does_not_stop_the_next(data: str) -> None:
+def test_each_job_runs_once_and_a_failure_does_not_stop_the_next(
+    data: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ran = []
     clock = ManualClock(NOW_MS)
 
@@ -126,13 +128,13 @@ def test_each_job_runs_once_and_a_failure_does_not_stop_the_next(data: str) -> N
             raise StoreUnavailable("the bucket does not answer")
         return {"records": 7}, None
 
-    runners: dict[JobName, Runner] = {JobName.COMPACT: run}
-    outcomes = run_due(data, LocalRunner(), clock=clock, runners=runners)
+    monkeypatch.setattr(schedule, "RUNNERS", {JobName.COMPACT: run})
+    outcomes = run_due(data, LocalRunner(), clock=clock)
     assert ran == ["orders", "state"]
     assert [one.run.error for one in outcomes] == ["the bucket does not answer", None]
     assert outcomes[1].to_json()["result"] == {"records": 7}
     clock.advance(FIRST_PAUSE_MS)
-    run_due(data, LocalRunner(), clock=clock, runners=runners)
+    run_due(data, LocalRunner(), clock=clock)
     assert ran == ["orders", "state", "state", "orders"], "who has waited longest goes first"
     noted = read_runs(RealFileSystem(), data)
     assert noted[JobName.COMPACT, "orders"].failures == 2

@@ -8,17 +8,13 @@ from varve.spark.stages import ProgressWatch, StageProgress, StepLog, step_name,
 
 
 def test_a_stage_that_left_counts_as_done() -> None:
-    running: list[StageProgress] = []
-    watch = ProgressWatch(lambda: running)
-    assert watch.poll().stages_done == 0
-    running[:] = [StageProgress(0, "plan", 10, 4, 1)]
-    progress = watch.poll()
+    watch = ProgressWatch()
+    assert watch.poll([]).stages_done == 0
+    progress = watch.poll([StageProgress(0, "plan", 10, 4, 1)])
     assert (progress.running, progress.stages_done) == ((StageProgress(0, "plan", 10, 4, 1),), 0)
-    running[:] = [StageProgress(1, "rewrite", 5, 2)]
-    progress = watch.poll()
+    progress = watch.poll([StageProgress(1, "rewrite", 5, 2)])
     assert (progress.running[0].name, progress.stages_done) == ("rewrite", 1)
-    running[:] = []
-    assert watch.poll().stages_done == 2
+    assert watch.poll([]).stages_done == 2
 
 
 def test_stages_go_by_the_names_of_steps_else_of_actions() -> None:

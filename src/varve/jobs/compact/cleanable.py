@@ -19,7 +19,7 @@ from varve.commit_log.leader_epochs import LeaderEpochs
 from varve.commit_log.names import LEADER_EPOCH_FILE, PARTITION_METADATA_FILE
 from varve.commit_log.producer_snapshots import decode_producer_snapshot
 from varve.commit_log.producer_state import LastRecord
-from varve.commit_log.transaction_index import AbortedTransaction, TransactionIndex
+from varve.commit_log.transaction_index import AbortedTransaction
 from varve.disk import FileSystem
 from varve.foundation.errors import Corrupt
 from varve.foundation.settings import LONG_MAX
@@ -29,7 +29,6 @@ from varve.tiering.manifest.manifest import Manifest
 from varve.tiering.manifest.paths import RemotePath
 from varve.tiering.manifest.segment import (
     SNAPSHOT_PART,
-    TXN_INDEX_PART,
     Epochs,
     RemoteSegment,
     SegmentState,
@@ -172,10 +171,7 @@ def read_aborted(
     aborted: list[AbortedTransaction] = []
     for segment in chain:
         if segment.has_aborted:
-            remote = RemoteInput(partition, segment, files)
-            data = remote.read_part(TXN_INDEX_PART)
-            index = TransactionIndex.decode(data, segment.base_offset, remote.path(TXN_INDEX_PART))
-            aborted += index.entries()
+            aborted += RemoteInput(partition, segment, files).read_txn_index().entries()
     return tuple(transaction for transaction in aborted if transaction.first_offset < end_offset)
 
 

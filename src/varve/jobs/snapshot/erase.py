@@ -132,18 +132,16 @@ def _erase_versions(versions: S3Versions | None, removed: Sequence[str]) -> Eras
     if versions is None:
         return ErasedVersions(is_listed=False)
     keys = set(removed)
-    parts = [
-        erase_versions(
-            versions,
-            f"{folder}/",
-            is_removed=lambda key: key in keys or is_work(key),
-            is_data=lambda key: True,
-        )
-        for folder in (DATA_FOLDER, WORK_FOLDER)
-    ]
-    return ErasedVersions(
-        tuple(version for part in parts for version in part.removed),
-        tuple(sentence for part in parts for sentence in part.out_of_reach),
+    return ErasedVersions.join(
+        [
+            erase_versions(
+                versions,
+                f"{folder}/",
+                is_removed=lambda key: key in keys or is_work(key),
+                is_data=lambda key: True,
+            )
+            for folder in (DATA_FOLDER, WORK_FOLDER)
+        ]
     )
 
 

@@ -22,7 +22,7 @@ from varve.jobs.tier.remote_files import RemoteInput, open_files
 from varve.object_store import ObjectStore
 from varve.tiering.manifest.manifest import Manifest
 from varve.tiering.manifest.paths import RemotePath
-from varve.tiering.manifest.segment import KEYS_PART, RemoteSegment
+from varve.tiering.manifest.segment import INDEX_PART, KEYS_PART, RemoteSegment
 from varve.tiering.manifest.store import ObjectManifestStore
 from varve.tiering.read.extent_cache import FetchMeter
 from varve.tiering.read.remote_log import ReadCaches, RemoteLog
@@ -30,8 +30,6 @@ from varve.tiering.settings import TierSettings
 
 R = TypeVar("R")
 
-INDEX_PART: Final = "index"
-TXN_PART: Final = "txnindex"
 _THREADS: Final = 16
 """Indexes fetched at once; a request waits for the object store, not for the CPU."""
 _READ_SETTINGS: Final = TierSettings(
@@ -113,14 +111,9 @@ class RemotePartitionLog:
             is_last = undecided_from is None or undecided_from >= end_offset
             if is_last and segment.end_offset + 1 >= end_offset:
                 break
-        aborted: dict[AbortedTransaction, None] = {}
-        for index in self._fetch(read_txn_index, segments):
-            entries = index.entries()
-            for transaction in aborted_within(
-                entries, start_offset=start_offset, end_offset=end_offset
-            ):
-                aborted[transaction] = None
-        return list(aborted)
+        indexes = self._fetch(_read_txn_index, segments)
+        entries = dict.fromkeys(entry for index in indexes for entry in index.entries())
+        return list(aborted_within(list(entries), start_offset=start_offset, end_offset=end_offset))
 
     def pieces(
         self,
@@ -140,19 +133,14 @@ class RemotePartitionLog:
             for segment in self._contiguous_segments(start_offset, end_offset)
             if segment.max_timestamp >= min_ms and segment.size
         ]
-        pieces: list[RemotePiece] = []
         cut = [
-            remote_segment
-            for remote_segment in segments
-            if self._is_cut(remote_segment, start_offset, end_offset, is_keyed)
+            segment
+            for segment in segments
+            if self._is_cut(segment, start_offset, end_offset, is_keyed)
         ]
-        indexes = dict(
-            zip(
-                [remote_segment.id for remote_segment in cut],
-                self._fetch(read_offset_index, cut),
-                strict=True,
-            )
-        )
+        fetched = zip(cut, self._fetch(read_offset_index, cut), strict=True)
+        indexes = {segment.id: index for segment, index in fetched}
+        pieces: list[RemotePiece] = []
         for segment in segments:
             positions = [(0, segment.size)]
             if segment.id in indexes:
@@ -217,26 +205,19 @@ def read_offset_index(
     objects: ObjectStore, remote_path: RemotePath, segment: RemoteSegment
 ) -> OffsetIndex:
     """Reads the offset index of a segment; without entries if the segment has none."""
-    data = read_part(objects, remote_path, segment, INDEX_PART)
+    part = segment.find_part(INDEX_PART)
+    data = b""
+    if part is not None and part.size:
+        with open_files(lambda: objects, remote_path, [segment]) as files:
+            data = RemoteInput(remote_path, segment, files).read_part(INDEX_PART)
     return OffsetIndex.decode(data, segment.base_offset, len(data))
 
 
-def read_txn_index(
+def _read_txn_index(
     objects: ObjectStore, remote_path: RemotePath, segment: RemoteSegment
 ) -> TransactionIndex:
-    data = read_part(objects, remote_path, segment, TXN_PART)
-    return TransactionIndex.decode(data, segment.base_offset)
-
-
-def read_part(
-    objects: ObjectStore, remote_path: RemotePath, segment: RemoteSegment, name: str
-) -> bytes:
-    """Reads a whole part, checked against the manifest; empty if the segment has no such part."""
-    part = segment.find_part(name)
-    if part is None or part.size == 0:
-        return b""
     with open_files(lambda: objects, remote_path, [segment]) as files:
-        return RemoteInput(remote_path, segment, files).read_part(name)
+        return RemoteInput(remote_path, segment, files).read_txn_index()
 
 
 class _PinnedManifestStore(ObjectManifestStore):

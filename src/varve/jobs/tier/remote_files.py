@@ -26,6 +26,7 @@ from typing import Final, Self
 import numpy as np
 
 from varve.cleaning.key_index.key_index import KeyIndex, KeyIndexHeader, SegmentKeys
+from varve.commit_log.transaction_index import TransactionIndex
 from varve.disk import File, RealFileSystem
 from varve.disk.real import RealFile
 from varve.foundation.closing import Closing
@@ -33,7 +34,12 @@ from varve.foundation.errors import Corrupt
 from varve.kernels.crc import crc32c
 from varve.object_store import ObjectStore
 from varve.tiering.manifest.paths import RemotePath
-from varve.tiering.manifest.segment import KEYS_PART, LOG_PART, RemoteSegment
+from varve.tiering.manifest.segment import (
+    KEYS_PART,
+    LOG_PART,
+    TXN_INDEX_PART,
+    RemoteSegment,
+)
 from varve.tiering.read.object_file import UnchangingFile
 
 BLOCK_BYTES: Final = 64 << 10
@@ -198,6 +204,11 @@ class RemoteInput:
     def keys(self, header: KeyIndexHeader) -> SegmentKeys:
         """The key index of the segment, with a header that was read before."""
         return SegmentKeys(self.files, self.path(KEYS_PART), header)
+
+    def read_txn_index(self) -> TransactionIndex:
+        """Reads the transaction index of a segment that has one."""
+        data = self.read_part(TXN_INDEX_PART)
+        return TransactionIndex.decode(data, self.base_offset, self.path(TXN_INDEX_PART))
 
     def read_part(self, name: str) -> bytes:
         """Reads a small object whole and checks its checksum; raises Corrupt."""

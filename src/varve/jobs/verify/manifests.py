@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from varve.commit_log.transaction_index import AbortedTransaction, TransactionIndex
+from varve.commit_log.transaction_index import AbortedTransaction
 from varve.foundation.errors import Corrupt, ObjectNotFound
 from varve.foundation.settings import LONG_MAX
 from varve.jobs.tier.bucket import BucketAccess
@@ -20,10 +20,13 @@ from varve.tiering.expiry import read_remote_removals
 from varve.tiering.fsck import Damage, Listed, ObjectClass, fsck_partition
 from varve.tiering.manifest.manifest import Manifest
 from varve.tiering.manifest.paths import RemotePath
-from varve.tiering.manifest.segment import ANNOUNCEMENT_TIMEOUT_MS, RemoteSegment, SegmentState
+from varve.tiering.manifest.segment import (
+    ANNOUNCEMENT_TIMEOUT_MS,
+    TXN_INDEX_PART,
+    RemoteSegment,
+    SegmentState,
+)
 from varve.tiering.manifest.store import ObjectManifestStore
-
-_TXN_INDEX = "txnindex"
 
 UNNAMED_MAX: Final = 1000
 """Findings about objects of one partition that no manifest names, for each rule."""
@@ -111,14 +114,14 @@ class ManifestTask:
         is_complete = True
         with open_files(self.bucket.objects, self.partition, readable) as files:
             for segment in readable:
-                remote = RemoteInput(self.partition, segment, files)
-                if segment.find_part(_TXN_INDEX) is None:
+                if segment.find_part(TXN_INDEX_PART) is None:
                     continue
                 try:
-                    if remote.path(_TXN_INDEX) in damaged:
-                        raise ObjectNotFound(remote.path(_TXN_INDEX))
-                    data = remote.read_part(_TXN_INDEX)
-                    aborted += TransactionIndex.decode(data, segment.base_offset).entries()
+                    if self.partition.part_key(segment, TXN_INDEX_PART) in damaged:
+                        is_complete = False
+                        continue
+                    remote = RemoteInput(self.partition, segment, files)
+                    aborted += remote.read_txn_index().entries()
                 except (Corrupt, ObjectNotFound):
                     is_complete = False
         return tuple(aborted), is_complete
