@@ -90,9 +90,8 @@ class SparkRun:
 
     def run(self, spark: SparkSession) -> Taken:
         from varve.jobs.tier.location import TopicLocation
-        from varve.spark.deduplication.functions import DedupPlan
+        from varve.spark.deduplication.functions import DedupPlan, DedupSettings
         from varve.spark.deduplication.outputs import TopicOutput
-        from varve.spark.deduplication.settings import DedupSettings
 
         directory = f"{self.place}/data"
         settings = DedupSettings(

@@ -25,10 +25,9 @@ from varve.jobs.table.catalog import CatalogAddress, get_table
 from varve.jobs.table.definition import TableSettings, ValueFormat
 from varve.jobs.tier.location import TopicLocation
 from varve.records import Record, build_batch
-from varve.spark.deduplication.functions import DedupPlan
+from varve.spark.deduplication.functions import DedupPlan, DedupResult, DedupSettings
 from varve.spark.deduplication.job import DedupOutput
 from varve.spark.deduplication.outputs import TableOutput, TopicOutput
-from varve.spark.deduplication.settings import DedupResult, DedupSettings
 
 pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore")]
 

@@ -15,9 +15,8 @@ from varve.dedup import Deduplicator
 from varve.dedup.rules import Counts, DedupRules, LatePolicy, NullPolicy, parse_id_source
 from varve.jobs.tier.location import TopicLocation
 from varve.records import Record, build_batch
-from varve.spark.deduplication.functions import DedupPlan
+from varve.spark.deduplication.functions import DedupPlan, DedupSettings
 from varve.spark.deduplication.outputs import TopicOutput
-from varve.spark.deduplication.settings import DedupSettings
 
 pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore")]
 

@@ -226,8 +226,8 @@ def test_a_wrong_java_home_names_the_remedy(tmp_path: Path) -> None:
     program.parent.mkdir(parents=True)
     program.write_text("#!/bin/sh\nexit 3\n")
     program.chmod(0o755)
-    script = "from varve.spark import java; java.find_java.__defaults__ = (None, ()); "
-    script += "java.get_java.__defaults__ = (None, ()); from varve.cli.main import main; main()"
+    script = "from varve.spark import java; java.HOME_PATTERNS = (); "
+    script += "from varve.cli.main import main; main()"
     done = subprocess.run(
         [sys.executable, "-c", script, "job", "query", TOPIC, "-d", str(failing.directory)],
         env={**os.environ, "JAVA_HOME": str(tmp_path / "jdk"), "PATH": str(program.parent)},

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from varve.jobs.table.catalog import CatalogAddress
     from varve.jobs.table.sync import TableResult
     from varve.jobs.tier.location import TopicLocation
-    from varve.spark.deduplication.settings import DedupBatch, DedupResult
+    from varve.spark.deduplication.functions import DedupBatch, DedupResult
 
 _PARTITIONS_SHOWN = 20
 

@@ -15,7 +15,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -162,7 +162,7 @@ VERSION_MIN: Final = 17
 
 _RUN_TIMEOUT_SECONDS: Final = 30
 # Packages put a Java here that need not be on PATH; those of Homebrew never are.
-_HOME_PATTERNS: Final = (
+HOME_PATTERNS: tuple[str, ...] = (
     "/usr/lib/jvm/*",
     "/usr/lib64/jvm/*",
     "/usr/java/*",
@@ -181,25 +181,19 @@ class Java:
     version: int
 
 
-def find_java(
-    environment: Mapping[str, str] | None = None, home_patterns: Sequence[str] = _HOME_PATTERNS
-) -> Java | None:
+def find_java() -> Java | None:
     """The first Java that is new enough: by JAVA_HOME, by PATH, then where packages put them."""
-    javas = _find_javas(os.environ if environment is None else environment, home_patterns)
-    return next((java for java in javas if java.version >= VERSION_MIN), None)
+    return next((java for java in _find_javas() if java.version >= VERSION_MIN), None)
 
 
-def get_java(
-    environment: Mapping[str, str] | None = None, home_patterns: Sequence[str] = _HOME_PATTERNS
-) -> Java:
+def get_java() -> Java:
     """Like `find_java`; raises Unavailable with the older versions that it saw and the remedy."""
-    variables = os.environ if environment is None else environment
-    java = find_java(variables, home_patterns)
+    java = find_java()
     if java is not None:
         return java
-    javas = {java.home: java.version for java in _find_javas(variables, home_patterns)}
+    javas = {java.home: java.version for java in _find_javas()}
     versions = ", ".join(f"Java {version} in {home}" for home, version in javas.items())
-    home = variables.get("JAVA_HOME")
+    home = os.environ.get("JAVA_HOME")
     raise Unavailable(
         f"Spark needs Java {VERSION_MIN} or newer, and there is "
         f"{f'only {versions}' if versions else 'none by JAVA_HOME or PATH'}"
@@ -231,22 +225,21 @@ def read_java(program: str) -> Java | None:
     return Java(home, int(number[1]))
 
 
-def _find_javas(environment: Mapping[str, str], home_patterns: Sequence[str]) -> Iterator[Java]:
-    for program in _find_programs(environment, home_patterns):
+def _find_javas() -> Iterator[Java]:
+    for program in _find_programs():
         java = read_java(program)
         if java is not None:
             yield java
 
 
-def _find_programs(environment: Mapping[str, str], home_patterns: Sequence[str]) -> Iterator[str]:
+def _find_programs() -> Iterator[str]:
     """The candidate programs, each once, even if several links lead to it."""
-    homes = [environment["JAVA_HOME"]] if environment.get("JAVA_HOME") else []
-    on_path = shutil.which("java", path=environment.get("PATH", os.defpath))
+    home, on_path = os.environ.get("JAVA_HOME"), shutil.which("java")
     installed = [
-        home for pattern in home_patterns for home in sorted(glob.glob(pattern), reverse=True)
+        home for pattern in HOME_PATTERNS for home in sorted(glob.glob(pattern), reverse=True)
     ]
     programs = [
-        *(os.path.join(home, "bin", "java") for home in homes),
+        *([os.path.join(home, "bin", "java")] if home else []),
         *([on_path] if on_path else []),
         *(os.path.join(home, "bin", "java") for home in installed),
     ]

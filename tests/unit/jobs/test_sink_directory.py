@@ -23,7 +23,7 @@ from varve.jobs.sink.target import (
 )
 from varve.jobs.source.options import SourceFilters
 from varve.spark.columns import make_schema
-from varve.spark.writer import VarveWriter
+from varve.spark.data_source import VarveWriter
 
 
 def options(directory: Path | str, topic: str = "out", **more: str) -> SinkOptions:

@@ -15,13 +15,11 @@ from varve.dedup.rules import (
 )
 from varve.foundation.errors import Corrupt, InvalidRequest
 from varve.spark.deduplication.deduplicate import IdSetCache
-from varve.spark.deduplication.settings import (
+from varve.spark.deduplication.functions import DedupBatch, DedupResult, DedupSettings
+from varve.spark.deduplication.job import (
     FILE,
     SPARK_METADATA_FILE,
     CheckpointSpec,
-    DedupBatch,
-    DedupResult,
-    DedupSettings,
     DedupSpec,
     bind_checkpoint,
     decode_spec,
@@ -90,7 +88,7 @@ def freeze_in(
         meaning,
         where="ck",
         partitions=partitions,
-        draw_secret=lambda: (1, 2),
+        new_secret=(1, 2),
         draw_keys=lambda: [4, 9],
     )
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from varve.foundation.errors import Unavailable
-from varve.spark import session
+from varve.spark import java, session
 from varve.spark.java import (
     MANAGERS,
     Java,
@@ -40,26 +40,56 @@ def make_java(home: Path, version: str, status: int = 0) -> str:
     return str(home)
 
 
-def test_java_home_comes_before_path_and_path_before_other_places(tmp_path: Path) -> None:
+class Places:
+    """Where a Java may be."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self._patch = patch
+        self.set()
+
+    def set(self, *patterns: str, path: str = "/nowhere", home: str | None = None) -> None:
+        self._patch.setattr(java, "HOME_PATTERNS", patterns)
+        self._patch.setenv("PATH", path)
+        if home is None:
+            self._patch.delenv("JAVA_HOME", raising=False)
+        else:
+            self._patch.setenv("JAVA_HOME", home)
+
+
+@pytest.fixture
+def places(monkeypatch: pytest.MonkeyPatch) -> Places:
+    return Places(monkeypatch)
+
+
+def test_java_home_comes_before_path_and_path_before_other_places(
+    tmp_path: Path, places: Places
+) -> None:
     told = make_java(tmp_path / "told", "21")
     on_path = make_java(tmp_path / "on-path", "17")
     installed = make_java(tmp_path / "jvm" / "java-25", "25")
-    places = [f"{tmp_path}/jvm/*"]
-    path = {"PATH": f"{on_path}/bin:/bin"}
-    assert find_java({**path, "JAVA_HOME": told}, places) == Java(told, 21)
-    assert find_java(path, places) == Java(on_path, 17)
-    assert find_java({"PATH": "/nowhere"}, places) == Java(installed, 25)
-    assert find_java({"PATH": "/nowhere"}, []) is None
+    pattern, path = f"{tmp_path}/jvm/*", f"{on_path}/bin"
+    for home, found_path, found in (
+        (told, path, Java(told, 21)),
+        (None, path, Java(on_path, 17)),
+        (None, "/nowhere", Java(installed, 25)),
+    ):
+        places.set(pattern, path=found_path, home=home)
+        assert find_java() == found
+    places.set()
+    assert find_java() is None
 
 
 @pytest.mark.parametrize("version", ["1.8", "11", "16"])
-def test_a_java_that_is_too_old_is_passed_over(tmp_path: Path, version: str) -> None:
+def test_a_java_that_is_too_old_is_passed_over(
+    tmp_path: Path, places: Places, version: str
+) -> None:
     old = make_java(tmp_path / "old", version)
     new = make_java(tmp_path / "jvm" / "new", "17")
-    environment = {"JAVA_HOME": old, "PATH": "/nowhere"}
-    assert find_java(environment, [f"{tmp_path}/jvm/*"]) == Java(new, 17)
+    places.set(f"{tmp_path}/jvm/*", home=old)
+    assert find_java() == Java(new, 17)
+    places.set(home=old)
     with pytest.raises(Unavailable, match=rf"only Java {int(version[-2:].strip('.'))} in {old}"):
-        get_java(environment, [])
+        get_java()
 
 
 def test_a_program_that_fails_or_says_nothing_is_no_java(tmp_path: Path) -> None:
@@ -72,11 +102,12 @@ def test_a_program_that_fails_or_says_nothing_is_no_java(tmp_path: Path) -> None
     assert read_java(str(tmp_path / "missing")) is None
 
 
-def test_the_error_names_the_remedy() -> None:
+def test_the_error_names_the_remedy(places: Places) -> None:
     with pytest.raises(Unavailable, match=r"Java 17 or newer.*none.*--install.*JAVA_HOME"):
-        get_java({"PATH": "/nowhere"}, [])
+        get_java()
+    places.set(home="/jdk")
     with pytest.raises(Unavailable, match=r"none.*\(JAVA_HOME is /jdk\)"):
-        get_java({"PATH": "/nowhere", "JAVA_HOME": "/jdk"}, [])
+        get_java()
 
 
 def test_a_session_without_java_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,8 +211,7 @@ def test_the_command_installs_with_the_manager_on_path_and_finds_what_it_install
     )
     script = (
         "import os, sys; from varve.spark import java; os.geteuid = lambda: 0; "
-        f"java.find_java.__defaults__ = (None, ('{home}',)); "
-        f"java.get_java.__defaults__ = (None, ('{home}',)); "
+        f"java.HOME_PATTERNS = ('{home}',); "
         "sys.exit(java.main(sys.argv[1:]))"
     )
     environment = {"PATH": str(programs), "HOME": str(tmp_path)}
@@ -204,12 +234,13 @@ def test_the_command_installs_with_the_manager_on_path_and_finds_what_it_install
     assert run().stdout.startswith("Spark runs on Java 17 in ")
 
 
-def test_what_is_found_is_found_again_by_its_home() -> None:
-    java = find_java()
-    if java is None:
+def test_what_is_found_is_found_again_by_its_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = find_java()
+    if found is None:
         pytest.skip("there is no Java here")
-    assert find_java({"JAVA_HOME": java.home, "PATH": "/nowhere"}, []) == java
-    assert os.path.isdir(java.home)
+    Places(monkeypatch).set(home=found.home)
+    assert find_java() == found
+    assert os.path.isdir(found.home)
 
 
 def test_the_command_prints_no_warning() -> None:

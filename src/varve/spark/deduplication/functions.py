@@ -1,10 +1,10 @@
-"""`vs.dedup`: a topic without its duplicates, as another topic or as a table."""
+"""`vs.dedup`: a topic without its duplicates, as another topic or as a table; settings, results."""
 
 import os
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, Final
 
-from varve.dedup.rules import RuleOptions, build_rules
+from varve.dedup.rules import Counts, DedupRules, LatePolicy, RuleOptions, build_rules
 from varve.foundation.errors import InvalidRequest
 from varve.foundation.units import parse_duration
 from varve.jobs.source.options import parse_options
@@ -12,13 +12,117 @@ from varve.jobs.source.topic_source import open_partitions
 from varve.jobs.table.catalog import CatalogAddress, split_name
 from varve.jobs.table.definition import TableSettings, ValueFormat
 from varve.jobs.tier.location import TopicLocation
-from varve.spark.deduplication.settings import BATCH_BYTES, DedupResult, DedupSettings
 from varve.spark.functions import find_catalog
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from varve.spark.deduplication.job import DedupOutput, OnBatch
+
+BATCH_BYTES: Final = 256 << 20
+STATE_PARTITIONS_MAX: Final = 256
+"""The number of a state partition is a byte in `deal_ids`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DedupSettings(DedupRules):
+    """The rules of a stream; the policy for late records also applies to those from the future.
+
+    `side_topic` gets late records under LatePolicy.SIDE. The checkpoint fixes `state_partitions`
+    and all rules that decide which records are duplicates.
+    """
+
+    side_topic: str | None = None
+    batch_bytes: int = BATCH_BYTES
+    state_partitions: int | None = None
+    read_options: tuple[tuple[str, str], ...] = field(default=())
+
+    @classmethod
+    def of_rules(cls, rules: DedupRules, **others: Any) -> "DedupSettings":
+        """The rules, with the fields that only a stream has."""
+        return cls(**{part.name: getattr(rules, part.name) for part in fields(rules)}, **others)
+
+    def __post_init__(self) -> None:
+        DedupRules.__post_init__(self)
+        object.__setattr__(self, "future", self.late)
+        if (self.late is LatePolicy.SIDE) != (self.side_topic is not None):
+            raise InvalidRequest(
+                "a side topic requires the policy side for late records, and vice versa: give both"
+            )
+        count = self.state_partitions
+        if count is not None and not 1 <= count <= STATE_PARTITIONS_MAX:
+            raise InvalidRequest(
+                f"state_partitions is {count}, it must be 1 to {STATE_PARTITIONS_MAX}"
+            )
+        if self.batch_bytes < 1:
+            raise InvalidRequest(f"batch_bytes is {self.batch_bytes}, it must be at least 1")
+
+
+# Results
+
+
+BATCHES_SHOWN: Final = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DedupBatch:
+    """One batch; its late records are those below `watermark_ms`."""
+
+    batch_id: int
+    counts: Counts
+    watermark_ms: int
+    duration_ms: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "batch_id": self.batch_id,
+            **encode_counts(self.counts),
+            "watermark_ms": self.watermark_ms,
+            "duration_ms": self.duration_ms,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DedupResult:
+    """One run. `batches` holds the last ones, `batch_count` counts all."""
+
+    topic: str
+    output: str
+    counts: Counts = field(default_factory=Counts)
+    batch_count: int = 0
+    batches: tuple[DedupBatch, ...] = ()
+    state_partitions: int = 0
+    duration_ms: int = 0
+
+    def add(self, batch: DedupBatch) -> "DedupResult":
+        return replace(
+            self,
+            counts=self.counts + batch.counts,
+            batch_count=self.batch_count + 1,
+            batches=(*self.batches, batch)[-BATCHES_SHOWN:],
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "topic": self.topic,
+            "output": self.output,
+            **encode_counts(self.counts),
+            "batch_count": self.batch_count,
+            "batches": [batch.to_json() for batch in self.batches],
+            "state_partitions": self.state_partitions,
+            "duration_ms": self.duration_ms,
+        }
+
+
+def encode_counts(counts: Counts) -> dict[str, int]:
+    """The counts for JSON; a stream counts records without a timestamp as late."""
+    by_name = asdict(counts)
+    del by_name["missing"]
+    return {"records": counts.total, **by_name}
+
+
+# The function
+
 
 _TABLE: Final = "table:"
 

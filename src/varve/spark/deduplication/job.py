@@ -2,27 +2,33 @@
 
 docs/how-to/deduplicate-with-spark.md
 
-Invariant  state, input offsets and output of a batch belong together: Spark repeats an unfinished
+Layout     `varve-dedup.json` in the checkpoint directory, beside Spark's own files, written when
+           the first run begins. docs/reference/formats/dedup-state.md
+Invariant  a checkpoint is bound to one definition of a duplicate, one topic, one output and one
+           number of state partitions. A run with others is refused before it changes anything.
+           State, input offsets and output of a batch belong together: Spark repeats an unfinished
            batch with the same offsets, the same state before it and the same number, by which the
            output recognizes it.
-Crash      a run may be killed anywhere; the next one continues from the checkpoint.
+Crash      a run may be killed anywhere; the next one continues from the checkpoint. Its file is
+           written under another name and renamed, before Spark writes its first file.
 """
 
+import json
 import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from varve.dedup.rules import make_routes
+from varve.dedup.rules import Counts, make_routes
 from varve.foundation.clock import Clock, SystemClock
-from varve.foundation.errors import InvalidRequest, Unavailable
+from varve.foundation.errors import Corrupt, InvalidRequest, Unavailable
 from varve.jobs.derived_outputs import OutputKind, register_output
 from varve.jobs.source.options import SourceOptions, parse_options
 from varve.jobs.source.topic_source import open_partitions
@@ -34,19 +40,14 @@ from varve.spark.deduplication.deduplicate import (
     judge_stream,
     make_id,
 )
-from varve.spark.deduplication.functions import DedupPlan
-from varve.spark.deduplication.outputs import TableOutput, TableWriter, TopicOutput, TopicWriter
-from varve.spark.deduplication.settings import (
+from varve.spark.deduplication.functions import (
     STATE_PARTITIONS_MAX,
-    CheckpointSpec,
     DedupBatch,
+    DedupPlan,
     DedupResult,
     DedupSettings,
-    DedupSpec,
-    HadoopFiles,
-    bind_checkpoint,
-    read_counts,
 )
+from varve.spark.deduplication.outputs import TableOutput, TableWriter, TopicOutput, TopicWriter
 from varve.spark.deduplication.state import DedupWindow, Judge
 from varve.spark.session import is_connect
 
@@ -58,16 +59,155 @@ DedupOutput = TopicOutput | TableOutput
 OnBatch = Callable[[DedupBatch], None]
 
 
+# The file that binds the checkpoint
+
+
+FILE: Final = "varve-dedup.json"
+SPARK_METADATA_FILE: Final = "metadata"
+_FORMAT: Final = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DedupSpec:
+    """The properties of a deduplication that its checkpoint fixes."""
+
+    topic: str
+    topic_id: str
+    output: str
+    by: str
+    before_ms: int
+    after_ms: int
+    is_refreshing: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointSpec:
+    """The content of the file: the deduplication, and the secret and keys drawn for it."""
+
+    spec: DedupSpec
+    secret: tuple[int, int]
+    bucket_keys: tuple[int, ...]
+
+    @property
+    def sink_id(self) -> str:
+        """The same for all runs of a checkpoint."""
+        return f"dedup-{self.secret[0] ^ self.secret[1]:016x}"
+
+
+class CheckpointFiles(Protocol):
+    """The files of a checkpoint directory, wherever Spark keeps it."""
+
+    def find(self, name: str) -> bytes | None: ...
+    def put(self, name: str, data: bytes) -> None: ...
+
+
+class HadoopFiles:
+    """The files through the Hadoop file system of the Spark session."""
+
+    def __init__(self, spark: Any, location: str) -> None:
+        self._hadoop = spark._jvm.org.apache.hadoop.fs
+        self._location = location
+        directory = self._hadoop.Path(location)
+        self._fs = directory.getFileSystem(spark._jsc.hadoopConfiguration())
+        self._io_utils = spark._jvm.org.apache.commons.io.IOUtils
+
+    def find(self, name: str) -> bytes | None:
+        path = self._hadoop.Path(self._location, name)
+        if not self._fs.exists(path):
+            return None
+        stream = self._fs.open(path)
+        try:
+            return bytes(self._io_utils.toByteArray(stream))
+        finally:
+            stream.close()
+
+    def put(self, name: str, data: bytes) -> None:
+        temporary = self._hadoop.Path(self._location, f".{name}.tmp")
+        stream = self._fs.create(temporary, True)
+        try:
+            stream.write(bytearray(data))
+        finally:
+            stream.close()
+        self._fs.rename(temporary, self._hadoop.Path(self._location, name))
+
+
+def bind_checkpoint(
+    files: CheckpointFiles,
+    spec: DedupSpec,
+    *,
+    where: str,
+    partitions: int | None,
+    new_secret: tuple[int, int],
+    draw_keys: Callable[[], Sequence[int]],
+) -> CheckpointSpec:
+    """Reads the file, or writes it to a new checkpoint; raises InvalidRequest if it differs."""
+    data = files.find(FILE)
+    if data is None:
+        if files.find(SPARK_METADATA_FILE) is not None:
+            raise InvalidRequest(
+                f"{where} is the checkpoint of another query ({FILE} is missing): name another "
+                "directory"
+            )
+        bound = CheckpointSpec(spec=spec, secret=new_secret, bucket_keys=tuple(draw_keys()))
+        files.put(FILE, encode_spec(bound))
+        return bound
+    bound = decode_spec(data, f"{where}/{FILE}")
+    for declared in fields(DedupSpec):
+        stored, requested = getattr(bound.spec, declared.name), getattr(spec, declared.name)
+        if stored != requested:
+            raise InvalidRequest(
+                f"the checkpoint {where} was created with {declared.name}={stored!r:.200}, and "
+                f"cannot continue with {requested!r:.200}: use the same value, or a new checkpoint"
+            )
+    if partitions is not None and partitions != len(bound.bucket_keys):
+        raise InvalidRequest(
+            f"the checkpoint {where} has {len(bound.bucket_keys)} partitions of state, and cannot "
+            f"continue with {partitions}: leave the number out, or use a new checkpoint"
+        )
+    return bound
+
+
+def encode_spec(bound: CheckpointSpec) -> bytes:
+    document = {
+        "format": _FORMAT,
+        **asdict(bound.spec),
+        "secret": [f"{word:016x}" for word in bound.secret],
+        "bucket_keys": list(bound.bucket_keys),
+    }
+    return json.dumps(document, indent=1).encode()
+
+
+def decode_spec(data: bytes, where: str) -> CheckpointSpec:
+    """Raises Corrupt for a file that is not of this format."""
+    try:
+        document: dict[str, Any] = json.loads(data)
+        if document["format"] != _FORMAT:
+            raise ValueError(f"format {document['format']}, this varve reads {_FORMAT}")
+        first, second = (int(word, 16) for word in document["secret"])
+        return CheckpointSpec(
+            spec=DedupSpec(
+                **{declared.name: document[declared.name] for declared in fields(DedupSpec)}
+            ),
+            secret=(first, second),
+            bucket_keys=tuple(int(key) for key in document["bucket_keys"]),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Corrupt(
+            f"{where} cannot be read ({error}): restore it from a copy, or start with a new "
+            "checkpoint"
+        ) from error
+
+
+# A run
+
+
 def run_dedup(
     plan: DedupPlan,
     spark: SparkSession,
     *,
     on_batch: OnBatch | None = None,
-    is_stopping: Callable[[], bool] = lambda: False,
-    draw: Callable[[], int] = lambda: secrets.randbits(64),
-    clock: Clock | None = None,
 ) -> DedupResult:
-    """Deduplicates the available records and returns, or continues until `is_stopping`.
+    """Deduplicates the available records and returns, or continues until the query is stopped.
 
     Raises InvalidRequest for a checkpoint of another deduplication, and changes nothing then.
     Spark's errors are raised unchanged; `explain_failure` translates them.
@@ -77,10 +217,10 @@ def run_dedup(
             "a deduplication cannot run over Spark Connect: its driver reads and writes the "
             "checkpoint; use a master other than sc://"
         )
-    clock = clock or SystemClock()
+    clock = SystemClock()
     began_ms = clock.now_ms()
     source = _Source(parse_options(plan.read_options), clock)
-    spec = _bind_checkpoint(spark, plan, source, draw)
+    spec = _bind_checkpoint(spark, plan, source)
     names = [plan.output.name]
     if plan.settings.side_topic is not None:
         if isinstance(plan.output, TableOutput):
@@ -101,7 +241,7 @@ def run_dedup(
     result = DedupResult(
         topic=plan.topic, output=str(plan.output), state_partitions=len(spec.bucket_keys)
     )
-    result = _follow(query, result, on_batch, is_stopping)
+    result = _follow(query, result, on_batch)
     return replace(result, duration_ms=clock.now_ms() - began_ms)
 
 
@@ -137,9 +277,7 @@ class _Source:
         )
 
 
-def _bind_checkpoint(
-    spark: SparkSession, plan: DedupPlan, source: _Source, draw: Callable[[], int]
-) -> CheckpointSpec:
+def _bind_checkpoint(spark: SparkSession, plan: DedupPlan, source: _Source) -> CheckpointSpec:
     settings = plan.settings
     count = settings.state_partitions or min(
         spark.sparkContext.defaultParallelism, STATE_PARTITIONS_MAX
@@ -157,7 +295,7 @@ def _bind_checkpoint(
         ),
         where=plan.checkpoint,
         partitions=settings.state_partitions,
-        draw_secret=lambda: (draw(), draw()),
+        new_secret=(secrets.randbits(64), secrets.randbits(64)),
         draw_keys=lambda: find_bucket_keys(spark.range(_KEY_CANDIDATES), count),
     )
 
@@ -227,20 +365,12 @@ def _trigger(stream: DataStreamWriter, interval_ms: int | None) -> DataStreamWri
     return stream.trigger(processingTime=f"{interval_ms} milliseconds")
 
 
-def _follow(
-    query: StreamingQuery,
-    result: DedupResult,
-    on_batch: OnBatch | None,
-    is_stopping: Callable[[], bool],
-) -> DedupResult:
+def _follow(query: StreamingQuery, result: DedupResult, on_batch: OnBatch | None) -> DedupResult:
     """Waits for the end of the query, and adds up the counts of completed batches."""
     last_batch_id = -1
     is_done = False
     while not is_done:
         is_done = bool(query.awaitTermination(_POLL_SECONDS))
-        if not is_done and is_stopping():
-            query.stop()
-            is_done = True
         for batch in _read_batches(query, last_batch_id):
             last_batch_id = batch.batch_id
             result = result.add(batch)
@@ -267,3 +397,8 @@ def _read_batch(progress: Any, observed: dict[str, int | None]) -> DedupBatch:
         watermark_ms=round(watermark.timestamp() * 1000),
         duration_ms=progress.durationMs.get("triggerExecution", 0),
     )
+
+
+def read_counts(observed: Mapping[str, int | None]) -> Counts:
+    """The counts that Spark observed: null where a batch had no records."""
+    return Counts(**{name: count or 0 for name, count in observed.items()})
