@@ -76,7 +76,7 @@ class CompactRun:
         result = compact(Bucket(self.url), [TOPIC], settings=settings, runner=runner)
         taken = timer.taken()
         kept = sum(one.records.get(Reason.KEPT, 0) for one in result.partitions)
-        if result.has_failed or kept != self.key_count:
+        if result.failures or kept != self.key_count:
             raise AssertionError(f"{kept} records of {self.key_count} keys: {result.to_json()}")
         return replace(taken, sent_bytes=sum(one.sent_bytes for one in ledger.steps(after=before)))
 

@@ -1,7 +1,7 @@
 """A topic that is cleaned locally and, appended alike, compacted in the cold tier."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from tests.support.cleaning_bench import PARTITION, CleaningBench, fold
@@ -18,7 +18,8 @@ from varve.jobs.key_plans import INLINE_BYTES
 from varve.jobs.tasks import LocalRunner, TaskRunner
 from varve.object_store import ObjectStore
 from varve.records import Codec, Record
-from varve.tiering.manifest.segment import Epochs, SegmentState
+from varve.tiering.manifest.manifest import Manifest
+from varve.tiering.manifest.segment import Epochs, RemoteSegment, SegmentState
 
 
 @dataclass
@@ -68,6 +69,30 @@ class RemoteCompaction:
     def copy(self) -> None:
         """A round of copying that goes well."""
         assert self.bench.copier.copy(PARTITION, self.hot.now_ms).error is None
+
+    def change_manifest(self, change: Callable[[Manifest], Manifest]) -> None:
+        """A commit of a server."""
+        self.bench.manifests().commit(
+            change, leader_epoch=None, writer="server", now_ms=self.hot.now_ms
+        )
+
+    def expire_first(self) -> RemoteSegment:
+        """The first readable segment leaves the log; its objects stay."""
+        first = self.bench.readable()[0]
+        self.change_manifest(
+            lambda manifest: manifest.start_delete([first.id], at_ms=1).raise_log_start(
+                first.end_offset + 1
+            )
+        )
+        return first
+
+    def flip(self, number: int, part: str, at: int = -1) -> str:
+        """Flips a bit of an object of a readable segment; returns its key."""
+        key = self.bench.home.part_key(self.bench.readable()[number], part)
+        data = bytearray(self.bench.bucket.get(key))
+        data[at] ^= 0x10
+        self.bench.bucket.put(key, bytes(data))
+        return key
 
     # What the bucket shows
 

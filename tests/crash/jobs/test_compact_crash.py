@@ -1,6 +1,5 @@
 """A compaction of the cold tier is killed at every request, or beset by others: G3, G5, G6."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -13,7 +12,6 @@ from tests.support.tier_bench import TierBench, tiered
 from varve.jobs.key_plans import INLINE_BYTES
 from varve.jobs.tasks import LocalRunner
 from varve.testing import FaultKind, FaultyObjectStore
-from varve.tiering.manifest.manifest import Manifest
 from varve.tiering.manifest.segment import SegmentState
 
 STRIDE = 1 if IS_LONG else 9
@@ -81,10 +79,6 @@ def test_a_failed_request_fails_the_run_or_nothing(kind: FaultKind) -> None:
         finish(remote, old, new)
 
 
-def change_manifest(remote: RemoteCompaction, change: Callable[[Manifest], Manifest]) -> None:
-    remote.bench.manifests().commit(change, leader_epoch=None, writer="server", now_ms=1)
-
-
 def test_what_a_server_copies_meanwhile_stays() -> None:
     """Its copier takes unfinished outputs back, so the run may have to be repeated."""
     remote = prepare()
@@ -110,7 +104,7 @@ def test_groups_that_were_taken_back_meanwhile_are_void() -> None:
 
     def take_back() -> None:
         ids = [one.id for one in remote.bench.segments() if not one.is_readable]
-        change_manifest(remote, lambda manifest: manifest.start_delete(ids, at_ms=1))
+        remote.change_manifest(lambda manifest: manifest.start_delete(ids, at_ms=1))
 
     remote.runner = InterferingRunner(take_back, stage="rewrite")
     result = remote.compact()
@@ -128,17 +122,7 @@ def test_groups_that_were_taken_back_meanwhile_are_void() -> None:
 def test_a_tombstone_outlives_what_a_void_group_still_holds() -> None:
     """The first group's input expires in part: nothing behind it may go in."""
     remote = prepare()
-
-    def expire() -> None:
-        first = remote.bench.readable()[0]
-        change_manifest(
-            remote,
-            lambda manifest: manifest.start_delete([first.id], at_ms=1).raise_log_start(
-                first.end_offset + 1
-            ),
-        )
-
-    remote.runner = InterferingRunner(expire, stage="rewrite")
+    remote.runner = InterferingRunner(remote.expire_first, stage="rewrite")
     result = remote.compact()
     assert result.error is None
     assert result.voided_groups == 2

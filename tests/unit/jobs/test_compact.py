@@ -82,10 +82,7 @@ def test_a_segment_without_a_key_index_gets_one() -> None:
 
 def test_a_damaged_key_index_is_made_anew() -> None:
     remote = make(4, 4)
-    key = remote.bench.home.part_key(remote.bench.readable()[0], "keys")
-    data = bytearray(remote.bench.bucket.get(key))
-    data[140] ^= 1
-    remote.bench.bucket.put(key, bytes(data))
+    remote.flip(0, "keys", 140)
     assert remote.compact().records[Reason.SUPERSEDED] == 4
     assert remote.state() == remote.true_state()
 
@@ -93,10 +90,7 @@ def test_a_damaged_key_index_is_made_anew() -> None:
 def test_damaged_data_is_left_alone_and_told() -> None:
     remote = make(4, 4, segment_bytes=600)
     first = remote.bench.readable()[0]
-    key = remote.bench.home.part_key(first, "log")
-    data = bytearray(remote.bench.bucket.get(key))
-    data[-1] ^= 1
-    remote.bench.bucket.put(key, bytes(data))
+    remote.flip(0, "log")
     remote.bench.bucket.delete([remote.bench.home.part_key(first, "keys")])
     result = remote.compact()
     assert result.held == [0]
@@ -113,9 +107,7 @@ def test_damage_that_a_rewrite_meets_holds_that_segment_alone() -> None:
     remote.bench.fill(5, 5)
     remote.copy()
     bad = remote.bench.readable()[1]
-    key = remote.bench.home.part_key(bad, "log")
-    data = remote.bench.bucket.get(key)
-    remote.bench.bucket.put(key, data[:-1] + bytes([data[-1] ^ 1]))
+    key = remote.flip(1, "log")
     result = remote.compact()
     assert result.error is None
     assert result.held == [bad.base_offset]
@@ -124,7 +116,7 @@ def test_damage_that_a_rewrite_meets_holds_that_segment_alone() -> None:
     assert result.segments_rewritten == 2, "those before and behind it"
     assert bad.id in {one.id for one in remote.bench.readable()}
     remote.check()
-    remote.bench.bucket.put(key, data)
+    assert remote.flip(1, "log") == key, "the bit is right again"
     assert remote.state() == remote.true_state()
     assert remote.compact().cleaned_up_to == remote.hot.log.end_offset
     assert remote.state() == remote.true_state()

@@ -359,7 +359,7 @@ def test_a_side_table_that_is_ahead_is_taken_back(
         real(table, **more)
 
     with monkeypatch.context() as patch:
-        patch.setattr("varve.jobs.table.sync.commit", commit)
+        patch.setattr(table_state, "commit", commit)
         with pytest.raises(PowerLoss):
             bench.sync(JSON)
     assert len(bench.bad_rows()) == 3

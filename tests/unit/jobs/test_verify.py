@@ -23,7 +23,6 @@ from varve.jobs.tier.remote_files import RemoteInput, checksum, open_files, scra
 from varve.jobs.verify import manifests
 from varve.jobs.verify.result import VerifyFinding
 from varve.jobs.verify.verification import verify_documents
-from varve.tiering.manifest.manifest import Manifest
 from varve.tiering.manifest.segment import (
     ANNOUNCEMENT_TIMEOUT_MS,
     ObjectPart,
@@ -51,12 +50,6 @@ def key_of(remote: RemoteCompaction, number: int, part: str) -> str:
     return remote.bench.home.part_key(remote.bench.readable()[number], part)
 
 
-def flip(remote: RemoteCompaction, key: str, at: int) -> None:
-    data = bytearray(remote.bench.bucket.get(key))
-    data[at] ^= 0x10
-    remote.bench.bucket.put(key, bytes(data))
-
-
 def only(remote: RemoteCompaction) -> VerifyFinding:
     found = verify_bench(remote.bench).findings
     assert len(found) == 1, [(one.rule, one.where, one.message) for one in found]
@@ -66,19 +59,13 @@ def only(remote: RemoteCompaction) -> VerifyFinding:
     return one
 
 
-def change_manifest(remote: RemoteCompaction, change: Callable[[Manifest], Manifest]) -> None:
-    remote.bench.manifests().commit(
-        change, leader_epoch=None, writer="test", now_ms=remote.hot.now_ms
-    )
-
-
 def change_segment(
     remote: RemoteCompaction, change: Callable[[RemoteSegment], RemoteSegment], number: int = 0
 ) -> None:
     """A manifest that says something else of a segment."""
     segment = remote.bench.readable()[number]
-    change_manifest(
-        remote, lambda manifest: manifest.update(change(manifest.get_segment(segment.id)))
+    remote.change_manifest(
+        lambda manifest: manifest.update(change(manifest.get_segment(segment.id)))
     )
 
 
@@ -93,8 +80,7 @@ def put_part(remote: RemoteCompaction, number: int, name: str, data: bytes) -> N
 
 def test_a_flipped_byte_of_the_data_is_named_with_its_batch() -> None:
     remote = make()
-    key = key_of(remote, 1, "log")
-    flip(remote, key, -1)
+    key = remote.flip(1, "log")
     one = only(remote)
     assert (one.rule, one.where, one.severity) == ("object-checksum", key, Severity.ERROR)
     assert "CRC" in one.message
@@ -108,8 +94,8 @@ def test_a_flipped_byte_of_any_other_part_is_named_alone(part: str) -> None:
     remote = make()
     numbers = range(len(remote.bench.readable()))
     number = next(n for n in numbers if remote.bench.readable()[n].find_part(part) and n > 0)
-    key = key_of(remote, number, part)
-    flip(remote, key, len(remote.bench.bucket.get(key)) // 2)
+    size = len(remote.bench.bucket.get(key_of(remote, number, part)))
+    key = remote.flip(number, part, size // 2)
     one = only(remote)
     assert (one.rule, one.where) == ("object-checksum", key)
 
@@ -223,8 +209,7 @@ def test_producers_and_epochs_are_held_against_the_data() -> None:
 def test_a_key_that_occurs_twice_below_the_clean_bound_is_found() -> None:
     remote = make(6, 6, 6, is_compacted=False)
     end = remote.bench.manifests().load().highest_offset + 1
-    change_manifest(
-        remote,
+    remote.change_manifest(
         lambda manifest: replace(
             manifest.raise_cleaned_up_to(end),
             segments=tuple(replace(one, stale_bytes=0) for one in manifest.segments),
@@ -260,7 +245,7 @@ def test_what_the_manifest_calls_stale_may_occur_twice() -> None:
 def test_a_hole_in_the_chain_is_found() -> None:
     remote = make()
     second = remote.bench.readable()[1]
-    change_manifest(remote, lambda manifest: manifest.start_delete([second.id], at_ms=1))
+    remote.change_manifest(lambda manifest: manifest.start_delete([second.id], at_ms=1))
     one = only(remote)
     assert (one.rule, one.offset) == ("chain-hole", second.base_offset)
 
@@ -268,9 +253,10 @@ def test_a_hole_in_the_chain_is_found() -> None:
 def test_a_manifest_that_is_lost_or_damaged_is_told() -> None:
     remote = make()
     home, version = remote.bench.home, remote.bench.manifests().load().version
-    flip(remote, home.manifest_key(version), 40)
-    one = only(remote)
-    assert one.rule == "manifest-unreadable"
+    data = bytearray(remote.bench.bucket.get(home.manifest_key(version)))
+    data[40] ^= 1
+    remote.bench.bucket.put(home.manifest_key(version), bytes(data))
+    assert only(remote).rule == "manifest-unreadable"
     remote = make()
     for number in range(version + 1):
         remote.bench.bucket.delete([home.manifest_key(number)])
@@ -329,7 +315,7 @@ def test_what_tasks_return_does_not_grow_with_records(part: str | None) -> None:
 def test_an_announced_copy_that_nobody_finishes_is_worth_a_note() -> None:
     remote = make()
     left = replace(remote.bench.readable()[-1], id="left", state=SegmentState.COPY_STARTED)
-    change_manifest(remote, lambda manifest: manifest.announce(left))
+    remote.change_manifest(lambda manifest: manifest.announce(left))
     assert verify_bench(remote.bench).findings == ()
     remote.hot.advance(ANNOUNCEMENT_TIMEOUT_MS + 1)
     assert only(remote).rule == "abandoned"
@@ -365,13 +351,7 @@ def test_what_expires_meanwhile_is_not_damage() -> None:
     remote = make()
 
     def expire() -> None:
-        first = remote.bench.readable()[0]
-        change_manifest(
-            remote,
-            lambda manifest: manifest.start_delete([first.id], at_ms=1).raise_log_start(
-                first.end_offset + 1
-            ),
-        )
+        first = remote.expire_first()
         keys = [remote.bench.home.part_key(first, part.name) for part in first.parts]
         remote.bench.bucket.delete(keys)
 

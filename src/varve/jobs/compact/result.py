@@ -182,10 +182,6 @@ class CompactionResult(JobResult):
     elapsed_ms: int
 
     @property
-    def has_failed(self) -> bool:
-        return any(result.error is not None for result in self.partitions)
-
-    @property
     def failures(self) -> tuple[str, ...]:
         return tuple(
             f"{result.path}: {result.error}"

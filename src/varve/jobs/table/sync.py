@@ -24,6 +24,7 @@ from varve.jobs.results import JSON_NAME, JobResult
 from varve.jobs.source.options import SourceOptions
 from varve.jobs.source.pieces import pack
 from varve.jobs.source.read import TaskRead
+from varve.jobs.table import table_state
 from varve.jobs.table.catalog import CatalogAddress, find_table, split_name
 from varve.jobs.table.columns import (
     define_table,
@@ -48,20 +49,7 @@ from varve.jobs.table.definition import (
 )
 from varve.jobs.table.plan import SyncStep, TablePlan, check_history, plan_table
 from varve.jobs.table.rewrite import OffsetBounds, rewrite_files
-from varve.jobs.table.table_state import (
-    CommitConflict,
-    SyncState,
-    begin_run,
-    check_not_fenced,
-    commit,
-    fence_other_runs,
-    find_data_files,
-    new_run_id,
-    read_sync_state,
-    snapshot_id,
-    stream_data_files,
-    sweep,
-)
+from varve.jobs.table.table_state import CommitConflict, SyncState
 from varve.jobs.table.tasks import AppendTask, MergeTask, StageTask, TableRead
 from varve.jobs.table.types import Fields
 from varve.jobs.tasks import Task, TaskRunner
@@ -177,7 +165,7 @@ def check_tier_is_given(topic: str, address: Bucket | None, directories: Sequenc
 
 def _check_no_sink(table: Table) -> None:
     """Raises InvalidRequest for a table that a stream writes: rows would be duplicated."""
-    sink = read_sync_state(table).sink
+    sink = table_state.read_sync_state(table).sink
     if sink is not None:
         raise InvalidRequest(
             f"table {'.'.join(table.name())} holds the records of a deduplication (sink "
@@ -195,7 +183,7 @@ class TableSync:
     settings: TableSettings
     runner: TaskRunner
     clock: Clock
-    run_id: str = field(default_factory=new_run_id)
+    run_id: str = field(default_factory=table_state.new_run_id)
     _result: TableResult = field(init=False)
     _committed: set[str] = field(default_factory=set)
     _is_unclear: bool = False  # whether the outcome of a commit is unknown to this run
@@ -217,7 +205,7 @@ class TableSync:
     def _open(self, catalog: Catalog) -> TablePair:
         """Opens or creates the table and its side table; deletes leftovers of killed runs."""
         table = find_table(catalog, self.name)
-        progress = _INITIAL_STATE if table is None else read_sync_state(table)
+        progress = _INITIAL_STATE if table is None else table_state.read_sync_state(table)
         inferred: Fields = ()
         if table is None:
             plan = plan_table(self.options, progress)
@@ -225,7 +213,7 @@ class TableSync:
             self._register(plan)
             table = create_table(catalog, self.name, definition)
         definition = read_definition(table)
-        plan = plan_table(self.options, read_sync_state(table))
+        plan = plan_table(self.options, table_state.read_sync_state(table))
         check_definition(definition, self.name, plan.topic_id, self.settings)
         _check_no_sink(table)
         check_registry(definition, self.name, self.settings.registry)
@@ -233,7 +221,7 @@ class TableSync:
         definition, added = self._add_requested_columns(table, definition, plan)
         tables = TablePair.load(catalog, self.name, definition, table)
         self._register(plan, tables.locations())
-        swept = fence_other_runs(tables.both(), self.run_id)
+        swept = table_state.fence_other_runs(tables.both(), self.run_id)
         self._result = TableResult.begin(self.name, definition, inferred, added, len(swept))
         return tables
 
@@ -267,10 +255,12 @@ class TableSync:
     # A run
 
     def _sync(self, tables: TablePair) -> None:
-        begin_run(tables.both(), self.run_id, self.clock)
+        table_state.begin_run(tables.both(), self.run_id, self.clock)
         began_ms = self.clock.now_ms()
         plan = plan_table(
-            self.options, read_sync_state(tables.table), is_keyed=tables.definition.is_keyed
+            self.options,
+            table_state.read_sync_state(tables.table),
+            is_keyed=tables.definition.is_keyed,
         )
         check_history(plan, self.name, is_keyed=tables.definition.is_keyed)
         decoder = make_decoder(tables.definition, self.settings)
@@ -288,32 +278,32 @@ class TableSync:
                 raise Unavailable(f"{error} when no other program changes it") from error
             raise
         self._sweep(tables)
-        progress = read_sync_state(tables.table)
+        progress = table_state.read_sync_state(tables.table)
         self._result = replace(
             self._result,
             offsets=dict(progress.offsets),
             missed=plan.missed,
             is_rebuilt=plan.is_rebuild,
-            snapshot_id=snapshot_id(tables.table),
+            snapshot_id=table_state.snapshot_id(tables.table),
         )
 
     def _sweep(self, tables: TablePair) -> None:
         for table in tables.both():
-            sweep(table, self.run_id, committed=self._committed)
+            table_state.sweep(table, self.run_id, committed=self._committed)
 
     def _expire(self, tables: TablePair, plan: TablePlan) -> None:
         """Removes the rows below the log start from both tables."""
         if self.settings.is_keeping_expired:
             return
         for table in tables.both():
-            before = read_sync_state(table)
+            before = table_state.read_sync_state(table)
             if all(
                 before.starts.get(partition, 0) >= start for partition, start in plan.starts.items()
             ):
                 continue
             after = replace(before, starts={**before.starts, **plan.starts})
             written = self._rewrite(table, OffsetBounds(plan.starts))
-            if written.removed or snapshot_id(table) is not None:
+            if written.removed or table_state.snapshot_id(table) is not None:
                 self._commit(table, after, written.added, written.removed)
             self._result = replace(
                 self._result, expired_rows=self._result.expired_rows + written.removed_rows
@@ -322,7 +312,7 @@ class TableSync:
     def _rewrite(self, table: Table, bounds: OffsetBounds) -> FileChanges:
         return rewrite_files(
             table,
-            find_data_files(table, bounds.row_filter()),
+            table_state.find_data_files(table, bounds.row_filter()),
             bounds,
             stage="table: remove rows",
             run_id=self.run_id,
@@ -333,7 +323,7 @@ class TableSync:
         self, tables: TablePair, plan: TablePlan, step: SyncStep, decoder: Decoder, began_ms: int
     ) -> None:
         """Writes one step, commits the side table, then the table; retries on conflict."""
-        before = read_sync_state(tables.table)
+        before = table_state.read_sync_state(tables.table)
         after = replace(plan.advance(before, step.offsets), is_remote=plan.is_remote)
         if after.offsets == before.offsets and not step.pieces and not plan.is_rebuild:
             return
@@ -342,7 +332,7 @@ class TableSync:
         if plan.is_rebuild:
             after = replace(after, needs_rebuild=False)
         for attempts_left in reversed(range(_COMMIT_ATTEMPTS_MAX)):
-            bases = [snapshot_id(opened) for opened in tables.both()]
+            bases = [table_state.snapshot_id(opened) for opened in tables.both()]
             try:
                 self._try_step(tables, plan, step, decoder, after)
                 return
@@ -350,8 +340,8 @@ class TableSync:
                 # NotFound: another run has taken over and deleted the files of this one.
                 tables.reload()
                 for table, base in zip(tables.both(), bases, strict=True):
-                    check_not_fenced(table, base, self.run_id)
-                has_moved = read_sync_state(tables.table).offsets != before.offsets
+                    table_state.check_not_fenced(table, base, self.run_id)
+                has_moved = table_state.read_sync_state(tables.table).offsets != before.offsets
                 if isinstance(error, NotFound) or not attempts_left or has_moved:
                     raise
 
@@ -375,8 +365,10 @@ class TableSync:
         else:
             tasks = [AppendTask(read) for read in reads]
             written = join_changes(self._run("read and write", tasks, decoder))
-        table_state = _INITIAL_STATE if plan.is_rebuild else read_sync_state(tables.table)
-        self._commit_bad(tables, written.bad, table_state, after)
+        main_state = (
+            _INITIAL_STATE if plan.is_rebuild else table_state.read_sync_state(tables.table)
+        )
+        self._commit_bad(tables, written.bad, main_state, after)
         self._commit(tables.table, after, written.added, written.removed)
         self._result = self._result.add(written)
 
@@ -395,7 +387,7 @@ class TableSync:
                 assert rows.path is not None
                 pieces.setdefault(bucket, []).append((rows.path, group))
         keeps_expired = plan.is_rebuild and self.settings.is_keeping_expired
-        current = stream_data_files(tables.table)
+        current = table_state.stream_data_files(tables.table)
         replaced: tuple[DataFile, ...] = ()
         existing: Mapping[int, list[DataFile]] = {}
         if plan.is_rebuild and not keeps_expired:
@@ -422,15 +414,15 @@ class TableSync:
         return join_changes([*written, *merged, FileChanges(removed=replaced)])
 
     def _commit_bad(
-        self, tables: TablePair, added: Sequence[DataFile], table_state: SyncState, after: SyncState
+        self, tables: TablePair, added: Sequence[DataFile], main_state: SyncState, after: SyncState
     ) -> None:
         """Removes side table rows beyond the table's offsets, and adds those of the step."""
         if tables.bad is None:
             return
-        state = read_sync_state(tables.bad)
+        state = table_state.read_sync_state(tables.bad)
         stale = FileChanges()
-        if table_state.is_behind(state):
-            ends = {partition: table_state.offsets.get(partition, 0) for partition in state.offsets}
+        if main_state.is_behind(state):
+            ends = {partition: main_state.offsets.get(partition, 0) for partition in state.offsets}
             stale = self._rewrite(tables.bad, OffsetBounds(ends, is_above=True))
         elif not added:
             return
@@ -446,7 +438,9 @@ class TableSync:
     ) -> None:
         self._is_unclear = True
         try:
-            commit(table, progress=progress, run_id=self.run_id, added=added, removed=removed)
+            table_state.commit(
+                table, progress=progress, run_id=self.run_id, added=added, removed=removed
+            )
         except CommitConflict:
             self._is_unclear = False
             raise

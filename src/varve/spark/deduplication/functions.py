@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from varve.dedup.rules import Counts, DedupRules, LatePolicy, RuleOptions, build_rules
 from varve.foundation.errors import InvalidRequest
 from varve.foundation.units import parse_duration
+from varve.jobs.results import JSON_NAME, JobResult, JsonFields, encode_fields
 from varve.jobs.source.options import parse_options
 from varve.jobs.source.topic_source import open_partitions
 from varve.jobs.table.catalog import CatalogAddress, split_name
@@ -65,30 +66,25 @@ BATCHES_SHOWN: Final = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DedupBatch:
+class DedupBatch(JsonFields):
     """One batch; its late records are those below `watermark_ms`."""
 
     batch_id: int
-    counts: Counts
+    counts: Counts = field(metadata={JSON_NAME: None})
     watermark_ms: int
     duration_ms: int
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "batch_id": self.batch_id,
-            **encode_counts(self.counts),
-            "watermark_ms": self.watermark_ms,
-            "duration_ms": self.duration_ms,
-        }
+        return {**encode_counts(self.counts), **encode_fields(self)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DedupResult:
+class DedupResult(JobResult):
     """One run. `batches` holds the last ones, `batch_count` counts all."""
 
     topic: str
     output: str
-    counts: Counts = field(default_factory=Counts)
+    counts: Counts = field(default_factory=Counts, metadata={JSON_NAME: None})
     batch_count: int = 0
     batches: tuple[DedupBatch, ...] = ()
     state_partitions: int = 0
@@ -103,15 +99,7 @@ class DedupResult:
         )
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "topic": self.topic,
-            "output": self.output,
-            **encode_counts(self.counts),
-            "batch_count": self.batch_count,
-            "batches": [batch.to_json() for batch in self.batches],
-            "state_partitions": self.state_partitions,
-            "duration_ms": self.duration_ms,
-        }
+        return {**encode_counts(self.counts), **encode_fields(self)}
 
 
 def encode_counts(counts: Counts) -> dict[str, int]:
