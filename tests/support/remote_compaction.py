@@ -14,8 +14,11 @@ from varve.commit_log.transaction_index import AbortedTransaction, TransactionIn
 from varve.jobs.compact.job import compact_partitions
 from varve.jobs.compact.result import PartitionResult
 from varve.jobs.compact.settings import CompactSettings
+from varve.jobs.erase.remote import RemoteErasure
+from varve.jobs.erase.request import ErasureRequest
+from varve.jobs.erase.scan import Matcher
 from varve.jobs.key_plans import INLINE_BYTES
-from varve.jobs.tasks import LocalRunner, TaskRunner
+from varve.jobs.tasks import LocalRunner, TaskRunner, run_together
 from varve.object_store import ObjectStore
 from varve.records import Codec, Record
 from varve.tiering.manifest.manifest import Manifest
@@ -65,6 +68,21 @@ class RemoteCompaction:
         )
         (partition,) = result.partitions
         return partition
+
+    def erase(self, matcher: Matcher, request: ErasureRequest) -> None:
+        """Erases from the bucket alone; nothing else works on it."""
+        self.seed += 1
+        run = RemoteErasure(
+            self.bench.home,
+            StoreAccess(self.bench.bucket, random.Random(self.seed)),
+            matcher,
+            request,
+            clock=self.hot.clock,
+            random=random.Random(-self.seed),
+        )
+        (found,) = run_together([run.search()], LocalRunner())
+        (done,) = run_together([run.rewrite(found.matched)], LocalRunner())
+        assert done.error is None, done.error
 
     def copy(self) -> None:
         """A round of copying that goes well."""

@@ -14,11 +14,10 @@ from varve.cleaning.removals.audit import audit_partition
 from varve.commit_log.directory_files import encode_topic_id
 from varve.commit_log.names import LOG
 from varve.jobs.erase.local import LocalErasure
-from varve.jobs.erase.remote import RemoteErasure
 from varve.jobs.erase.request import ErasureRequest, RescanMode
 from varve.jobs.erase.scan import Matcher
 from varve.jobs.erase.tasks import Rescan, rescan_local, rescan_remote
-from varve.jobs.tasks import LocalRunner, run_together
+from varve.jobs.tasks import LocalRunner
 from varve.records import Batch
 from varve.tiering.expiry import read_remote_removals
 
@@ -83,17 +82,7 @@ def erase(remote: RemoteCompaction, matcher: Matcher, *, first_hot: bool) -> Non
         erasure.rewrite(erasure.search().matched)
 
     def erase_remote() -> None:
-        run = RemoteErasure(
-            remote.bench.home,
-            reach,
-            matcher,
-            request,
-            clock=remote.hot.clock,
-            random=random.Random(6),
-        )
-        (found,) = run_together([run.search()], LocalRunner())
-        (done,) = run_together([run.rewrite(found.matched)], LocalRunner())
-        assert done.error is None, done.error
+        remote.erase(matcher, request)
 
     for one in (erase_hot, erase_remote) if first_hot else (erase_remote, erase_hot):
         one()

@@ -8,21 +8,16 @@ from hypothesis import strategies as st
 from tests.property.jobs.test_compaction_agrees import Shared, make, shared_settings
 from tests.support.cleaning_bench import RETENTION_MS
 from tests.support.remote_compaction import RemoteCompaction
-from tests.support.store_access import StoreAccess
 from tests.support.verification import verify_bench
-from varve.jobs.erase.remote import RemoteErasure
 from varve.jobs.erase.request import ErasureRequest
 from varve.jobs.erase.scan import Matcher
-from varve.jobs.tasks import LocalRunner, run_together
 
 PHASES = set(Phase) - {Phase.explain}
 
 
 def erase(remote: RemoteCompaction, source: random.Random) -> None:
     key = b"key-%d" % source.randrange(12)
-    run = RemoteErasure(
-        remote.bench.home,
-        StoreAccess(remote.bench.bucket, source),
+    remote.erase(
         Matcher.of(remote.bench.home.topic_id, [key]),
         ErasureRequest(
             topics=(remote.bench.home.topic,),
@@ -30,12 +25,7 @@ def erase(remote: RemoteCompaction, source: random.Random) -> None:
             keys=frozenset({key}),
             buffer_bytes=1 << 16,
         ),
-        clock=remote.hot.clock,
-        random=source,
     )
-    (found,) = run_together([run.search()], LocalRunner())
-    (done,) = run_together([run.rewrite(found.matched)], LocalRunner())
-    assert done.error is None
 
 
 @settings(max_examples=5, deadline=None, phases=PHASES)

@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
-from typing import TypeVar
 
 import pytest
 
@@ -17,8 +16,6 @@ from varve.foundation.errors import Unavailable
 from varve.jobs.tasks import LocalRunner
 from varve.tiering.manifest.segment import ANNOUNCEMENT_TIMEOUT_MS, SegmentState
 from varve.tiering.partition_lease import RENEW_MS, find_lease, hold_lease
-
-T = TypeVar("T")
 
 
 def make(*segments: int) -> RemoteCompaction:

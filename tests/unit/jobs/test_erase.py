@@ -4,7 +4,6 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
 from uuid import uuid4
 
 import pytest
@@ -35,7 +34,7 @@ from varve.records import Codec
 from varve.tiering.manifest.segment import ObjectPart, SegmentState
 from varve.tiering.read.index_cache import index_name
 
-T = TypeVar("T")
+BY_EMAIL = FieldMatch.of("email", ["ann@x"], ValueFormat.JSON)
 
 
 def compacted() -> ErasureBench:
@@ -111,7 +110,7 @@ def test_finding_by_key_reads_the_data_of_matching_segments_alone() -> None:
 
 
 @pytest.mark.parametrize("make_bench", [compacted, ErasureBench], ids=["indexed", "scanned"])
-@pytest.mark.parametrize("field", [None, FieldMatch.of("email", ["ann@x"], ValueFormat.JSON)])
+@pytest.mark.parametrize("field", [None, BY_EMAIL])
 def test_what_tasks_return_does_not_grow_with_matches(
     make_bench: Callable[[], ErasureBench], field: FieldMatch | None
 ) -> None:
@@ -246,9 +245,8 @@ def test_an_id_is_that_of_one_request(remote: bool) -> None:
             made.erase("bob", id="same", remote=remote, is_dry_run=is_dry_run, is_finish=is_finish)
     with pytest.raises(InvalidRequest, match="other keys"):
         made.erase("ann", "bob", id="same", remote=remote)
-    field = FieldMatch.of("email", ["ann@x"], ValueFormat.JSON)
     with pytest.raises(InvalidRequest, match="other fields"):
-        made.erase("ann", id="same", field=field, remote=remote)
+        made.erase("ann", id="same", field=BY_EMAIL, remote=remote)
     assert set(made.records(remote=remote)) == {1, 2}
     again = made.erase("ann", id="same", remote=remote)
     assert first.receipt_places == again.receipt_places
@@ -257,15 +255,14 @@ def test_an_id_is_that_of_one_request(remote: bool) -> None:
 
 
 def test_what_was_begun_and_has_no_receipt_yet_is_of_one_request_too(bench: ErasureBench) -> None:
-    field = FieldMatch.of("email", ["ann@x"], ValueFormat.JSON)
-    bench.erase("ann", id="slow", field=field, grace_ms=60_000)
+    bench.erase("ann", id="slow", field=BY_EMAIL, grace_ms=60_000)
     bench.topic.kit.advance(minutes=1)
     for path, value, other in (("email", "bob@x", "values"), ("mail", "ann@x", "fields")):
         changed = FieldMatch.of(path, [value], ValueFormat.JSON)
         with pytest.raises(InvalidRequest, match=f"was of other {other}"):
             bench.erase("ann", id="slow", field=changed, is_finish=True)
     assert [one for one in bench.topic.object_keys() if "/erasure/" in one]
-    assert bench.erase("ann", id="slow", field=field, is_finish=True).receipt is not None
+    assert bench.erase("ann", id="slow", field=BY_EMAIL, is_finish=True).receipt is not None
     assert not [one for one in bench.topic.object_keys() if "/erasure/" in one]
 
 

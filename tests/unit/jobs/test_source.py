@@ -1,9 +1,9 @@
 """A topic as rows: both tiers, transactions, ranges, filters, splits and the latest state."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -31,6 +31,7 @@ from varve.records import Codec, Record, build_batch_from_columns
 from varve.records.columns import BinaryColumn, HeaderColumns
 from varve.spark.columns import make_schema
 from varve.spark.data_source import FilteringReader
+from varve.tiering.manifest.manifest import Manifest
 
 START_MS = 1_700_000_000_000
 
@@ -219,6 +220,24 @@ def test_damaged_data_is_a_named_error(topic: SourceTopic) -> None:
         topic.rows()
 
 
+def test_aborted_records_are_no_rows_without_their_index(topic: SourceTopic) -> None:
+    topic.write([Record(b"a", b"1", timestamp=topic.now)], producer_id=1)
+    topic.end(producer_id=1, committed=False)
+    topic.roll()
+    topic.copy()
+    assert topic.rows() == []
+
+    def drop_index(manifest: Manifest) -> Manifest:
+        (segment,) = manifest.segments
+        parts = tuple(part for part in segment.parts if part.name != "txnindex")
+        return manifest.update(replace(segment, parts=parts))
+
+    manifests = topic.kit.store.tier.partitions.get(TopicPartition(NAME, 0)).manifests
+    manifests.commit(drop_index, leader_epoch=None, writer="test", now_ms=topic.now)
+    with pytest.raises(Corrupt, match="has no txnindex"):
+        topic.rows()
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -259,54 +278,71 @@ def test_one_directory_of_two_does_not_pass_for_the_whole_topic(tmp_path: Path) 
     assert {one.number for one in open_partitions(half, frozenset(there))} == there
 
 
-def push(*filters: Filter, **options: str) -> tuple[SourceFilters, list[Any]]:
-    """What the reader took, and what it left to Spark."""
-    given = parse_options({"url": "memory:", "topic": "orders", **options})
-    reader = FilteringReader(given, make_schema())
-    left = list(reader.pushFilters(list(filters)))
-    return reader._filters, left
+MOMENT = datetime(2024, 1, 1, tzinfo=UTC)
+MOMENT_MS = round(MOMENT.timestamp() * 1000)
+LATE = GreaterThanOrEqual(("timestamp",), MOMENT)
+SEVERAL = In(("offset",), (7, 3))
+ABOVE = GreaterThan(("offset",), 4)
+KEY = EqualTo(("key",), bytearray(b"k"))
+KEYS = frozenset({b"k"})
+UNUSED = [
+    IsNotNull(("key",)),
+    EqualNullSafe(("key",), None),
+    EqualTo(("value",), b"v"),
+    EqualTo(("headers", "key"), "h"),
+]
 
 
-def test_partitions_and_offsets_are_taken_for_good() -> None:
-    taken, left = push(
-        In(("partition",), (1, 2, 3)),
-        EqualTo(("partition",), 2),
-        GreaterThan(("offset",), 4),
-        LessThanOrEqual(("offset",), 9),
-    )
-    assert taken == SourceFilters(partitions=frozenset({2}), start_offset=5, end_offset=10)
-    assert left == []
-    assert push(GreaterThanOrEqual(("offset",), 4))[0].start_offset == 4
-    assert push(LessThan(("offset",), 4))[0].end_offset == 4
-
-
-def test_times_and_keys_are_taken_and_looked_at_again() -> None:
-    moment = datetime(2024, 1, 1, tzinfo=UTC)
-    time, key = GreaterThanOrEqual(("timestamp",), moment), EqualTo(("key",), bytearray(b"k"))
-    taken, left = push(time, key)
-    assert taken.min_ms == round(moment.timestamp() * 1000) - 1
-    assert taken.keys == frozenset({b"k"})
-    assert left == [time, key]
-
-
-def test_several_offsets_bound_the_read_and_are_looked_at_again() -> None:
-    several = In(("offset",), (7, 3))
-    taken, left = push(several)
-    assert (taken.start_offset, taken.end_offset, left) == (3, 8, [several])
-
-
-def test_of_the_latest_state_only_partitions_and_keys_are_chosen_before() -> None:
-    offset, key = GreaterThan(("offset",), 4), EqualTo(("key",), b"k")
-    taken, left = push(offset, key, EqualTo(("partition",), 1), mode="latest")
-    assert taken == SourceFilters(partitions=frozenset({1}), keys=frozenset({b"k"}))
-    assert left == [offset, key]
-
-
-def test_what_the_source_cannot_use_is_left_to_spark() -> None:
-    others = [
-        IsNotNull(("key",)),
-        EqualNullSafe(("key",), None),
-        EqualTo(("value",), b"v"),
-        EqualTo(("headers", "key"), "h"),
-    ]
-    assert push(*others) == (SourceFilters(), others)
+@pytest.mark.parametrize(
+    ("mode", "filters", "taken", "left"),
+    [
+        pytest.param(
+            "history",
+            [
+                In(("partition",), (1, 2, 3)),
+                EqualTo(("partition",), 2),
+                ABOVE,
+                LessThanOrEqual(("offset",), 9),
+            ],
+            SourceFilters(partitions=frozenset({2}), start_offset=5, end_offset=10),
+            [],
+            id="partitions and offsets for good",
+        ),
+        pytest.param(
+            "history",
+            [GreaterThanOrEqual(("offset",), 4), LessThan(("offset",), 7)],
+            SourceFilters(start_offset=4, end_offset=7),
+            [],
+            id="bounds with and without themselves",
+        ),
+        pytest.param(
+            "history",
+            [LATE, KEY],
+            SourceFilters(min_ms=MOMENT_MS - 1, keys=KEYS),
+            [LATE, KEY],
+            id="times and keys are looked at again",
+        ),
+        pytest.param(
+            "history",
+            [SEVERAL],
+            SourceFilters(start_offset=3, end_offset=8),
+            [SEVERAL],
+            id="several offsets bound the read and are looked at again",
+        ),
+        pytest.param(
+            "latest",
+            [ABOVE, KEY, EqualTo(("partition",), 1)],
+            SourceFilters(partitions=frozenset({1}), keys=KEYS),
+            [ABOVE, KEY],
+            id="of the latest state only partitions and keys",
+        ),
+        pytest.param("history", UNUSED, SourceFilters(), UNUSED, id="others are left to Spark"),
+    ],
+)
+def test_what_a_filter_narrows_and_what_spark_looks_at_again(
+    mode: str, filters: list[Filter], taken: SourceFilters, left: list[Filter]
+) -> None:
+    options = parse_options({"url": "memory:", "topic": "orders", "mode": mode})
+    reader = FilteringReader(options, make_schema())
+    assert list(reader.pushFilters(filters)) == left
+    assert reader._filters == taken
