@@ -169,8 +169,8 @@ class Fetcher:
     def _corrupt(self, restored: RestoredFile, fault: str) -> Corrupt:
         return Corrupt(
             f"{self.objects.name}: {restored.key} {fault}, by its manifest: `varve tier fsck` "
-            "shows other damage; put the object back, or restore up to the segment before it with "
-            "--to"
+            "shows other damage. If a job changed the topic meanwhile, restore again; else put the "
+            "object back, or restore up to the segment before it with --to"
         )
 
 

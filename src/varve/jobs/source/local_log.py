@@ -10,13 +10,13 @@ Invariant  a read ends at a whole batch with a valid checksum; bytes after it co
 Threads    one thread scans the files; any thread may read the result of the scan.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from copy import copy
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, wraps
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Concatenate, Final, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -148,8 +148,33 @@ def find_local_partitions(
     return partitions
 
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _rescans(
+    read: "Callable[Concatenate[LocalPartitionLog, P], T]",
+) -> "Callable[Concatenate[LocalPartitionLog, P], T]":
+    """Scans again and repeats a read that meets a file which the log has replaced or deleted."""
+
+    @wraps(read)
+    def repeat(log: "LocalPartitionLog", /, *args: P.args, **kwargs: P.kwargs) -> T:
+        for _ in range(_SCANS_MAX):
+            try:
+                return read(log, *args, **kwargs)
+            except FileNotFoundError:
+                log.rescan()
+        raise Unavailable(f"{log.directory}: its segments are replaced too often; read again")
+
+    return repeat
+
+
 class LocalPartitionLog:
-    """The files of one partition, as of one scan of its directory."""
+    """The files of one partition, as of one scan of its directory.
+
+    A file of the scan that is gone when it is read was replaced or deleted: the directory is
+    scanned again. Every scan is of the same topic: NotFound if it was deleted meanwhile.
+    """
 
     is_whole: Final = False
     """The files leave out offsets that are only in the remote tier."""
@@ -162,14 +187,21 @@ class LocalPartitionLog:
         self._segments_by_file: dict[FileInfo, Segment] = {}
         self._walk: _LastSegmentWalk | None = None
         self.segments = self._scan_segments()
+        self._topic_id = self._find_topic_id()
 
     def refresh(self) -> "LocalPartitionLog":
         """The log after a new scan of its directory; unchanged files stay open."""
         refreshed = copy(self)
-        refreshed.__dict__.pop("_end", None)
-        refreshed.__dict__.pop("start_offset", None)
-        refreshed.segments = refreshed._scan_segments()
+        refreshed.rescan()
         return refreshed
+
+    def rescan(self) -> None:
+        """Scans the directory again; raises NotFound if it is that of another topic by now."""
+        self.__dict__.pop("_end", None)
+        self.__dict__.pop("start_offset", None)
+        self.segments = self._scan_segments()
+        if self._find_topic_id() != self._topic_id:
+            raise NotFound(f"{self.directory}: the topic was deleted and created again")
 
     def _scan_segments(self) -> list[Segment]:
         """The segments in order; scans again while compacted segments are being swapped in."""
@@ -199,14 +231,26 @@ class LocalPartitionLog:
         try:
             return list(self._fs.scan(self.directory))
         except FileNotFoundError:
-            raise NotFound(
-                f"{self.directory} is not there: the topic was deleted, its disk is not mounted, "
-                "or this machine does not share the directory"
-            ) from None
+            raise self._not_there() from None
+
+    def _not_there(self) -> NotFound:
+        return NotFound(
+            f"{self.directory} is not there: the topic was deleted, its disk is not mounted, "
+            "or this machine does not share the directory"
+        )
 
     def topic_id(self) -> str:
+        """Raises NotFound without the file that has it, as of a deleted topic."""
+        if self._topic_id is None:
+            raise self._not_there()
+        return self._topic_id
+
+    def _find_topic_id(self) -> str | None:
         path = f"{self.directory}/{PARTITION_METADATA_FILE}"
-        return encode_topic_id(decode_metadata(self._fs.read(path), path))
+        try:
+            return encode_topic_id(decode_metadata(self._fs.read(path), path))
+        except FileNotFoundError:
+            return None
 
     @cached_property
     def start_offset(self) -> int:
@@ -242,6 +286,7 @@ class LocalPartitionLog:
         return self._end.stable_offset
 
     @cached_property
+    @_rescans
     def _end(self) -> _LogEnd:
         if not self.segments:
             return _LogEnd()
@@ -271,6 +316,7 @@ class LocalPartitionLog:
             return False
         return True
 
+    @_rescans
     def aborted(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
         """The aborted transactions that overlap [start, end), if their markers are local."""
         transactions = [
@@ -282,6 +328,7 @@ class LocalPartitionLog:
         transactions += self._end.aborted
         return list(aborted_within(transactions, start_offset=start_offset, end_offset=end_offset))
 
+    @_rescans
     def find_by_time(self, timestamp: int, *, start_offset: int) -> int | None:
         """The first offset of a record with this timestamp or a later one, if any."""
         if not self.segments:
@@ -303,6 +350,7 @@ class LocalPartitionLog:
                 return int(offsets[0])
         return None
 
+    @_rescans
     def pieces(
         self,
         *,
@@ -373,6 +421,7 @@ class LocalPartitionLog:
         pieces = zip(edges[:-1], edges[1:], sizes, strict=True)
         return [piece for piece in pieces if piece[0] < piece[1]]
 
+    @_rescans
     def batch_ranges(
         self, record_filter: RecordFilter, index_entry: tuple[int, int], stack: ExitStack
     ) -> list[BatchRange]:

@@ -58,6 +58,10 @@ class RemotePartitionLog:
             return manifests.at(time_ms=self._options.as_of_ms)
         return manifests.load()
 
+    def is_newest(self) -> bool:
+        """Whether the bucket has no newer manifest by now."""
+        return self._load(self._manifests).version == self.manifest.version
+
     @property
     def start_offset(self) -> int:
         """The log start offset, or the base offset of the first readable segment if higher."""

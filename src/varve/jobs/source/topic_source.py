@@ -21,6 +21,7 @@ from varve.foundation.errors import (
     InconsistentTopicId,
     InvalidRequest,
     NotFound,
+    Unavailable,
 )
 from varve.jobs.source.local_log import LocalPartitionLog, find_local_partitions
 from varve.jobs.source.options import Mode, SourceFilters, SourceOptions, for_partition
@@ -256,6 +257,11 @@ class PartitionSource:
     def _check_no_gap(self, tail: Tail, offset: int) -> None:
         first = tail.first_offset
         if first > offset:
+            if self._remote is not None and not self._remote.is_newest():
+                raise Unavailable(
+                    f"{self.topic}-{self.number}: segments left the local disk while the read was "
+                    "planned; read again"
+                )
             raise Corrupt(
                 f"{self.topic}-{self.number}: offsets {offset} to {first - 1} are neither in the "
                 f"remote tier nor in {tail.directory}; `varve tier fsck` shows details. To skip "
