@@ -78,9 +78,9 @@ conformance: ready-test ## exchange bytes with Apache Kafka's own code, Debezium
 check-tools: ready-test ## the tests of the benchmarks and of the soak
 	$(BIN)/python -m pytest -p tests.conftest -n $(WORKERS) benchmarks/tests tools/soak/tests
 
-crash: ready-dev ## the crash, property and hostile tests with many more rounds, a million mutants; takes hours
+crash: ready-dev ## the crash, property, hostile and seam tests with many more rounds, a million mutants; takes hours
 	VARVE_ROUNDS=long VARVE_FUZZ_COUNT=1000000 $(BIN)/python -m pytest -n $(WORKERS) --timeout 14400 \
-	  -o faulthandler_timeout=14000 tests/crash tests/property tests/hostile
+	  -o faulthandler_timeout=14000 tests/crash tests/property tests/hostile tests/seams
 
 soak: ready-dev ## clients of several kinds against a server that is killed and restarted; SOAK_MINUTES=30
 	$(BIN)/python -m tools.soak --minutes $(SOAK_MINUTES)
