@@ -18,7 +18,7 @@ from varve.shapes.definition import define
 from varve.shapes.feed.table import TableView
 from varve.shapes.feed.topic_feed import TopicFeed
 from varve.shapes.filter.subset import Subset
-from varve.shapes.metrics import TopicHealth
+from varve.shapes.metrics import RESULTS, TopicHealth
 from varve.shapes.offset import BEFORE_ALL, FIRST_CHUNK, LAST, SNAPSHOT_END
 from varve.shapes.settings import CompactionSettings, EngineSettings
 from varve.shapes.shape import BETWEEN_POLLS_MS, UNREAD_MS, DropReason, Shape
@@ -377,3 +377,48 @@ def test_a_log_of_deletes_alone_is_given_up_for_a_new_snapshot(make_stage: Stage
     assert client.catch_up() == {"last": {"key": "last", "n": 1}}
     (again,) = stage.engine.shapes()
     assert len(_messages(again)) == 2
+
+
+def _samples(stage: Stage, name: str) -> dict[str, float]:
+    lines = [line for line in exposition(stage.engine.metrics).splitlines() if line[0] != "#"]
+    samples = dict(line.rsplit(" ", 1) for line in lines)
+    return {key: float(value) for key, value in samples.items() if key.startswith(name)}
+
+
+def _put(stage: Stage, *rows: Any) -> None:
+    for row in rows:
+        stage.put("items", "a", row)
+    stage.settle("items")
+
+
+def test_what_is_counted_rises_also_while_topics_come_and_go(stage: Stage) -> None:
+    stage.create("items")
+    stage.create("items", where="n = 2")
+    _put(stage, {"n": 1}, {"n": 2}, {"n": 2}, None)
+    assert _samples(stage, "varve_shapes_changes_total") == {
+        'varve_shapes_changes_total{topic="items"}': 3
+    }
+    assert _samples(stage, "varve_shapes_entries_total") == {
+        'varve_shapes_entries_total{topic="items"}': 5
+    }
+    for shape in stage.engine.shapes():
+        stage.engine.drop(shape, DropReason.DELETED)
+    for _ in range(3):
+        stage.engine.run_maintenance()
+    assert _samples(stage, "varve_shapes{") == {}
+    stage.create("items")
+    _put(stage, {"n": 5})
+    assert _samples(stage, "varve_shapes_changes_total") == {
+        'varve_shapes_changes_total{topic="items"}': 4
+    }
+
+
+def test_every_record_has_one_result(stage: Stage) -> None:
+    stage.create("items")
+    _put(stage, {"n": 1}, {"n": 1}, {"n": 2}, None, None)
+    stage.store.topic("items").append(key=None, value=b"{}")
+    stage.settle("items")
+    records = _samples(stage, "varve_shapes_source_records_total")
+    assert {key.split('result="')[1].split('"')[0] for key in records} == set(RESULTS)
+    assert sum(records.values()) == 6
+    assert "# TYPE varve_shapes_source_records_total counter" in exposition(stage.engine.metrics)

@@ -1,7 +1,9 @@
-"""The window store: what is kept, what is seen, what is refused."""
+"""The window store: what is kept, what is seen, what is refused, and the example of its page."""
 
 import logging
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -220,3 +222,17 @@ def test_the_interval_is_half_the_retention_and_a_minute_at_least(
 ) -> None:
     settings = WindowSettings(name="s", retention_ms=retention_ms)
     assert settings.segment_ms == segment_ms
+
+
+PAGE = Path(__file__).parents[3] / "docs" / "explanation" / "windows.md"
+
+
+def test_the_example_prints_what_its_comments_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    example = PAGE.read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        exec(example, {})
+        said = re.findall(r"print\(.*\)  # ([^:\n]+)", example)
+        assert capsys.readouterr().out.splitlines() == said
