@@ -7,6 +7,7 @@ import pytest
 from numba.core.errors import TypingError
 
 from tests.support.cases import case
+from tests.support.record_bytes import CLEANED, COMMIT, EMPTY, TWO_RECORDS
 from varve.kernels.batch_layout import (
     BATCH_COLUMN_COUNT,
     INSPECTION_COLUMN_COUNT,
@@ -20,23 +21,7 @@ from varve.kernels.batch_scan import batch_table, inspect_batch, inspection_row,
 from varve.kernels.crc import crc32c
 from varve.kernels.memory import Bytes
 
-TWO_RECORDS = bytes.fromhex(
-    "0000000000000000000000490000000002276e9c4100000000000100000000000003e800000000000003ed"
-    "ffffffffffffffffffffffffffff0000000214000000046b310476310018000a02046b32010202680278"
-)
-WITH_HORIZON = bytes.fromhex(
-    "000000000000000000000040000000000212a1146d0040000000010000000000015f9000000000000003ed"
-    "ffffffffffffffffffffffffffff000000011c00c5ee0a02046b32010202680278"
-)
-COMMIT_MARKER = bytes.fromhex(
-    "0000000000000002000000420000000002cf3edf1100300000000000000000000007d000000000000007d0"
-    "00000000000000090001ffffffff000000012000000008000000010c00000000000700"
-)
-EMPTY = bytes.fromhex(
-    "00000000000000030000003100000004025ec2b05d000000000002ffffffffffffffff00000000000004d2"
-    "000000000000001700050000000a00000000"
-)
-ALL = [TWO_RECORDS, WITH_HORIZON, COMMIT_MARKER, EMPTY]
+ALL = [TWO_RECORDS, CLEANED, COMMIT, EMPTY]
 
 
 def _array(data: bytes) -> Bytes:
@@ -145,7 +130,7 @@ def test_inspection_summarizes_the_records() -> None:
 
 def test_inspection_of_a_cleaned_batch_sees_the_gap() -> None:
     row = inspection_row()
-    inspect_batch(_array(WITH_HORIZON), 0, 76, row)
+    inspect_batch(_array(CLEANED), 0, 76, row)
     assert row[InspectionColumn.RECORDS_STATUS] == RecordStatus.OK
     assert row[InspectionColumn.RECORDS_CONSECUTIVE] == 0
     assert row[InspectionColumn.RECORDS_MAX_TIMESTAMP] == 1005
@@ -161,7 +146,7 @@ def test_compressed_records_are_not_parsed(codec: int) -> None:
 
 def test_control_records_are_not_parsed() -> None:
     row = inspection_row()
-    assert inspect_batch(_array(COMMIT_MARKER), 0, 78, row) == ScanStatus.OK
+    assert inspect_batch(_array(COMMIT), 0, 78, row) == ScanStatus.OK
     assert row[InspectionColumn.RECORDS_STATUS] == RecordStatus.NOT_PARSED
 
 

@@ -1,5 +1,6 @@
 """Byte vectors of spec/kafka-log.md §1.12: building gives them, reading understands them."""
 
+from tests.support.record_bytes import CLEANED, COMMIT, EMPTY, TWO_RECORDS
 from varve.records import (
     Batch,
     BatchHeader,
@@ -11,23 +12,6 @@ from varve.records import (
     decode_header,
     empty_batch,
     end_transaction_marker,
-)
-
-TWO_RECORDS = bytes.fromhex(
-    "0000000000000000000000490000000002276e9c4100000000000100000000000003e800000000000003edffffffff"
-    "ffffffffffffffffffff0000000214000000046b310476310018000a02046b32010202680278"
-)
-CLEANED = bytes.fromhex(
-    "000000000000000000000040000000000212a1146d0040000000010000000000015f9000000000000003edffffffff"
-    "ffffffffffffffffffff000000011c00c5ee0a02046b32010202680278"
-)
-COMMIT = bytes.fromhex(
-    "0000000000000002000000420000000002cf3edf1100300000000000000000000007d000000000000007d000000000"
-    "000000090001ffffffff000000012000000008000000010c00000000000700"
-)
-EMPTY = bytes.fromhex(
-    "00000000000000030000003100000004025ec2b05d000000000002ffffffffffffffff00000000000004d200000000"
-    "0000001700050000000a00000000"
 )
 
 FIRST = Record(b"k1", b"v1", timestamp=1000, offset=0)

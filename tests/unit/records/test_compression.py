@@ -106,23 +106,13 @@ def test_lz4_dependent_blocks_are_refused() -> None:
         decompress(Codec.LZ4, frame)
 
 
-def test_lz4_wrong_header_checksum_is_refused() -> None:
-    frame = bytearray(compress(Codec.LZ4, TEXT))
-    frame[6] ^= 1
-    with pytest.raises(Corrupt, match=r"(?i)checksum"):
-        decompress(Codec.LZ4, frame)
-
-
-def test_lz4_wrong_block_checksum_is_refused() -> None:
-    frame = bytearray(lz4.frame.compress(NOISE, block_linked=False, block_checksum=True))
-    frame[-6] ^= 1
-    with pytest.raises(Corrupt, match=r"(?i)checksum"):
-        decompress(Codec.LZ4, frame)
-
-
-def test_lz4_wrong_content_checksum_is_refused() -> None:
-    frame = bytearray(lz4.frame.compress(NOISE, block_linked=False, content_checksum=True))
-    frame[-1] ^= 1
+@pytest.mark.parametrize(
+    ("checksum", "position"), [("header", 6), ("block_checksum", -6), ("content_checksum", -1)]
+)
+def test_lz4_wrong_checksum_is_refused(checksum: str, position: int) -> None:
+    options = {} if checksum == "header" else {checksum: True}
+    frame = bytearray(lz4.frame.compress(NOISE, block_linked=False, store_size=False, **options))
+    frame[position] ^= 1
     with pytest.raises(Corrupt, match=r"(?i)checksum"):
         decompress(Codec.LZ4, frame)
 

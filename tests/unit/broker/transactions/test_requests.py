@@ -1,16 +1,17 @@
 """The requests of transactional producers, at every version they are served in."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from tests.support.broker_kit import BrokerKit
+from tests.support.data_requests import produce
 from tests.support.rights import all_but
 from tests.support.transaction_bench import QUICK
 from varve.broker.request import Operation, ResourceType
 from varve.records import Record, build_batch
 from varve.wire import ErrorCode
-from varve.wire.messages.data import PartitionProduceData, ProduceRequest, TopicProduceData
 from varve.wire.messages.transactions import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
@@ -33,10 +34,8 @@ def kit() -> Iterator[BrokerKit]:
 
 
 def _init(kit: BrokerKit, version: int = 5, **fields: object) -> tuple[int, int, int]:
-    request = InitProducerIdRequest(transactional_id="t", transaction_timeout_ms=1_000)
-    for name, value in fields.items():
-        setattr(request, name, value)
-    answer = kit.ask(request, version=version)
+    told: dict[str, Any] = {"transactional_id": "t", "transaction_timeout_ms": 1_000, **fields}
+    answer = kit.ask(InitProducerIdRequest(**told), version=version)
     return answer.error_code, answer.producer_id, answer.producer_epoch
 
 
@@ -109,10 +108,7 @@ def _produce(kit: BrokerKit, producer: tuple[int, int], transactional_id: str = 
         base_sequence=0,
         transactional=True,
     )
-    data = TopicProduceData("a", partition_data=[PartitionProduceData(0, memoryview(batch))])
-    request = ProduceRequest(transactional_id, -1, 1_000, [data])
-    code: int = kit.ask(request, version=11).responses[0].partition_responses[0].error_code
-    return code
+    return produce(kit, "a", batch, transactional_id=transactional_id, version=11).error_code
 
 
 @pytest.mark.parametrize("version", range(6))
@@ -230,11 +226,8 @@ def test_an_open_transaction_is_described(kit: BrokerKit) -> None:
     assert kit.ask(DescribeTransactionsRequest(["t"])).transaction_states[0].topics == []
 
 
-def _listed(kit: BrokerKit, version: int = 2, **fields: object) -> list[str]:
-    request = ListTransactionsRequest()
-    for name, value in fields.items():
-        setattr(request, name, value)
-    answer = kit.ask(request, version=version)
+def _listed(kit: BrokerKit, version: int = 2, **fields: Any) -> list[str]:
+    answer = kit.ask(ListTransactionsRequest(**fields), version=version)
     assert answer.error_code == ErrorCode.NONE
     return sorted(one.transactional_id for one in answer.transaction_states)
 
