@@ -9,9 +9,7 @@ from typing import Any, Final
 
 from varve.broker.admin import config_requests, topics
 from varve.broker.broker import Broker
-from varve.broker.data import metadata, offsets
-from varve.broker.data.fetch import handle_fetch
-from varve.broker.data.produce import handle_produce
+from varve.broker.data import fetch, metadata, offsets, produce
 from varve.broker.groups import offset_requests
 from varve.broker.groups import requests as group_requests
 from varve.broker.request import RequestContext
@@ -28,6 +26,12 @@ fails, and CloseConnection.
 """
 
 _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+_PREFIX: Final = "handle_"
+_MODULES: Final = (
+    produce, fetch, offsets, metadata, topics, config_requests,
+    group_requests, offset_requests, transaction_requests, security,
+)  # fmt: skip
+"""With the handlers of all APIs but ApiVersions and those that the server serves itself."""
 _SERVER_APIS: Final = (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
 """Served by the server itself."""
 
@@ -53,52 +57,15 @@ def handle_api_versions(
     return api_versions_response(served)
 
 
-HANDLERS: Final[dict[ApiKey, Handler]] = {
-    ApiKey.API_VERSIONS: handle_api_versions,
-    ApiKey.PRODUCE: handle_produce,
-    ApiKey.FETCH: handle_fetch,
-    ApiKey.LIST_OFFSETS: offsets.handle_list_offsets,
-    ApiKey.OFFSET_FOR_LEADER_EPOCH: offsets.handle_offset_for_leader_epoch,
-    ApiKey.DELETE_RECORDS: offsets.handle_delete_records,
-    ApiKey.DESCRIBE_PRODUCERS: offsets.handle_describe_producers,
-    ApiKey.METADATA: metadata.handle_metadata,
-    ApiKey.DESCRIBE_TOPIC_PARTITIONS: metadata.handle_describe_topic_partitions,
-    ApiKey.DESCRIBE_CLUSTER: metadata.handle_describe_cluster,
-    ApiKey.FIND_COORDINATOR: metadata.handle_find_coordinator,
-    ApiKey.ELECT_LEADERS: metadata.handle_elect_leaders,
-    ApiKey.LIST_PARTITION_REASSIGNMENTS: metadata.handle_list_partition_reassignments,
-    ApiKey.DESCRIBE_LOG_DIRS: metadata.handle_describe_log_dirs,
-    ApiKey.CREATE_TOPICS: topics.handle_create_topics,
-    ApiKey.DELETE_TOPICS: topics.handle_delete_topics,
-    ApiKey.CREATE_PARTITIONS: topics.handle_create_partitions,
-    ApiKey.DESCRIBE_CONFIGS: config_requests.handle_describe_configs,
-    ApiKey.ALTER_CONFIGS: config_requests.handle_alter_configs,
-    ApiKey.INCREMENTAL_ALTER_CONFIGS: config_requests.handle_incremental_alter_configs,
-    ApiKey.JOIN_GROUP: group_requests.handle_join_group,
-    ApiKey.SYNC_GROUP: group_requests.handle_sync_group,
-    ApiKey.HEARTBEAT: group_requests.handle_heartbeat,
-    ApiKey.LEAVE_GROUP: group_requests.handle_leave_group,
-    ApiKey.DESCRIBE_GROUPS: group_requests.handle_describe_groups,
-    ApiKey.LIST_GROUPS: group_requests.handle_list_groups,
-    ApiKey.DELETE_GROUPS: group_requests.handle_delete_groups,
-    ApiKey.CONSUMER_GROUP_HEARTBEAT: group_requests.handle_consumer_group_heartbeat,
-    ApiKey.CONSUMER_GROUP_DESCRIBE: group_requests.handle_consumer_group_describe,
-    ApiKey.OFFSET_COMMIT: offset_requests.handle_offset_commit,
-    ApiKey.OFFSET_FETCH: offset_requests.handle_offset_fetch,
-    ApiKey.OFFSET_DELETE: offset_requests.handle_offset_delete,
-    ApiKey.TXN_OFFSET_COMMIT: offset_requests.handle_txn_offset_commit,
-    ApiKey.INIT_PRODUCER_ID: transaction_requests.handle_init_producer_id,
-    ApiKey.ADD_PARTITIONS_TO_TXN: transaction_requests.handle_add_partitions_to_txn,
-    ApiKey.ADD_OFFSETS_TO_TXN: transaction_requests.handle_add_offsets_to_txn,
-    ApiKey.END_TXN: transaction_requests.handle_end_txn,
-    ApiKey.DESCRIBE_TRANSACTIONS: transaction_requests.handle_describe_transactions,
-    ApiKey.LIST_TRANSACTIONS: transaction_requests.handle_list_transactions,
-    ApiKey.DESCRIBE_ACLS: security.handle_describe_acls,
-    ApiKey.CREATE_ACLS: security.handle_create_acls,
-    ApiKey.DELETE_ACLS: security.handle_delete_acls,
-    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: security.handle_describe_user_scram_credentials,
-    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: security.handle_alter_user_scram_credentials,
-    ApiKey.DESCRIBE_CLIENT_QUOTAS: security.handle_describe_client_quotas,
-    ApiKey.ALTER_CLIENT_QUOTAS: security.handle_alter_client_quotas,
-}
+def _collect() -> dict[ApiKey, Handler]:
+    """The functions that are named after their APIs: `handle_list_offsets` serves LIST_OFFSETS."""
+    return {
+        ApiKey[name.removeprefix(_PREFIX).upper()]: handler
+        for module in _MODULES
+        for name, handler in vars(module).items()
+        if name.startswith(_PREFIX)
+    }
+
+
+HANDLERS: Final[dict[ApiKey, Handler]] = {ApiKey.API_VERSIONS: handle_api_versions, **_collect()}
 """ApiVersions reports these, and the APIs that the server serves itself."""
