@@ -312,9 +312,10 @@ def user_list(where: Where, output: Output) -> None:
 )
 @_user
 @_mechanism
-@click.option(
+@options.number(
     "--iterations",
-    type=options.Number(4096, 16_384),
+    min=4096,
+    max=16_384,
     default=8192,
     help="SCRAM iterations; more make guessing the password slower.",
 )

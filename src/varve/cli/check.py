@@ -217,10 +217,9 @@ def _load_audit_rules() -> Mapping[str, str]:
     metavar="CHAIN",
     help="The head of an earlier audit of this partition, which must still be in the record.",
 )
-@click.option(
+@options.number(
     "-n",
     "--limit",
-    type=options.Number(min=0),
     default=DEFAULT_LIMIT,
     help="Print the newest N removals of each partition; --json prints all.",
 )

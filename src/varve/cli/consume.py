@@ -40,12 +40,8 @@ _ISOLATION: Final = ("read_uncommitted", "read_committed")
     help="beginning, end, an offset, @milliseconds, a time (UTC), or -10m for ten minutes ago.",
 )
 @click.option("--to", "end", type=options.POSITION, help="Stop before this position.")
-@click.option(
-    "--last",
-    type=options.Number(min=1),
-    help="Start this many offsets before the end of each partition.",
-)
-@click.option("-n", "--limit", type=options.Number(min=0), help="At most this many records.")
+@options.number("--last", min=1, help="Start this many offsets before the end of each partition.")
+@options.number("-n", "--limit", help="At most this many records.")
 @options.partition
 @click.option("-f", "--follow", is_flag=True, help="With a broker: wait for more, until Ctrl-C.")
 @click.option(
@@ -186,10 +182,9 @@ def _resolve(partition: "Partition", position: ReadPosition) -> int:
 )
 @options.topic
 @click.argument("key", metavar="KEY")
-@click.option(
+@options.number(
     "-p",
     "--partition",
-    type=options.Number(min=0),
     help="The partition; default the one that Kafka's default partitioner chooses for the key.",
 )
 @click.option(

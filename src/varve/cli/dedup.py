@@ -65,21 +65,13 @@ rule_options = options.bundle(
         metavar="ID",
         help="What identifies a record: key, header:NAME or field:PATH of JSON values.",
     ),
-    click.option(
-        "--window",
-        type=options.DURATION,
-        help="How far apart in event time duplicates may be: 10m, 1h30m, 7d.",
+    options.duration(
+        "--window", help="How far apart in event time duplicates may be: 10m, 1h30m, 7d."
     ),
-    click.option(
-        "--before", type=options.DURATION, help="With --after, instead of --window: how far back."
-    ),
-    click.option(
-        "--after", type=options.DURATION, help="With --before, instead of --window: how far ahead."
-    ),
-    click.option(
-        "--lateness",
-        type=options.DURATION,
-        help="How late a record may be to be compared; default the window.",
+    options.duration("--before", help="With --after, instead of --window: how far back."),
+    options.duration("--after", help="With --before, instead of --window: how far ahead."),
+    options.duration(
+        "--lateness", help="How late a record may be to be compared; default the window."
     ),
     click.option(
         "--late",
@@ -94,11 +86,8 @@ rule_options = options.bundle(
         help="Records without an id.",
     ),
     click.option("--refresh", is_flag=True, help="A duplicate restarts the window of its id."),
-    click.option(
-        "--max-future",
-        type=options.DURATION,
-        default="1h",
-        help="Times further in the future do not move stream time.",
+    options.duration(
+        "--max-future", default="1h", help="Times further in the future do not move stream time."
     ),
 )
 
@@ -145,9 +134,7 @@ def _build_row(
     is_flag=True,
     help="Continue after records that were deleted before they were read.",
 )
-@click.option(
-    "--chunk-bytes", type=options.SIZE, help="About how much of a partition is committed at a time."
-)
+@options.size("--chunk-bytes", help="About how much of a partition is committed at a time.")
 @options.where
 @options.output
 def dedup_run(
@@ -356,14 +343,8 @@ def _describe_partition(name: str, insight: "PartitionInsight") -> dict[str, Any
     )
 )
 @_name
-@click.option("--offset", type=options.Number(min=0), required=True, help="The record's offset.")
-@click.option(
-    "-p",
-    "--partition",
-    type=options.Number(min=0),
-    default=0,
-    help="The record's partition.",
-)
+@options.number("--offset", required=True, help="The record's offset.")
+@options.number("-p", "--partition", default=0, help="The record's partition.")
 @_state
 @options.where
 @options.output

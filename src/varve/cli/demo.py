@@ -50,12 +50,7 @@ directory_option = click.option(
 
 @command(examples=("varve demo", "varve demo -d demo-data --records 20000 --json"))
 @directory_option
-@click.option(
-    "--records",
-    type=options.Number(min=1000),
-    default=60_000,
-    help="How many records to write.",
-)
+@options.number("--records", min=1000, default=60_000, help="How many records to write.")
 @options.output
 def demo(directory: Path | None, output: Output, records: int) -> None:
     """Write records, kill the writer, recover, compact, and move a topic to object storage.

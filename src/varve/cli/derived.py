@@ -122,12 +122,7 @@ def snapshot_verify(place: str, output: Output, place_settings: dict[str, str]) 
     )
 )
 @_place
-@click.option(
-    "--keep",
-    type=options.Number(min=1),
-    required=True,
-    help="How many of the newest snapshots remain.",
-)
+@options.number("--keep", min=1, required=True, help="How many of the newest snapshots remain.")
 @options.yes
 @spark_options.place_settings
 @options.output
@@ -164,9 +159,8 @@ def snapshot_prune(
     )
 )
 @_table
-@click.option(
+@options.duration(
     "--older-than",
-    type=options.DURATION,
     required=True,
     help="Snapshots older than this are deleted; the current one stays.",
 )

@@ -76,12 +76,7 @@ class Customers:
 
 @command(examples=("varve job demo", "varve job demo -d story --records 100000 --json"))
 @directory_option
-@click.option(
-    "--records",
-    type=options.Number(min=10_000),
-    default=500_000,
-    help="The number of changes.",
-)
+@options.number("--records", min=10_000, default=500_000, help="The number of changes.")
 @spark_options.spark
 @options.output
 def job_demo(directory: Path | None, records: int, job_options: JobOptions, output: Output) -> None:

@@ -50,9 +50,8 @@ _ACTION: Final = "erase the matching records"
 @click.option(
     "--deadline", metavar="DURATION|TIME", help="A duration after --requested, or a time."
 )
-@click.option(
+@options.duration(
     "--grace",
-    type=options.DURATION,
     default="0s",
     show_default=False,
     help="Keep replaced objects this long; then run again with --finish.",

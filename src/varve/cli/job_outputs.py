@@ -51,12 +51,12 @@ _PARTITIONS_SHOWN = 20
     help='The state before this offset or time, or by partition: {"0": 5}; default the end.',
 )
 @click.option("--full", is_flag=True, help="Read the whole topic, not only what is new.")
-@click.option(
+@options.number(
     "--buckets",
-    type=options.Number(min=1),
+    min=1,
     help="Files per partition; fixed by the first snapshot, by size unless given.",
 )
-@click.option("--keep", type=options.Number(min=1), help="Delete all but the newest N snapshots.")
+@options.number("--keep", min=1, help="Delete all but the newest N snapshots.")
 @spark_options.place_settings
 @spark_options.location
 @spark_options.spark
@@ -162,16 +162,10 @@ def _snapshot_fields(result: "SnapshotResult") -> Iterator[tuple[str, str]]:
 )
 @click.option("--registry", metavar="URL", help="The schema registry of Avro values.")
 @click.option("--add-columns", is_flag=True, help="Add columns for new fields.")
-@click.option(
-    "--buckets",
-    type=options.Number(min=1),
-    help="Parts of an upserted table by key; fixed when it is created.",
+@options.number(
+    "--buckets", min=1, help="Parts of an upserted table by key; fixed when it is created."
 )
-@click.option(
-    "--commit-bytes",
-    type=options.SIZE,
-    help="About how much of the log one commit takes; default 1GiB.",
-)
+@options.size("--commit-bytes", help="About how much of the log one commit takes; default 1GiB.")
 @click.option("--keep-expired", is_flag=True, help="Keep rows of records that retention deleted.")
 @spark_options.catalog
 @spark_options.location
@@ -265,15 +259,11 @@ def _format_offsets(offsets: Mapping[int, int]) -> str:
     metavar="PATH",
     help="A directory for offsets and state, of this run alone.",
 )
-@click.option(
-    "--interval",
-    type=options.DURATION,
-    help="Do not stop at the end of the topic: a batch every DURATION.",
-)
-@click.option("--batch-bytes", type=options.SIZE, help="About how much a batch reads.")
-@click.option(
+@options.duration("--interval", help="Do not stop at the end of the topic: a batch every DURATION.")
+@options.size("--batch-bytes", help="About how much a batch reads.")
+@options.number(
     "--state-partitions",
-    type=options.Number(min=1),
+    min=1,
     help="Parts of the state; fixed by the first run, default one per core.",
 )
 @click.option(

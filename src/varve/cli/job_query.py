@@ -52,11 +52,8 @@ _Position = ReadPosition | Mapping[int, int] | None
     **options.PAIRS,
     help="An option of the data source, such as columns=producerId.",
 )
-@click.option(
-    "-n",
-    "--limit",
-    type=options.Number(min=1),
-    help=f"At most N rows; default {TABLE_ROWS} for a table, else all.",
+@options.number(
+    "-n", "--limit", min=1, help=f"At most N rows; default {TABLE_ROWS} for a table, else all."
 )
 @click.option(
     "--format",

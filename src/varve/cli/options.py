@@ -198,6 +198,23 @@ def bundle(
 Decorator = Callable[[Function], Function]
 
 
+def number(
+    *spellings: str, min: int = 0, max: int | None = None, **settings: Any
+) -> Decorator[Any]:
+    """An option whose value is a whole number within limits."""
+    return click.option(*spellings, type=Number(min, max), **settings)
+
+
+def duration(*spellings: str, **settings: Any) -> Decorator[Any]:
+    """An option whose value is a duration, as 10m, in milliseconds."""
+    return click.option(*spellings, type=DURATION, **settings)
+
+
+def size(*spellings: str, **settings: Any) -> Decorator[Any]:
+    """An option whose value is a size, as 64MiB, in bytes."""
+    return click.option(*spellings, type=SIZE, **settings)
+
+
 def shared(section: str, *spellings: str, **settings: Any) -> Decorator[Any]:
     return click.option(*spellings, cls=SharedOption, section=section, **settings)
 
@@ -441,7 +458,7 @@ def _admin(parameters: Mapping[str, Any]) -> Any:
 # Arguments, and the partition
 
 
-partition = click.option("-p", "--partition", type=Number(min=0), help="Only this partition.")
+partition = number("-p", "--partition", help="Only this partition.")
 topic = click.argument("topic", metavar="TOPIC", shell_complete=complete_topics)
 topic_partition = click.argument(
     "topic_partition",

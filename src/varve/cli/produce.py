@@ -86,7 +86,7 @@ class InputChunk:
     "-K", "--key-separator", metavar="SEP", help=r"Text between key and value; \t is a tab."
 )
 @click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="For every record.")
-@click.option("-p", "--partition", type=options.Number(min=0), help="The partition of all records.")
+@options.number("-p", "--partition", help="The partition of all records.")
 @click.option("--empty-as-null", is_flag=True, help="An empty key or value is null: a tombstone.")
 @click.option(
     "--codec",

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     )
 )
 @options.topic_partition
-@click.option("--offset", type=options.Number(min=0), metavar="N", help="Explain this record.")
+@options.number("--offset", metavar="N", help="Explain this record.")
 @click.option("-k", "--key", metavar="KEY", help="Explain the latest record of this key.")
 @options.directory
 @options.output

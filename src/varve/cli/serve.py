@@ -40,9 +40,10 @@ from varve.cli.where import DEFAULT_DIRECTORY, check_no_files
     metavar="[NAME://]HOST:PORT",
     help="The address for clients, instead of advertised.listeners.",
 )
-@click.option(
+@options.number(
     "--metrics-port",
-    type=options.Number(0, 65_535),
+    min=0,
+    max=65_535,
     metavar="PORT",
     help="Serve /metrics, /health and /ready on this port.",
 )

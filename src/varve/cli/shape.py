@@ -390,7 +390,7 @@ def shape_delete(handle: str, client: ShapeClient, output: Output, yes: bool) ->
     help="now: only changes from now on.",
 )
 @click.option("--once", is_flag=True, help="Exit when all present rows and changes are printed.")
-@click.option("-n", "--limit", type=options.Number(min=1), help="Exit after this many lines.")
+@options.number("-n", "--limit", min=1, help="Exit after this many lines.")
 @_server
 @options.output
 def shape_tail(

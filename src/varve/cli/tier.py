@@ -199,7 +199,7 @@ def _summarize_status(report: "TierReport", prices: "PriceTable") -> str:
 @click.option(
     "--roll", is_flag=True, help="Close the active segments first; only closed ones are copied."
 )
-@click.option("--max-bytes-per-second", type=options.SIZE, help="Limit the copy rate.")
+@options.size("--max-bytes-per-second", help="Limit the copy rate.")
 @options.mirrored_tier
 @options.output
 def tier_copy(
@@ -340,20 +340,15 @@ def _parse_version(text: str) -> tuple[int | None, int | None]:
     metavar="VERSION|TIME",
     help="An older manifest: its version, or the one of a time (UTC unless it has a zone).",
 )
-@click.option(
+@options.number(
     "--to",
     "until_offset",
-    type=options.Number(min=1),
+    min=1,
     metavar="OFFSET",
     help="Restore only the records before this offset.",
 )
 @options.settings("A setting of a topic that the directory does not know.")
-@click.option(
-    "--workers",
-    type=options.Number(1, 64),
-    default=4,
-    help="Files to fetch at the same time.",
-)
+@options.number("--workers", min=1, max=64, default=4, help="Files to fetch at the same time.")
 @options.restored_tier
 @options.output
 def tier_restore(

@@ -43,9 +43,8 @@ _PRINTED_COUNT: Final = 100
 )
 @click.option("--deep", is_flag=True, help="Read all live objects and compare their checksums.")
 @click.option("--sweep", is_flag=True, help="Remove orphans, and objects that are overdue.")
-@click.option(
+@options.duration(
     "--keep-versions",
-    type=options.DURATION,
     help="With --sweep: also remove manifest versions that were replaced before, as 7d.",
 )
 @options.yes

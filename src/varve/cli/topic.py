@@ -198,10 +198,8 @@ def _print_topic(
     )
 )
 @options.topic
-@click.option(
-    "--partitions", type=options.Number(min=1), help="Partitions; default 1 or the broker's."
-)
-@click.option("--replicas", type=options.Number(min=1), help="Replicas; default the broker's.")
+@options.number("--partitions", min=1, help="Partitions; default 1 or the broker's.")
+@options.number("--replicas", min=1, help="Replicas; default the broker's.")
 @options.settings("A setting of the topic; docs/reference/configuration.md lists them.")
 @click.option("--if-not-exists", is_flag=True, help="Succeed if the topic exists.")
 @options.dry_run
@@ -279,9 +277,9 @@ def _create_in_store(
 @options.topic
 @options.settings("A setting to change; the others stay.")
 @click.option("--unset", multiple=True, metavar="NAME", help="A setting to restore to its default.")
-@click.option(
+@options.number(
     "--partitions",
-    type=options.Number(min=1),
+    min=1,
     help="Partitions afterwards. Keys may move to another partition: records stay where they are.",
 )
 @options.dry_run
@@ -407,10 +405,10 @@ def _describe_held(store: "Store", name: str) -> str:
     )
 )
 @options.topic
-@click.option("-p", "--partition", type=options.Number(min=0), required=True, help="The partition.")
-@click.option(
+@options.number("-p", "--partition", required=True, help="The partition.")
+@options.number(
     "--before",
-    type=options.Number(min=-1),
+    min=-1,
     required=True,
     metavar="OFFSET",
     help="The first offset to keep; -1 deletes all records.",

@@ -39,7 +39,7 @@ def _flag(name: str, parameter: str, alias: str, help: str) -> Callable[..., Cal
     type=_DECODERS,
     help="How values are encoded; default utf-8. Implies --values.",
 )
-@click.option("--max-bytes", type=options.SIZE, help="Read only the beginning of each data file.")
+@options.size("--max-bytes", help="Read only the beginning of each data file.")
 @_flag("--verify-index", "verify_index", "--verify-index-only", "Only compare indexes with data.")
 @_flag(
     "--sanity-check",
