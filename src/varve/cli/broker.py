@@ -21,7 +21,7 @@ from varve.foundation.position import ReadPosition
 # group
 
 
-@command(examples=("varve group list", "varve group list -b kafka:9092 --json"))
+@command("varve group list", "varve group list -b kafka:9092 --json")
 @options.broker
 @options.output
 def group_list(where: Where, output: Output) -> None:
@@ -33,7 +33,7 @@ def group_list(where: Where, output: Output) -> None:
     )
 
 
-@command(examples=("varve group describe audit", "varve group describe audit -b kafka:9092 --json"))
+@command("varve group describe audit", "varve group describe audit -b kafka:9092 --json")
 @options.group
 @options.broker
 @options.output
@@ -65,10 +65,8 @@ def group_describe(group: str, where: Where, output: Output) -> None:
 
 
 @command(
-    examples=(
-        "varve group reset-offsets audit --to 2026-03-01T12:00:00 --topic orders --dry-run",
-        "varve group reset-offsets audit --to beginning --yes -b kafka:9092",
-    )
+    "varve group reset-offsets audit --to 2026-03-01T12:00:00 --topic orders --dry-run",
+    "varve group reset-offsets audit --to beginning --yes -b kafka:9092",
 )
 @options.group
 @click.option(
@@ -114,7 +112,7 @@ def group_reset_offsets(
     commit_offsets(client, group, planned)
 
 
-@command(examples=("varve group delete audit", "varve group delete audit billing --yes"))
+@command("varve group delete audit", "varve group delete audit billing --yes")
 @click.argument("groups", metavar="GROUP...", nargs=-1, required=True)
 @options.yes
 @options.broker
@@ -183,7 +181,7 @@ _principal = click.option(
 )
 
 
-@command(examples=("varve acl list --principal User:alice", "varve acl list --topic orders --json"))
+@command("varve acl list --principal User:alice", "varve acl list --topic orders --json")
 @_principal
 @_resource
 @options.broker
@@ -197,10 +195,8 @@ def acl_list(
 
 
 @command(
-    examples=(
-        "varve acl add --principal User:alice --operation read --topic orders",
-        "varve acl add --principal User:mallory --operation all --topic '*' --deny",
-    )
+    "varve acl add --principal User:alice --operation read --topic orders",
+    "varve acl add --principal User:mallory --operation all --topic '*' --deny",
 )
 @click.option(
     "--principal",
@@ -250,10 +246,8 @@ def acl_add(
 
 
 @command(
-    examples=(
-        "varve acl delete --principal User:alice --topic orders",
-        "varve acl delete --principal User:alice --operation write --topic orders --yes",
-    )
+    "varve acl delete --principal User:alice --topic orders",
+    "varve acl delete --principal User:alice --operation write --topic orders --yes",
 )
 @_principal
 @_operations(required=False)
@@ -294,7 +288,7 @@ _mechanism = click.option(
 )
 
 
-@command(examples=("varve user list", "varve user list -b kafka:9092 --json"))
+@command("varve user list", "varve user list -b kafka:9092 --json")
 @options.broker
 @options.output
 def user_list(where: Where, output: Output) -> None:
@@ -305,10 +299,7 @@ def user_list(where: Where, output: Output) -> None:
 
 
 @command(
-    examples=(
-        "varve user add alice --mechanism SCRAM-SHA-256 < password.txt",
-        "varve user add admin -d data",
-    )
+    "varve user add alice --mechanism SCRAM-SHA-256 < password.txt", "varve user add admin -d data"
 )
 @_user
 @_mechanism
@@ -382,9 +373,7 @@ def _read_password(user: str) -> str:
     return str(password)
 
 
-@command(
-    examples=("varve user delete alice", "varve user delete alice --mechanism SCRAM-SHA-256 --yes")
-)
+@command("varve user delete alice", "varve user delete alice --mechanism SCRAM-SHA-256 --yes")
 @_user
 @_mechanism
 @options.yes

@@ -40,10 +40,8 @@ def _load_check_rules() -> Mapping[str, str]:
 
 
 @command(
-    examples=(
-        "varve check -d data --deep --tier",
-        "varve check data/orders-0 --repair --allow-data-loss --quarantine /backup/cut",
-    )
+    "varve check -d data --deep --tier",
+    "varve check data/orders-0 --repair --allow-data-loss --quarantine /backup/cut",
 )
 @click.argument("paths", nargs=-1, type=options.DIRECTORY, metavar="[PARTITION_DIR]...")
 @click.option("--deep", is_flag=True, help="Decompress and parse all records; read key indexes.")
@@ -83,7 +81,6 @@ def check(
     With --json every line has a `type` (finding, done or refused); findings have `stage` (before or
     after the repair), `severity`, `path`, `position`, `rule`, `message` and `repair`.
     """
-
     from varve.disk import RealFileSystem
     from varve.embedded.directory_check import CheckOptions, check_path
 
@@ -115,7 +112,6 @@ def check(
 
 def _choose_paths(fs: "FileSystem", partitions: Sequence[Path], where: Where) -> list[str]:
     """Absolute paths of the log directories and of the partitions."""
-
     from varve.commit_log.check import is_partition_directory
 
     # A relative path may lack the name of the directory or of its parent.
@@ -156,7 +152,6 @@ def _print_findings(
     output: Output, path: str, findings: "Sequence[Finding]", stage: str, *, is_repaired: bool
 ) -> None:
     """The findings, errors first, and their numbers."""
-
     from varve.commit_log.check import Severity
     from varve.commit_log.check.findings import count_by_severity
 
@@ -204,10 +199,8 @@ def _load_audit_rules() -> Mapping[str, str]:
 
 
 @command(
-    examples=(
-        "varve audit orders -d data --deep --tier",
-        'varve audit scores:0 -d data --head "$(cat noted-head)" --json',
-    )
+    "varve audit orders -d data --deep --tier",
+    'varve audit scores:0 -d data --head "$(cat noted-head)" --json',
 )
 @options.optional_topic_partition
 @click.option("--deep", is_flag=True, help="Compare the keys of all records too.")
@@ -246,7 +239,6 @@ def audit(
     record leave no trace in it: keep the `head` of a summary elsewhere and pass it to a later
     audit.
     """
-
     from varve.cleaning.removals.audit import audit_partition
     from varve.commit_log.names import LOG
     from varve.disk import RealFileSystem
@@ -277,7 +269,6 @@ def _find_partitions(
     fs: "FileSystem", paths: Sequence[str], wanted: TopicPartitionName | None
 ) -> list[tuple[str, str]]:
     """Log directories, each with a partition directory in it; raises NotFound without any."""
-
     from varve.commit_log.check import find_partition
 
     partitions: dict[TopicPartition, tuple[str, str]] = {}
@@ -302,7 +293,6 @@ def _find_partitions(
 
 def print_report(output: Output, report: "AuditReport", *, limit: int) -> None:
     """The newest removals, the findings and a summary."""
-
     from varve.commit_log.check.findings import Severity
 
     if output.is_json:
@@ -428,7 +418,6 @@ def _print_remote(
     store_settings: Mapping[str, str],
 ) -> None:
     """The removals from the object store, if a part of the partition was ever there."""
-
     from varve.cleaning.removals.removal import encode_removal
     from varve.commit_log.directory_files import decode_partition_metadata
     from varve.commit_log.names import PARTITION_METADATA_FILE

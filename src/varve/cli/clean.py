@@ -41,12 +41,7 @@ _REPORT_FIELDS: Final = (
 )
 
 
-@command(
-    examples=(
-        "varve clean scores -d data --dry-run",
-        "varve clean scores:0 -d data --roll --json",
-    )
-)
+@command("varve clean scores -d data --dry-run", "varve clean scores:0 -d data --roll --json")
 @options.optional_topic_partition
 @click.option(
     "--roll", is_flag=True, help="Close the active segments first; they are never cleaned."

@@ -149,12 +149,6 @@ def summary_of(entry: Entry | click.Command) -> str:
     return entry.summary if isinstance(entry, Entry) else entry.get_short_help_str(limit=200)
 
 
-def command(
-    *, examples: Sequence[str], **settings: Any
-) -> Callable[[Callable[..., None]], VarveCommand]:
-    """Declare a function as a command; its docstring is the help."""
-
-    def declare(function: Callable[..., None]) -> VarveCommand:
-        return click.command(cls=VarveCommand, examples=examples, **settings)(function)
-
-    return declare
+def command(*examples: str) -> Callable[[Callable[..., None]], VarveCommand]:
+    """Declare a function as a command with examples; its docstring is the help."""
+    return click.command(cls=VarveCommand, examples=examples)

@@ -27,10 +27,8 @@ _ISOLATION: Final = ("read_uncommitted", "read_committed")
 
 
 @command(
-    examples=(
-        "varve consume orders -d data --from 2026-03-01T12:00:00 --json",
-        "varve consume orders --last 10 --template '%p:%o %k=%v\\n' -b kafka:9092",
-    )
+    "varve consume orders -d data --from 2026-03-01T12:00:00 --json",
+    "varve consume orders --last 10 --template '%p:%o %k=%v\\n' -b kafka:9092",
 )
 @options.topic
 @click.option(
@@ -175,10 +173,7 @@ def _resolve(partition: "Partition", position: ReadPosition) -> int:
 
 
 @command(
-    examples=(
-        "varve get scores alice -d data",
-        "varve get scores AAEC --key-encoding base64 -d data --json",
-    )
+    "varve get scores alice -d data", "varve get scores AAEC --key-encoding base64 -d data --json"
 )
 @options.topic
 @click.argument("key", metavar="KEY")

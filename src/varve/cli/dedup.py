@@ -111,10 +111,8 @@ def _build_row(
 
 
 @command(
-    examples=(
-        "varve dedup run orders --to orders-once --by key --window 10m -d data",
-        "varve dedup run clicks --to clicks-once --by header:id --window 1h -f -b kafka:9092",
-    )
+    "varve dedup run orders --to orders-once --by key --window 10m -d data",
+    "varve dedup run clicks --to clicks-once --by header:id --window 1h -f -b kafka:9092",
 )
 @options.topic
 @click.option(
@@ -267,10 +265,8 @@ def _progress(*, is_shown: bool) -> "Iterator[Callable[[TaskState], None]]":
 
 
 @command(
-    examples=(
-        "varve dedup status orders-once -d data",
-        "varve dedup status clicks-once -b kafka:9092 --state /var/lib/clicks --json",
-    )
+    "varve dedup status orders-once -d data",
+    "varve dedup status clicks-once -b kafka:9092 --state /var/lib/clicks --json",
 )
 @_name
 @_state
@@ -337,10 +333,8 @@ def _describe_partition(name: str, insight: "PartitionInsight") -> dict[str, Any
 
 
 @command(
-    examples=(
-        "varve dedup explain orders-once --offset 1234 -d data",
-        "varve dedup explain clicks-once -p 3 --offset 12 -b kafka:9092 --json",
-    )
+    "varve dedup explain orders-once --offset 1234 -d data",
+    "varve dedup explain clicks-once -p 3 --offset 12 -b kafka:9092 --json",
 )
 @_name
 @options.number("--offset", required=True, help="The record's offset.")

@@ -48,7 +48,7 @@ directory_option = click.option(
 )
 
 
-@command(examples=("varve demo", "varve demo -d demo-data --records 20000 --json"))
+@command("varve demo", "varve demo -d demo-data --records 20000 --json")
 @directory_option
 @options.number("--records", min=1000, default=60_000, help="How many records to write.")
 @options.output

@@ -25,10 +25,8 @@ _table = click.argument("name", metavar="NS.NAME")
 
 
 @command(
-    examples=(
-        "varve snapshot list /backup/orders",
-        "varve snapshot list s3://bucket/orders --place-set region=eu-west-1 --json",
-    )
+    "varve snapshot list /backup/orders",
+    "varve snapshot list s3://bucket/orders --place-set region=eu-west-1 --json",
 )
 @_place
 @spark_options.place_settings
@@ -85,9 +83,7 @@ def _snapshot_document(document: "SnapshotDocument") -> dict[str, object]:
     }
 
 
-@command(
-    examples=("varve snapshot verify /backup/orders", "varve snapshot verify /backup/orders --json")
-)
+@command("varve snapshot verify /backup/orders", "varve snapshot verify /backup/orders --json")
 @_place
 @spark_options.place_settings
 @options.output
@@ -116,10 +112,8 @@ def snapshot_verify(place: str, output: Output, place_settings: dict[str, str]) 
 
 
 @command(
-    examples=(
-        "varve snapshot prune /backup/orders --keep 7 --yes",
-        "varve snapshot prune s3://bucket/orders --keep 7 --place-set region=eu-west-1",
-    )
+    "varve snapshot prune /backup/orders --keep 7 --yes",
+    "varve snapshot prune s3://bucket/orders --keep 7 --place-set region=eu-west-1",
 )
 @_place
 @options.number("--keep", min=1, required=True, help="How many of the newest snapshots remain.")
@@ -153,10 +147,8 @@ def snapshot_prune(
 
 
 @command(
-    examples=(
-        "varve table expire shop.orders --warehouse data.tables --older-than 7d",
-        "varve table expire shop.orders --catalog http://host:8181 --older-than 30d --yes",
-    )
+    "varve table expire shop.orders --warehouse data.tables --older-than 7d",
+    "varve table expire shop.orders --catalog http://host:8181 --older-than 30d --yes",
 )
 @_table
 @options.duration(
@@ -190,10 +182,8 @@ def table_expire(
 
 
 @command(
-    examples=(
-        "varve output list customers -d data",
-        "varve output list orders --store s3://bucket/varve --json",
-    )
+    "varve output list customers -d data",
+    "varve output list orders --store s3://bucket/varve --json",
 )
 @options.topic
 @spark_options.mirrored_location
@@ -236,10 +226,8 @@ def output_list(topic: str, location: "TopicLocation", output: Output) -> None:
 
 
 @command(
-    examples=(
-        "varve output forget customers snapshot-2b1f0c86d1e5a3b7c4f2096e8d7a5b31 -d data",
-        "varve output forget customers table-77aa0c86d1e5a3b7c4f2096e8d7a5b31 -d data --yes",
-    )
+    "varve output forget customers snapshot-2b1f0c86d1e5a3b7c4f2096e8d7a5b31 -d data",
+    "varve output forget customers table-77aa0c86d1e5a3b7c4f2096e8d7a5b31 -d data --yes",
 )
 @options.topic
 @click.argument("id", metavar="ID")
@@ -285,10 +273,8 @@ def _output_document(derived: "DerivedOutput") -> dict[str, object]:
 
 
 @command(
-    examples=(
-        "varve receipt verify erased.json --public-key public.pem",
-        "varve receipt verify erased.json --public-key public.pem --json",
-    )
+    "varve receipt verify erased.json --public-key public.pem",
+    "varve receipt verify erased.json --public-key public.pem --json",
 )
 @click.argument("path", metavar="FILE")
 @click.option(

@@ -34,10 +34,8 @@ _topics = click.argument("topics", metavar="[TOPIC...]", nargs=-1)
 
 
 @command(
-    examples=(
-        "varve job compact -d data --dry-run",
-        "varve job compact orders --store s3://bucket/varve -s min.cleanable.dirty.ratio=0.2",
-    )
+    "varve job compact -d data --dry-run",
+    "varve job compact orders --store s3://bucket/varve -s min.cleanable.dirty.ratio=0.2",
 )
 @_topics
 @options.settings("A setting of the topics; it beats the log directory's.")
@@ -157,10 +155,8 @@ def _load_rules() -> Mapping[str, str]:
 
 
 @command(
-    examples=(
-        "varve job verify -d data",
-        "varve job verify orders --store s3://bucket/varve --page verify.html",
-    )
+    "varve job verify -d data",
+    "varve job verify orders --store s3://bucket/varve --page verify.html",
 )
 @_topics
 @click.option("--page", metavar="FILE", help="Write an HTML page with pictures.")
@@ -271,12 +267,7 @@ def _finding_details(finding: "VerifyFinding") -> Iterator[tuple[str, str]]:
 # due
 
 
-@command(
-    examples=(
-        "varve job due -d data",
-        "varve job due -d data --run --conf spark.driver.memory=4g",
-    )
-)
+@command("varve job due -d data", "varve job due -d data --run --conf spark.driver.memory=4g")
 @click.option("--run", is_flag=True, help="Run the jobs that are due, one after another.")
 @options.settings("A setting of topics without their own.")
 @options.directory
@@ -368,12 +359,7 @@ def _job_cells(job: "ScheduledJob", now_ms: int) -> tuple[str, ...]:
 # report
 
 
-@command(
-    examples=(
-        "varve job report compact.json",
-        "varve job report compact.json --json",
-    )
-)
+@command("varve job report compact.json", "varve job report compact.json --json")
 @click.argument("path", metavar="FILE")
 @options.output
 def job_report(path: str, output: Output) -> None:
@@ -482,12 +468,7 @@ def _draw_span(document: Mapping[str, Any], part: Mapping[str, Any]) -> str:
 # package
 
 
-@command(
-    examples=(
-        "varve job package -o varve-env.tar.gz",
-        "varve job package --json",
-    )
-)
+@command("varve job package -o varve-env.tar.gz", "varve job package --json")
 @click.option(
     "-o",
     "--output",

@@ -74,7 +74,7 @@ class Customers:
             yield key, value
 
 
-@command(examples=("varve job demo", "varve job demo -d story --records 100000 --json"))
+@command("varve job demo", "varve job demo -d story --records 100000 --json")
 @directory_option
 @options.number("--records", min=10_000, default=500_000, help="The number of changes.")
 @spark_options.spark

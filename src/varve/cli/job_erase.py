@@ -25,10 +25,8 @@ _ACTION: Final = "erase the matching records"
 
 
 @command(
-    examples=(
-        "varve job erase customers -d data --key 4711 --dry-run",
-        "varve job erase customers orders -d data --keys-file keys.txt --deadline 30d --yes",
-    )
+    "varve job erase customers -d data --key 4711 --dry-run",
+    "varve job erase customers orders -d data --keys-file keys.txt --deadline 30d --yes",
 )
 @options.topics
 @click.option(

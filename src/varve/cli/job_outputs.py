@@ -32,11 +32,9 @@ _PARTITIONS_SHOWN = 20
 
 
 @command(
-    examples=(
-        "varve job snapshot orders -d data --to /backup/orders",
-        "varve job snapshot orders -d data --to /backup/orders --at 2026-03-01",
-        "varve job snapshot orders --store s3://bucket/varve --to s3://bucket/orders --keep 7",
-    )
+    "varve job snapshot orders -d data --to /backup/orders",
+    "varve job snapshot orders -d data --to /backup/orders --at 2026-03-01",
+    "varve job snapshot orders --store s3://bucket/varve --to s3://bucket/orders --keep 7",
 )
 @options.topic
 @click.option(
@@ -137,11 +135,9 @@ def _snapshot_fields(result: "SnapshotResult") -> Iterator[tuple[str, str]]:
 
 
 @command(
-    examples=(
-        "varve job table orders --to shop.orders --format json -d data",
-        "varve job table state --to shop.state --mode upsert -d data",
-        "varve job table orders --to shop.orders --store s3://bucket/varve --catalog http://host",
-    )
+    "varve job table orders --to shop.orders --format json -d data",
+    "varve job table state --to shop.state --mode upsert -d data",
+    "varve job table orders --to shop.orders --store s3://bucket/varve --catalog http://host",
 )
 @options.topic
 @click.option("--to", required=True, metavar="NS.NAME", help="The table.")
@@ -240,10 +236,8 @@ def _format_offsets(offsets: Mapping[int, int]) -> str:
 
 
 @command(
-    examples=(
-        "varve job dedup orders --to orders-once --by key --window 10m --checkpoint ck -d data",
-        "varve job dedup orders --to table:a.b --by key --window 7d --checkpoint ck -d data",
-    )
+    "varve job dedup orders --to orders-once --by key --window 10m --checkpoint ck -d data",
+    "varve job dedup orders --to table:a.b --by key --window 7d --checkpoint ck -d data",
 )
 @options.topic
 @click.option(

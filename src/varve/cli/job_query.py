@@ -28,12 +28,10 @@ _Position = ReadPosition | Mapping[int, int] | None
 
 
 @command(
-    examples=(
-        "varve job query orders -d data --from 2026-03-01 --where \"key = 'customer-17'\"",
-        "varve job query orders:0 --store s3://bucket/varve --from 1000 --to 2000 --json",
-        "varve job query orders -d data --latest --format parquet -o /tmp/orders",
-        'varve job query orders -d data --sql "SELECT partition, count(*) FROM records GROUP BY 1"',
-    )
+    "varve job query orders -d data --from 2026-03-01 --where \"key = 'customer-17'\"",
+    "varve job query orders:0 --store s3://bucket/varve --from 1000 --to 2000 --json",
+    "varve job query orders -d data --latest --format parquet -o /tmp/orders",
+    'varve job query orders -d data --sql "SELECT partition, count(*) FROM records GROUP BY 1"',
 )
 @options.topic_partition
 @click.option("--from", "start", type=options.POSITIONS, help="Start at this position.")

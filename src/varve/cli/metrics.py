@@ -8,12 +8,7 @@ from varve.cli.output import Output
 from varve.cli.where import Where
 
 
-@command(
-    examples=(
-        "varve metrics -d data",
-        "varve metrics -d data > /var/lib/node_exporter/varve.prom",
-    )
-)
+@command("varve metrics -d data", "varve metrics -d data > /var/lib/node_exporter/varve.prom")
 @options.directory
 @options.output
 def metrics(where: Where, output: Output) -> None:

@@ -64,10 +64,8 @@ class InputChunk:
 
 
 @command(
-    examples=(
-        "printf 'alice=3\\nbob=4\\n' | varve produce scores -K = --create",
-        "varve consume scores --json | varve produce copies --input json -b kafka:9092",
-    )
+    "printf 'alice=3\\nbob=4\\n' | varve produce scores -K = --create",
+    "varve consume scores --json | varve produce copies --input json -b kafka:9092",
 )
 @options.topic
 @click.argument(

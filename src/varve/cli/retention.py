@@ -30,10 +30,8 @@ if TYPE_CHECKING:
 
 
 @command(
-    examples=(
-        "varve explain scores -d data --key alice",
-        "varve explain scores:0 -d data --offset 1234 --json",
-    )
+    "varve explain scores -d data --key alice",
+    "varve explain scores:0 -d data --offset 1234 --json",
 )
 @options.topic_partition
 @options.number("--offset", metavar="N", help="Explain this record.")
@@ -224,10 +222,8 @@ _REMOTE_COLUMNS: Final = ("in the remote tier at", "segments", "readable", "stor
 
 
 @command(
-    examples=(
-        "varve forecast visits -d data -s retention.ms=1d",
-        "varve forecast -d data -s remote.storage.enable=true -s local.retention.ms=1h --json",
-    )
+    "varve forecast visits -d data -s retention.ms=1d",
+    "varve forecast -d data -s remote.storage.enable=true -s local.retention.ms=1h --json",
 )
 @options.optional_topic_partition
 @options.settings("Try a topic setting in place of the topics' own; nothing is changed.")

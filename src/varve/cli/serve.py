@@ -13,10 +13,8 @@ from varve.cli.where import DEFAULT_DIRECTORY, check_no_files
 
 
 @command(
-    examples=(
-        "varve serve -d data --listen 0.0.0.0:9092 --advertise broker.example:9092",
-        "varve serve --config server.properties --metrics-port 9404",
-    )
+    "varve serve -d data --listen 0.0.0.0:9092 --advertise broker.example:9092",
+    "varve serve --config server.properties --metrics-port 9404",
 )
 @options.dir_option("A log directory; default log.dirs of the settings, or varve-data.")
 @click.option(

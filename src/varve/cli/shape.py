@@ -91,10 +91,8 @@ _shape = options.bundle(
 
 
 @command(
-    examples=(
-        "varve shape serve -b localhost:9092 --data shapes",
-        "varve shape serve -d data --listen 0.0.0.0:8080 --definitions shapes.toml",
-    )
+    "varve shape serve -b localhost:9092 --data shapes",
+    "varve shape serve -d data --listen 0.0.0.0:8080 --definitions shapes.toml",
 )
 @click.option(
     "--data",
@@ -248,10 +246,8 @@ def _parse_pair(text: str) -> tuple[str, str]:
 
 
 @command(
-    examples=(
-        "varve shape create orders",
-        "varve shape create orders --where 'tenant = $1' --param acme --columns id,status",
-    )
+    "varve shape create orders",
+    "varve shape create orders --where 'tenant = $1' --param acme --columns id,status",
 )
 @_shape
 @_server
@@ -268,7 +264,7 @@ def shape_create(query: dict[str, str], client: ShapeClient, output: Output) -> 
     output.print_result(handle, "shape", handle=handle, offset=offset)
 
 
-@command(examples=("varve shape list", "varve shape list orders --json"))
+@command("varve shape list", "varve shape list orders --json")
 @click.argument("table", metavar="[TOPIC]", required=False)
 @_server
 @options.output
@@ -292,10 +288,8 @@ def _row(shape: dict[str, Any]) -> list[str]:
 
 
 @command(
-    examples=(
-        "varve shape show 48203311-1760000000000000",
-        "varve shape show 48203311-1760000000000000 --json",
-    )
+    "varve shape show 48203311-1760000000000000",
+    "varve shape show 48203311-1760000000000000 --json",
 )
 @_handle
 @_server
@@ -318,10 +312,8 @@ def shape_show(handle: str, client: ShapeClient, output: Output) -> None:
 
 
 @command(
-    examples=(
-        "varve shape compact 48203311-1760000000000000",
-        "varve shape compact 48203311-1760000000000000 --json",
-    )
+    "varve shape compact 48203311-1760000000000000",
+    "varve shape compact 48203311-1760000000000000 --json",
 )
 @_handle
 @_server
@@ -355,10 +347,8 @@ def _describe_compaction(report: dict[str, Any]) -> str:
 
 
 @command(
-    examples=(
-        "varve shape delete 48203311-1760000000000000",
-        "varve shape delete 48203311-1760000000000000 --yes",
-    )
+    "varve shape delete 48203311-1760000000000000",
+    "varve shape delete 48203311-1760000000000000 --yes",
 )
 @_handle
 @options.yes
@@ -376,10 +366,8 @@ def shape_delete(handle: str, client: ShapeClient, output: Output, yes: bool) ->
 
 
 @command(
-    examples=(
-        "varve shape tail orders --once",
-        "varve shape tail orders --where \"status = 'open'\" --from now",
-    )
+    "varve shape tail orders --once",
+    "varve shape tail orders --where \"status = 'open'\" --from now",
 )
 @_shape
 @click.option(

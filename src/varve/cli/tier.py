@@ -35,10 +35,7 @@ _CATCH_UP_MS: Final = 60_000
 
 
 @command(
-    examples=(
-        "varve tier status -d data",
-        "varve tier status orders -d data --store s3://bucket/varve --json",
-    )
+    "varve tier status -d data", "varve tier status orders -d data --store s3://bucket/varve --json"
 )
 @options.optional_topic_partition
 @options.tier
@@ -56,7 +53,6 @@ def tier_status(
     the exit status is 1. With --json a line per topic has the sums, `errors` and `partitions`;
     what is unknown is null.
     """
-
     from varve.embedded.tier_report import report_tiers
     from varve.object_store import default_prices
 
@@ -190,10 +186,8 @@ def _summarize_status(report: "TierReport", prices: "PriceTable") -> str:
 
 
 @command(
-    examples=(
-        "varve tier copy -d data --store file:/backup/tier",
-        "varve tier copy orders:0 -d data --roll --max-bytes-per-second 10MB --json",
-    )
+    "varve tier copy -d data --store file:/backup/tier",
+    "varve tier copy orders:0 -d data --roll --max-bytes-per-second 10MB --json",
 )
 @options.optional_topic_partition
 @click.option(
@@ -275,7 +269,6 @@ def _check_copied(topic: "Topic") -> None:
 
 def _update_mirror(store: "Store", output: Output) -> None:
     """Copy what the mirror lacks now: a store that is closed forgets what it was."""
-
     from varve.object_store import MirroredObjectStore
 
     mirror = store.tier.objects
@@ -327,10 +320,8 @@ def _parse_version(text: str) -> tuple[int | None, int | None]:
 
 
 @command(
-    examples=(
-        "varve tier restore orders -d data --store s3://bucket/varve",
-        "varve tier restore orders:3 -d copy --store file:/backup/tier --at 2026-01-31T12:00",
-    )
+    "varve tier restore orders -d data --store s3://bucket/varve",
+    "varve tier restore orders:3 -d copy --store file:/backup/tier --at 2026-01-31T12:00",
 )
 @options.topic_partition
 @click.option("--topic-id", metavar="ID", help="Which of several topics that had the name.")
@@ -371,7 +362,6 @@ def tier_restore(
     alter` sets a policy. After a restore of the newest state the directory remembers the object
     store, and with remote.storage.enable=true copying continues there.
     """
-
     from varve.disk import RealFileSystem
     from varve.embedded.offline_tier import RestoreRequest, TopicRestore, check_restore_directory
 

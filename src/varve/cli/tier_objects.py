@@ -36,10 +36,8 @@ _PRINTED_COUNT: Final = 100
 
 
 @command(
-    examples=(
-        "varve tier fsck -d data --deep",
-        "varve tier fsck --store s3://bucket/varve --sweep --keep-versions 7d --yes",
-    )
+    "varve tier fsck -d data --deep",
+    "varve tier fsck --store s3://bucket/varve --sweep --keep-versions 7d --yes",
 )
 @click.option("--deep", is_flag=True, help="Read all live objects and compare their checksums.")
 @click.option("--sweep", is_flag=True, help="Remove orphans, and objects that are overdue.")
@@ -69,7 +67,6 @@ def tier_fsck(
     were not swept, foreign objects or damage. With --json a line has the `type` class, object or
     summary; the class of an object may also be damaged or removed.
     """
-
     from varve.tiering.fsck import FsckOptions
     from varve.tiering.fsck import fsck as run_fsck
     from varve.tiering.manifest.paths import choose_cluster
@@ -135,7 +132,6 @@ def _print_fsck(output: Output, report: "FsckReport", *, is_deep: bool) -> None:
 
 def _select_objects(report: "FsckReport") -> Iterator[list[object]]:
     """The objects that are listed, as class, key, size and reason; live ones are not."""
-
     from varve.tiering.fsck import ObjectClass
 
     foreign = [
@@ -166,10 +162,8 @@ _DELETE_HINT: Final = "; --repair --delete-extra deletes what is extra"
 
 
 @command(
-    examples=(
-        "varve tier mirror -d data --repair --deep",
-        "varve tier mirror -d data --mirror s3://other/varve --store-set mirror.region=eu-west-1",
-    )
+    "varve tier mirror -d data --repair --deep",
+    "varve tier mirror -d data --mirror s3://other/varve --store-set mirror.region=eu-west-1",
 )
 @click.option("--deep", is_flag=True, help="Read all objects in both and compare their bytes.")
 @click.option("--repair", is_flag=True, help="Copy what is missing or different to the second.")

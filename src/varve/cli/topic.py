@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from varve.embedded import Store, Topic
 
 
-@command(examples=("varve topic list -d data", "varve topic list -b kafka:9092 --internal --json"))
+@command("varve topic list -d data", "varve topic list -b kafka:9092 --internal --json")
 @click.option("--internal", is_flag=True, help="Include Kafka's internal topics.")
 @options.where
 @options.output
@@ -62,10 +62,8 @@ def _store_row(store: "Store", topic: "Topic") -> list[object]:
 
 
 @command(
-    examples=(
-        "varve topic describe orders -d data --all-settings",
-        "varve topic describe orders -b kafka:9092 --at 2026-03-01T12:00:00",
-    )
+    "varve topic describe orders -d data --all-settings",
+    "varve topic describe orders -b kafka:9092 --at 2026-03-01T12:00:00",
 )
 @options.topic
 @click.option("--all-settings", is_flag=True, help="Show settings that have their default too.")
@@ -192,10 +190,8 @@ def _print_topic(
 
 
 @command(
-    examples=(
-        "varve topic create orders -d data --partitions 3",
-        "varve topic create balances -b kafka:9092 -s cleanup.policy=compact -s retention.ms=7d",
-    )
+    "varve topic create orders -d data --partitions 3",
+    "varve topic create balances -b kafka:9092 -s cleanup.policy=compact -s retention.ms=7d",
 )
 @options.topic
 @options.number("--partitions", min=1, help="Partitions; default 1 or the broker's.")
@@ -269,10 +265,8 @@ def _create_in_store(
 
 
 @command(
-    examples=(
-        "varve topic alter orders -d data -s retention.ms=7d -s cleanup.policy=compact,delete",
-        "varve topic alter orders -b kafka:9092 --unset retention.ms --partitions 6",
-    )
+    "varve topic alter orders -d data -s retention.ms=7d -s cleanup.policy=compact,delete",
+    "varve topic alter orders -b kafka:9092 --unset retention.ms --partitions 6",
 )
 @options.topic
 @options.settings("A setting to change; the others stay.")
@@ -350,7 +344,7 @@ def _alter_in_store(
             )
 
 
-@command(examples=("varve topic delete orders -d data", "varve topic delete orders balances --yes"))
+@command("varve topic delete orders -d data", "varve topic delete orders balances --yes")
 @options.topics
 @options.yes
 @options.where
@@ -399,10 +393,8 @@ def _describe_held(store: "Store", name: str) -> str:
 
 
 @command(
-    examples=(
-        "varve topic delete-records orders -d data -p 0 --before 1000",
-        "varve topic delete-records orders -b kafka:9092 -p 0 --before 1000 --yes",
-    )
+    "varve topic delete-records orders -d data -p 0 --before 1000",
+    "varve topic delete-records orders -b kafka:9092 -p 0 --before 1000 --yes",
 )
 @options.topic
 @options.number("-p", "--partition", required=True, help="The partition.")

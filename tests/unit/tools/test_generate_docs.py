@@ -10,7 +10,7 @@ from tools.generate_docs import commands_page, configuration_page, main
 from varve.cli.command import CommandGroup, command
 
 
-@command(examples=("varve log read orders -n 3",))
+@command("varve log read orders -n 3")
 @click.argument("topic", metavar="TOPIC")
 @click.argument("files", metavar="[FILE...]", nargs=-1)
 @click.option("-n", "--limit", default=5, help="At most | this many.")

@@ -21,10 +21,8 @@ def _flag(name: str, parameter: str, alias: str, help: str) -> Callable[..., Cal
 
 
 @command(
-    examples=(
-        "varve dump data/orders-0 --values --value-decoder json",
-        "varve dump data/orders-0 --records --json | jq 'select(.type == \"record\")'",
-    )
+    "varve dump data/orders-0 --values --value-decoder json",
+    "varve dump data/orders-0 --records --json | jq 'select(.type == \"record\")'",
 )
 @click.argument("paths", metavar="PATH...", nargs=-1)
 @click.option("--files", multiple=True, hidden=True)
