@@ -234,6 +234,7 @@ class _Reading:
         first = self._consumer.poll(_POLL_SECONDS)
         # Take what has arrived already; waiting for a full batch would delay the first record.
         messages = [] if first is None else [first, *self._consumer.consume(_POLL_RECORDS_MAX, 0)]
+        messages = [message for message in messages if not self._is_about_unused_group(message)]
         self._idle_count = 0 if messages else self._idle_count + 1
         if messages:
             self._client.forget_failures()
@@ -244,6 +245,17 @@ class _Reading:
         if failure is not None and (is_long or isinstance(failure, Denied)):
             raise failure
         return messages
+
+    def _is_about_unused_group(self, message: "Message[Any, Any]") -> bool:
+        """librdkafka looks up the coordinator of its group.id, which reads of ranges do not use."""
+        from confluent_kafka import KafkaError
+
+        error = message.error()
+        return (
+            self._request.group is None
+            and error is not None
+            and error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED
+        )
 
     def _is_end(self, message: "Message[Any, Any]") -> bool:
         """Whether the message marks the end of a partition; raises for an error."""

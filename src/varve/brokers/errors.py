@@ -80,7 +80,9 @@ def as_error(error: "KafkaError", what: str, *, address: str = "") -> StoreError
             "message.max.bytes=... (default 1000000 bytes) and the topic's max.message.bytes"
         )
     if name == "RESOURCE_NOT_FOUND":
-        return NotFound(f"{what}: there is no such login; `varve user list` lists them")
+        return NotFound(
+            f"{what}: there is no such user with this mechanism; `varve user list` lists the users"
+        )
     if name == "OFFSET_OUT_OF_RANGE":
         return OffsetOutOfRange(
             f"{what}: the offset is outside the log; `varve topic describe` shows its offsets"

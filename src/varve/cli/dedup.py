@@ -53,6 +53,8 @@ _state = click.option(
 def _build_rules(**values: Any) -> "RuleOptions":
     from varve.dedup.rules import build_rules
 
+    if values["window"] is not None and (values["before"], values["after"]) != (None, None):
+        raise click.UsageError("--window replaces --before and --after: give it or both of them")
     return build_rules(**values)
 
 

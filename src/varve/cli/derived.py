@@ -90,7 +90,7 @@ def _snapshot_document(document: "SnapshotDocument") -> dict[str, object]:
 def snapshot_verify(place: str, output: Output, place_settings: dict[str, str]) -> None:
     """Compare all files of a place with their digests.
 
-    The exit code is 1 if a file is damaged or missing.
+    The exit status is 1 if a file is damaged or missing.
     """
     from varve.jobs.snapshot.store import named_files, open_place
 
@@ -284,7 +284,7 @@ def _output_document(derived: "DerivedOutput") -> dict[str, object]:
 def receipt_verify(path: str, output: Output, public_key: str) -> None:
     """Verify the signature of a receipt.
 
-    The exit code is 1 if the key did not sign it, or if it was changed since.
+    The exit status is 1 if the key did not sign it, or if it was changed since.
     """
     from varve.jobs.erase.receipt import verify_receipt_file
 

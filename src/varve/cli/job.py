@@ -59,7 +59,7 @@ def job_compact(
     The rules are those of the local cleaner. A partition changes by one commit of its manifest; a
     server may copy segments meanwhile. With --dir the settings are those of the directory, and
     without topics all compacted ones are meant. Without --dir name the topics: their policy is
-    compact, and --set gives the other settings. The exit code is 1 if a partition failed or has a
+    compact, and --set gives the other settings. The exit status is 1 if a partition failed or has a
     damaged segment.
     """
     import varve.spark as vs
@@ -175,7 +175,7 @@ def job_verify(
 
     Every object is read once and compared with its checksum, its indexes, its neighbours and its
     manifest. With --dir the log directory is read too, if no server has it open. Nothing is
-    changed. The exit code is 1 if a finding is an error; a warning costs bytes but no records.
+    changed. The exit status is 1 if a finding is an error; a warning costs bytes but no records.
     """
     import varve.spark as vs
 

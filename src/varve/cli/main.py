@@ -38,7 +38,7 @@ _SUMMARIES: Final = {
     "topic delete-records": "Delete the records of a partition before an offset.",
     "produce": "Write records to a topic.",
     "consume": "Print the records of a topic.",
-    "group": "Show and move consumer groups of a broker.",
+    "group": "Show, reset and delete consumer groups of a broker.",
     "group list": "List consumer groups with their state.",
     "group describe": "Show a group's members, committed offsets and lag.",
     "group reset-offsets": "Move a group's committed offsets; its members must be stopped.",

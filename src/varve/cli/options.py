@@ -25,13 +25,13 @@ from varve.cli.where import (
 )
 from varve.foundation.clock import SystemClock
 from varve.foundation.errors import InvalidRequest, StoreError
-from varve.foundation.position import ReadPosition, parse_position
+from varve.foundation.position import END, PositionKind, ReadPosition, parse_position
 from varve.foundation.units import parse_duration, parse_size, parse_time
 
 _ANSWER_SECONDS: Final = 1.0
 """Longest wait for a broker while the shell completes a name."""
 
-WHERE_SECTION: Final = "Where the topics are"
+WHERE_SECTION: Final = "Location"
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -102,7 +102,7 @@ def parse_setting(text: str) -> tuple[str, str]:
     """`name=value`; durations and sizes may have units: `retention.ms=7d`."""
     name, value = parse_pair(text)
     value = value.strip()
-    if name.endswith(".ms") and re.fullmatch(r"[0-9]+[a-z].*", value):
+    if name.endswith(".ms") and re.fullmatch(r"[0-9.]+ ?[A-Za-z].*", value):
         value = str(parse_duration(value, name=name))
     elif name.endswith(".bytes") and re.fullmatch(r"[0-9.]+ ?[A-Za-z]+", value):
         value = str(parse_size(value, name=name))
@@ -125,6 +125,20 @@ def parse_positions(text: str) -> ReadPosition | Mapping[int, int]:
     return offsets
 
 
+def _parse_point_in_time(text: str) -> int:
+    """Milliseconds since 1970 of a position that is a time."""
+    try:
+        position = parse_position(text, SystemClock())
+    except InvalidRequest:
+        position = END
+    if position.kind is not PositionKind.TIME:
+        raise InvalidRequest(
+            f"{text!r:.80} is not a time: write a time such as 2026-03-01T12:00:00 (UTC), "
+            "@milliseconds, or a duration ago such as -10m"
+        )
+    return position.number
+
+
 def _parse_directory(text: str) -> Path:
     if not text:
         raise InvalidRequest("the directory name is empty; is a variable unset?")
@@ -134,6 +148,7 @@ def _parse_directory(text: str) -> Path:
 _PAIR: Final = ParsedType("NAME=VALUE", parse_pair)
 SETTING: Final = ParsedType("NAME=VALUE", parse_setting)
 POSITION: Final = ParsedType("POS", lambda text: parse_position(text, SystemClock()))
+POINT_IN_TIME: Final = ParsedType("TIME", _parse_point_in_time)
 POSITIONS: Final = ParsedType("POS", parse_positions)
 TOPIC_PARTITION: Final = ParsedType("TOPIC[:PARTITION]", parse_topic_partition)
 DURATION: Final = ParsedType("DURATION", lambda text: parse_duration(text, name=""))
@@ -350,13 +365,13 @@ def logging(function: Function) -> Function:
         "--log-format",
         type=click.Choice(["text", "json"]),
         default="text",
-        help="The form of the log.",
+        help="The format of the log.",
     )
     level = click.option(
         "--log-level",
         type=click.Choice(["debug", "info", "warning", "error"]),
         default="info",
-        help="The least level that is logged.",
+        help="The lowest level that is logged.",
     )
     return format(level(function))
 

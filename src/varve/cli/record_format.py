@@ -459,9 +459,11 @@ def parse_template(text: str) -> list[Token]:
                 f"%{letter} in {text!r:.80} is unknown; there are %v %k %h %T %t %p %o %S %K and %%"
             )
         if escape and escape not in _ESCAPES:
-            raise click.BadParameter(f"\\{escape} in {text!r:.80} is unknown; write \\\\ for \\")
+            raise click.BadParameter(
+                f"\\{escape} in '{text:.80}' is unknown; there are \\n, \\t, \\xNN and \\\\"
+            )
         if rest:
-            raise click.BadParameter(f"{text!r:.80} ends within {rest!r}; write it twice")
+            raise click.BadParameter(f"'{text:.80}' ends with a single {rest}; write {rest}{rest}")
         data = letter.encode() or bytes.fromhex(byte) or _ESCAPES.get(escape, b"") or plain.encode()
         if tokens and isinstance(tokens[-1], bytes):
             tokens[-1] += data

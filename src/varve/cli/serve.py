@@ -59,7 +59,7 @@ def serve(
     """Serve log directories to Kafka clients.
 
     Options beat variables such as VARVE_LISTENERS (dots become underscores), and those beat the
-    file. SIGTERM or Ctrl-C answers the requests at hand and stops; a second one stops at once.
+    file. SIGTERM or Ctrl-C answers requests in flight and stops; a second one stops at once.
     """
     if listen:
         settings["listeners"] = ",".join(map(_with_protocol, listen))

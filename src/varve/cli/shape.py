@@ -172,7 +172,7 @@ def shape_serve(
     """Serve shapes of topics to applications: a snapshot, then changes.
 
     Applications read http://HOST:PORT/v1/shape, for example with the npm package
-    @electric-sql/client. SIGTERM or Ctrl-C answers the requests at hand and stops; a second one
+    @electric-sql/client. SIGTERM or Ctrl-C answers requests in flight and stops; a second one
     stops at once.
     """
     from varve.http.shapes.launch import check_data_directory, make_config, serve
@@ -221,24 +221,29 @@ def parse_topics(
     def add(topic: str, **values: Any) -> None:
         topics[topic] = replace(topics.get(topic, TopicOptions()), **values)
 
-    for topic, column in map(_parse_pair, key_columns):
+    for text in key_columns:
+        topic, column = _parse_pair("--key-column", text, "TOPIC=NAME")
         add(topic, key_column=column)
     for text in debezium:
         topic, equals, transactions = text.partition("=")
         if not topic or (equals and not transactions):
             raise click.BadParameter(
-                f"{text!r:.120} lacks one side; write TOPIC or TOPIC=TRANSACTIONS"
+                f"{text!r:.120} lacks one side; write TOPIC or TOPIC=TRANSACTIONS",
+                param_hint="'--debezium'",
             )
         add(topic, is_debezium=True, transactions=transactions or None)
-    for topic, url in map(_parse_pair, snapshots):
+    for text in snapshots:
+        topic, url = _parse_pair("--snapshot", text, "TOPIC=URL")
         add(topic, snapshot=url)
     return topics
 
 
-def _parse_pair(text: str) -> tuple[str, str]:
+def _parse_pair(option: str, text: str, form: str) -> tuple[str, str]:
     topic, _, value = text.partition("=")
     if not topic or not value:
-        raise click.BadParameter(f"{text!r:.120} lacks one side; write TOPIC=NAME or TOPIC=URL")
+        raise click.BadParameter(
+            f"{text!r:.120} lacks one side; write {form}", param_hint=f"'{option}'"
+        )
     return topic, value
 
 

@@ -91,7 +91,7 @@ catalog = bundle(
         _CATALOG,
         "--warehouse",
         metavar="URL",
-        help="The directory or bucket of the tables; default DIR.tables of --dir.",
+        help="The directory or bucket of the tables; jobs default to DIR.tables.",
     ),
     shared(
         _CATALOG,
@@ -107,7 +107,7 @@ place_settings = click.option(
     "--place-set",
     "place_settings",
     **PAIRS,
-    help="A setting of the object store of snapshots; default --store-set.",
+    help="A setting of the object store of snapshots; jobs default to --store-set.",
 )
 
 

@@ -246,7 +246,7 @@ def tier_copy(
         if chosen:
             _update_mirror(store, output)
         if where.store_url and where.tier_location() is None:
-            output.note("no segment was copied: the directory will remember --store when one is")
+            output.note("no segment was copied, so the directory does not remember --store yet")
     if not chosen:
         output.warn(
             "no topic is copied: `varve topic alter TOPIC -s remote.storage.enable=true "

@@ -11,7 +11,6 @@ from varve.cli.command import command
 from varve.cli.output import Output
 from varve.cli.where import Where, check_no_files, find_topic, warn_of_deletions, warn_of_recovery
 from varve.foundation.errors import InvalidRequest, StoreError, TopicExists
-from varve.foundation.position import PositionKind, ReadPosition
 
 if TYPE_CHECKING:
     from varve.embedded import Store, Topic
@@ -69,29 +68,22 @@ def _store_row(store: "Store", topic: "Topic") -> list[object]:
 @click.option("--all-settings", is_flag=True, help="Show settings that have their default too.")
 @click.option(
     "--at",
-    type=options.POSITION,
-    metavar="TIME",
+    type=options.POINT_IN_TIME,
     help="Also show the first offset at or after this time.",
 )
 @options.where
 @options.output
 def topic_describe(
-    topic: str, where: Where, output: Output, all_settings: bool, at: ReadPosition | None
+    topic: str, where: Where, output: Output, all_settings: bool, at: int | None
 ) -> None:
     """Show a topic's partitions and settings.
 
     Records before the local start offset are in the object store only.
     """
-    if at is not None and at.kind is not PositionKind.TIME:
-        raise click.BadParameter(
-            "write a time such as 2026-03-01T12:00:00 (UTC), @milliseconds or -10m",
-            param_hint="'--at'",
-        )
-    time_ms = None if at is None else at.number
     if where.is_broker:
-        _describe_on_broker(where, output, topic, time_ms, all_settings=all_settings)
+        _describe_on_broker(where, output, topic, at, all_settings=all_settings)
     else:
-        _describe_in_store(where, output, topic, time_ms, all_settings=all_settings)
+        _describe_in_store(where, output, topic, at, all_settings=all_settings)
 
 
 def _describe_on_broker(

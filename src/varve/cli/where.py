@@ -29,6 +29,14 @@ if TYPE_CHECKING:
 DEFAULT_DIRECTORY: Final = Path("varve-data")
 DEFAULT_BOOTSTRAP: Final = "localhost:9092"
 
+_ADDRESS: Final = re.compile(
+    r"(?:(?:SASL_)?(?:PLAINTEXT|SSL)://)?(?:\[[^]]+\]|[^:/\s]+)(?::(?P<port>[0-9]{1,5}))?",
+    re.IGNORECASE,
+)
+"""An address as librdkafka takes it: HOST:PORT, after a security protocol or alone."""
+
+_PORT_MAX: Final = 65535
+
 
 @dataclass(frozen=True, slots=True)
 class Where:
@@ -362,7 +370,8 @@ def is_explicit(name: str) -> bool:
 def _check_address(address: str) -> None:
     """Raises UsageError unless it is HOST or HOST:PORT, once or several times."""
     for part in address.split(","):
-        if not re.fullmatch(r"(?:\w+://)?(?:\[[^]]+\]|[^:\s]+)(?::[0-9]{1,5})?", part.strip()):
+        found = _ADDRESS.fullmatch(part.strip())
+        if found is None or int(found["port"] or 0) > _PORT_MAX:
             raise click.UsageError(
                 f"{address!r:.120} is not the address of a broker: write HOST:PORT"
             )

@@ -65,7 +65,8 @@ class LogManager:
         is_alone: bool = True,
     ) -> None:
         if not paths or len(set(paths)) != len(paths):
-            raise InvalidRequest(f"log directories must be given once each, got {list(paths)}")
+            given = ", ".join(paths) or "none"
+            raise InvalidRequest(f"the log directories are {given}: name one or more, each once")
         _check_disjoint(fs, paths)
         self._settings = settings or StoreSettings()
         self._clock = clock

@@ -131,7 +131,7 @@ class TopicAdmin:
         validate_topic_name(name)
         if partition_count is not None and not _is_count(partition_count):
             raise InvalidRequest(
-                f"topic {name} with {partition_count!r:.40} partitions; it needs a whole number "
+                f"topic {name} with {partition_count!r:.40} partitions; give a whole number "
                 f"from 1 to {PARTITION_COUNT_MAX}"
             )
         texts = _as_texts(settings or {}, f"topic {name}")

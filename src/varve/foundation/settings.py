@@ -339,8 +339,12 @@ _LISTED_NAMES_MAX: Final = 12
 def _unknown_name_message(
     name: str, declarations: Mapping[str, SettingDeclaration], where: str
 ) -> str:
+    broker_name = re.sub(r"\.(hours|minutes)$", ".ms", name)
+    of_topic = [one.kafka_name for one in declarations.values() if one.broker_name == broker_name]
     nearest = difflib.get_close_matches(name.replace("_", "."), declarations, n=1, cutoff=0.5)
-    if nearest:
+    if of_topic and broker_name:
+        remedy = f"it is the broker's name, a topic's is {of_topic[0]!r}"
+    elif nearest:
         remedy = f"did you mean {nearest[0]!r}?"
     elif len(declarations) <= _LISTED_NAMES_MAX:
         remedy = f"known names are {', '.join(sorted(declarations))}"

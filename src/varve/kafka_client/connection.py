@@ -316,7 +316,10 @@ def open_connection(address: ClusterAddress, host: str, port: int) -> BrokerConn
         remedy = _VERIFY_REMEDIES.get(error.verify_code, _VERIFY_REMEDY)
         raise StoreDenied(f"{name}: {error.verify_message}: {remedy}") from error
     except OSError as error:
-        raise Unavailable(f"no connection to {name}: {error}") from error
+        raise Unavailable(
+            f"no broker answers at {name} ({error.strerror or error}); start one with "
+            "`varve serve`, or correct the address"
+        ) from error
     connection = BrokerConnection(stream, name, address.client_id)
     try:
         connection.learn_versions()

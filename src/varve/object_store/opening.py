@@ -206,8 +206,11 @@ def _get_opener(scheme: str) -> Opener:
     if opener is None:
         # The URL itself is not shown: a mistaken one may hold a secret.
         raise InvalidRequest(
-            f"the URL of an object store begins with one of {schemes}, this one with {scheme!r}: "
-            "write a directory as file:/path"
+            f"the URL of an object store begins with one of {schemes}, this one with "
+            f"{scheme!r}: write a directory as file:/path"
+            if scheme
+            else "the URL of an object store has no scheme: write a directory as file:/path, and a "
+            f"bucket with one of {schemes}"
         )
     return opener
 

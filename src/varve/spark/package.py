@@ -82,6 +82,12 @@ def build_package(output: str) -> ExecutorPackage:
         with tarfile.open(temporary_path, mode, format=tarfile.PAX_FORMAT, **options) as archive:  # type: ignore[call-overload]  # by suffix
             files = _write(archive, distributions, manifest)
         os.replace(temporary_path, output)
+    except FileNotFoundError as error:
+        if Path(output).parent.exists():
+            raise
+        raise NotFound(
+            f"{Path(output).parent} does not exist: create it with mkdir, or write elsewhere"
+        ) from error
     finally:
         Path(temporary_path).unlink(missing_ok=True)
     return ExecutorPackage(

@@ -255,6 +255,14 @@ def test_a_producer_that_is_fenced_says_so(standing: Run, kit: KafkaKit) -> None
         producer.finish()
 
 
+@pytest.mark.parametrize("limited", [["--operation all --group * --deny"]], indirect=True)
+def test_a_read_without_a_group_needs_no_right_on_groups(limited: Run) -> None:
+    limited("produce", "orders", input="one\n")
+    assert limited("consume", "orders").stdout == "one\n"
+    told = limited("consume", "orders", "-g", "readers", code=1).told
+    assert "denied" in told or "not authorised" in told
+
+
 @pytest.mark.parametrize("limited", [["--operation describe --topic orders"]], indirect=True)
 def test_partitions_are_shown_to_whom_settings_are_not(limited: Run) -> None:
     told = limited("topic", "describe", "orders", code=1)

@@ -369,6 +369,20 @@ consume orders -b localhost:1 --group g --last 3 => 2 reset-offsets
 topic alter orders -b localhost:1 => 2 nothing to change
 table expire a.b => 2 --older-than
 table expire a.b --older-than 1d --yes => 1 --warehouse, --catalog
+topic create x -d data -s retention.ms=1.5d => 2 '1.5d' is not a duration: write numbers with ms
+topic create x -d data -s log.retention.hours=5 => 1 the broker's name, a topic's is 'retention.ms'
+topic create x -d data -s log.retention.bytes=5 => 1 a topic's is 'retention.bytes'
+topic list -d data -d data => 1 the log directories are data, data: name one or more, each once
+topic list -b http://localhost:9092 => 2 write HOST:PORT
+topic list -b localhost:99999 => 2 write HOST:PORT
+topic describe orders -d data --at 2026-03-01T25:00 => 2 is not a time: write a time such as
+tier status -d data --store /tmp => 1 has no scheme: write a directory as file:/path
+consume orders -d data --template '%v\q' => 2 there are \n, \t, \xNN
+consume orders -d data --template '%p %' => 2 ends with a single %; write %%
+dedup run orders --to x --by key --window 10m --before 5m -d data => 2 --window replaces --before
+dedup run orders --to x --by key --window 10m -b localhost:1 => 1 localhost:1 (Connection refused)
+shape serve -d data --data s --key-column orders => 2 '--key-column': 'orders' lacks one side
+job package -o nosuch/x.tar.gz => 1 nosuch does not exist: create it with mkdir
 """
 _LIBRARY_TEXTS: Final = re.compile(
     r"\[Errno|codec can't|Input should be|valid integer|Value error|HTTPConnectionPool|Traceback|"

@@ -65,7 +65,7 @@ def test_where_copying_rests_the_remedy_names_what_makes_it_rest(place: Path) ->
 def test_a_store_to_which_nothing_was_copied_is_not_remembered_and_said_so(place: Path) -> None:
     url = f"file:{place / 'bucket'}"
     found = run("copy", "-d", str(place / "data"), "--store", url)
-    assert "the directory will remember --store when one is" in found.stderr
+    assert "the directory does not remember --store yet" in found.stderr
     copied = run("copy", "-d", str(place / "data"), "--store", url, "--roll")
     assert copied.stderr == ""
 

@@ -177,7 +177,7 @@ def test_partitions_that_go_together_wait_for_the_disk_once(stores: Stores) -> N
 
 @pytest.mark.parametrize("paths", [(), ("d", "d")])
 def test_directories_are_given_once_each(stores: Stores, paths: tuple[str, ...]) -> None:
-    with pytest.raises(InvalidRequest, match="once each"):
+    with pytest.raises(InvalidRequest, match="each once"):
         LogManager(paths, fs=stores.fs, clock=stores.clock, random=random.Random())
 
 

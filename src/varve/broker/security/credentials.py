@@ -176,8 +176,8 @@ def add_credential(
                 locks.append(fs.lock(f"{path}/{LOCK_FILE}"))
             except Locked as error:
                 raise Locked(
-                    f"{path} is in use: alter the credentials of {user} through its server "
-                    "(kafka-configs --alter --add-config), or stop it first"
+                    f"{path} is in use: change the password of {user} through its server "
+                    "with `varve user add`, or stop it first"
                 ) from error
         table = ScramCredentials(fs, [DirectoryHealth(path) for path in paths], entropy=entropy)
         table.load()

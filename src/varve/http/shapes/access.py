@@ -107,7 +107,7 @@ def _read_document(path: Path) -> dict[str, Any]:
         form = "JSON" if path.suffix == ".json" else "TOML"
         raise InvalidSetting(f"{path} is not {form}: {error}") from error
     if not isinstance(document, dict):
-        raise InvalidSetting(f"{path} holds no object")
+        raise InvalidSetting(f"{path} is not an object; write the shapes under the name `shapes`")
     return document
 
 
