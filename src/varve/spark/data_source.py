@@ -140,13 +140,13 @@ def apply_filter(filters: SourceFilters, filter: Filter) -> tuple[SourceFilters,
         case In((name,), values):
             return filters.take_values(name, list(values))
         case GreaterThanOrEqual((name,), value):
-            return filters.take_range(name, at_least=value)
+            return filters.take_from(name, value)
         case GreaterThan((name,), value):
-            return filters.take_range(name, above=value)
+            return filters.take_from(name, value, is_included=False)
         case LessThanOrEqual((name,), value):
-            return filters.take_range(name, at_most=value)
+            return filters.take_up_to(name, value)
         case LessThan((name,), value):
-            return filters.take_range(name, below=value)
+            return filters.take_up_to(name, value, is_included=False)
         case _:
             return filters, False
 

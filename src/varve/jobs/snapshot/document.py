@@ -17,10 +17,6 @@ from varve.foundation.settings import LONG_MAX
 from varve.topics import HistoryMark
 
 _DOCUMENT: Final = JsonDocument(version=1, max_bytes=1 << 32)
-_FIELDS: Final = (
-    *("snapshot", "previous", "run", "topic", "topic_id", "taken_ms", "rows", "bytes"),
-    *("buckets", "columns", "partitions", "files"),
-)
 SNAPSHOT_FOLDER: Final = "snapshot"
 DATA_FOLDER: Final = "data"
 WORK_FOLDER: Final = "work"
@@ -103,8 +99,7 @@ class SnapshotDocument:
         return next((entry for entry in self.partitions if entry.partition == partition), None)
 
     def encode(self) -> bytes:
-        fields = {**asdict(self), "rows": self.rows, "bytes": self.size}
-        return _DOCUMENT.encode({name: fields[name] for name in _FIELDS})
+        return _DOCUMENT.encode({"rows": self.rows, "bytes": self.size, **asdict(self)})
 
     @classmethod
     def decode(cls, data: bytes, where: str) -> "SnapshotDocument":

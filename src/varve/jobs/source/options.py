@@ -297,38 +297,31 @@ class SourceFilters:
         """Narrows to the range from the lowest to the highest value."""
         if not values:
             return self
-        narrowed, _ = self.take_range(name, at_least=min(values))
-        return narrowed.take_range(name, at_most=max(values))[0]
+        return self.take_from(name, min(values))[0].take_up_to(name, max(values))[0]
 
-    def take_range(
-        self,
-        name: str,
-        *,
-        at_least: object = None,
-        above: object = None,
-        at_most: object = None,
-        below: object = None,
+    def take_from(
+        self, name: str, low: object, *, is_included: bool = True
     ) -> "tuple[SourceFilters, bool]":
-        """Narrows to rows within bounds; also whether Spark need not filter again."""
-        low = at_least if above is None else above
-        high = at_most if below is None else below
-        if name == "offset":
-            start, end = self.start_offset, self.end_offset
-            if isinstance(low, int):
-                start = max(start, low + (above is not None))
-            if isinstance(high, int):
-                end = min(end, high + (below is None))
-            is_exact = isinstance(low, int) or isinstance(high, int)
-            return replace(self, start_offset=start, end_offset=end), is_exact
-        if name == "timestamp":
-            min_ms, max_ms = self.min_ms, self.max_ms
-            low_ms, high_ms = _find_ms(low), _find_ms(high)
-            if low_ms is not None:
-                min_ms = max(min_ms, low_ms - 1)
-            if high_ms is not None:
-                max_ms = min(max_ms, high_ms + 1)
-            return replace(self, min_ms=min_ms, max_ms=max_ms), False
-        return self, False
+        """Narrows to rows from a value on; also whether Spark need not filter again."""
+        if name == "offset" and isinstance(low, int):
+            start_offset = low if is_included else low + 1
+            return replace(self, start_offset=max(self.start_offset, start_offset)), True
+        low_ms = _find_ms(low) if name == "timestamp" else None
+        if low_ms is None:
+            return self, False
+        return replace(self, min_ms=max(self.min_ms, low_ms - 1)), False
+
+    def take_up_to(
+        self, name: str, high: object, *, is_included: bool = True
+    ) -> "tuple[SourceFilters, bool]":
+        """Narrows to rows up to a value; also whether Spark need not filter again."""
+        if name == "offset" and isinstance(high, int):
+            end_offset = high + 1 if is_included else high
+            return replace(self, end_offset=min(self.end_offset, end_offset)), True
+        high_ms = _find_ms(high) if name == "timestamp" else None
+        if high_ms is None:
+            return self, False
+        return replace(self, max_ms=min(self.max_ms, high_ms + 1)), False
 
 
 def _find_ms(moment: object) -> int | None:

@@ -9,7 +9,7 @@ Invariant  value columns may be null in the table, since a tombstone has no valu
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -34,8 +34,9 @@ REASON: Final = "reason"
 RESERVED: Final = frozenset({PARTITION, OFFSET, TIMESTAMP, KEY, DELETED, REST})
 """Column names that a field of a value cannot use; such a field is kept in `_rest`."""
 
-_WORDS: Final = re.compile(r"[<>,:]|decimal\([^)]*\)|[^<>,:\s]+")
-_DECIMAL: Final = re.compile(r"decimal\((\d+),\s*(\d+)\)")
+_NESTED: Final = re.compile(r"(list|map|struct)\s*<(.*)>", re.DOTALL)
+_MEMBER: Final = re.compile(r"([^<>,:\s]+)\s*:\s*(.*)", re.DOTALL)
+_DECIMAL: Final = re.compile(r"decimal\(\s*(\d+)\s*,\s*(\d+)\s*\)")
 _REQUIRED: Final = " required"
 _EXAMPLE: Final = '{"id": "long required", "tags": "list<string>"}'
 _DEPTH_MAX: Final = 20
@@ -231,79 +232,60 @@ def _read_field(name: str, type: object, where: str) -> ValueField:
 
 def parse_type(text: str, where: str) -> iceberg.IcebergType:
     """Parses a type, such as `list<struct<a: long, b: string>>`; raises InvalidRequest."""
-    words = _WORDS.findall(text)
-    if not words:
+    text = text.strip()
+    if not text:
         raise InvalidRequest(f"{where}: the type is empty")
-    parser = _TypeParser(words, f"{where}: type {text!r:.200}")
-    type = parser.parse(0)
-    if words:
-        raise parser.error(f"unexpected {words[0]!r:.40} after the type")
-    return type
+    where = f"{where}: type {text!r:.200}"
+    if text.count("<") != text.count(">"):
+        raise InvalidRequest(f"{where}: it has {text.count('<')} < and {text.count('>')} >")
+    return _parse_type(text, where, 0)
 
 
-@dataclass
-class _TypeParser:
-    """Parses one type; `words` are the remaining tokens."""
+def _parse_type(text: str, where: str, depth: int) -> iceberg.IcebergType:
+    if depth > _DEPTH_MAX:
+        raise InvalidRequest(f"{where}: types are nested more than {_DEPTH_MAX} deep")
+    nested = _NESTED.fullmatch(text)
+    if nested is None:
+        return _parse_primitive(text, where)
+    match nested[1], _split_parts(nested[2]):
+        case "list", [item]:
+            return list_of(_parse_type(item, where, depth + 1))
+        case "map", ["string", value]:
+            return map_of(_parse_type(value, where, depth + 1))
+        case "struct", parts:
+            members = {}
+            for part in parts:
+                member = _MEMBER.fullmatch(part)
+                if member is None:
+                    raise InvalidRequest(f"{where}: {part!r:.40} is not NAME: TYPE")
+                members[member[1]] = _parse_type(member[2], where, depth + 1)
+            return struct_of(members)
+        case "map", _:
+            raise InvalidRequest(f"{where}: the keys of a map are of type string")
+    raise InvalidRequest(f"{where}: a list has one type of items")
 
-    words: list[str]
-    where: str
 
-    def parse(self, depth: int) -> iceberg.IcebergType:
-        if depth > _DEPTH_MAX:
-            raise self.error(f"types are nested more than {_DEPTH_MAX} deep")
-        match self._next():
-            case "list":
-                self._expect("<")
-                item = self.parse(depth + 1)
-                self._expect(">")
-                return list_of(item)
-            case "map":
-                self._expect("<")
-                if self._next() != "string":
-                    raise self.error("the keys of a map are of type string")
-                self._expect(",")
-                value = self.parse(depth + 1)
-                self._expect(">")
-                return map_of(value)
-            case "struct":
-                return struct_of(dict(self._parse_members(depth)))
-            case word:
-                return self._primitive(word)
+def _split_parts(text: str) -> list[str]:
+    """Splits at the commas that are in no brackets."""
+    parts, depth = [""], 0
+    for character in text:
+        depth += (character in "<(") - (character in ">)")
+        if character == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return [part.strip() for part in parts]
 
-    def _parse_members(self, depth: int) -> Iterator[tuple[str, iceberg.IcebergType]]:
-        self._expect("<")
-        while True:
-            name = self._next()
-            self._expect(":")
-            yield name, self.parse(depth + 1)
-            word = self._next()
-            if word == ">":
-                return
-            if word != ",":
-                raise self.error(f"{word!r:.40} where a comma or > is expected")
 
-    def _primitive(self, word: str) -> iceberg.PrimitiveType:
-        primitive = PRIMITIVES.get(word)
-        if primitive is not None:
-            return primitive
-        match = _DECIMAL.fullmatch(word)
-        if match and 0 < int(match[1]) <= 38 and int(match[2]) <= int(match[1]):
-            return iceberg.DecimalType(int(match[1]), int(match[2]))
-        names = ", ".join(PRIMITIVES)
-        raise self.error(
-            f"there is no type {word!r:.40} (types: {names}, decimal(P,S) with P up to 38, "
-            "list<T>, map<string, T>, struct<name: T>)"
-        )
-
-    def _next(self) -> str:
-        if not self.words:
-            raise self.error("it is incomplete")
-        return self.words.pop(0)
-
-    def _expect(self, word: str) -> None:
-        next_word = self._next()
-        if next_word != word:
-            raise self.error(f"{next_word!r:.40} where {word} is expected")
-
-    def error(self, problem: str) -> InvalidRequest:
-        return InvalidRequest(f"{self.where}: {problem}")
+def _parse_primitive(text: str, where: str) -> iceberg.PrimitiveType:
+    primitive = PRIMITIVES.get(text)
+    if primitive is not None:
+        return primitive
+    match = _DECIMAL.fullmatch(text)
+    if match and 0 < int(match[1]) <= 38 and int(match[2]) <= int(match[1]):
+        return iceberg.DecimalType(int(match[1]), int(match[2]))
+    names = ", ".join(PRIMITIVES)
+    raise InvalidRequest(
+        f"{where}: there is no type {text!r:.40} (types: {names}, decimal(P,S) with P up to 38, "
+        "list<T>, map<string, T>, struct<name: T>)"
+    )

@@ -14,7 +14,6 @@ Crash      a run may be killed anywhere; the next one continues from the checkpo
 """
 
 import json
-import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -228,9 +227,10 @@ def run_dedup(
                 "a side topic needs a topic as output: for a table forward or drop late records"
             )
         names.append(plan.settings.side_topic)
+    output = plan.output
     for name in names:
-        source.register(plan.output, name)
-    source.register_checkpoint(plan.output, plan.checkpoint)
+        source.register(output.kind, output.place, name, output.how)
+    source.register(OutputKind.CHECKPOINT, plan.checkpoint, str(output))
     writer = _open_writer(plan, source, spec)
     conf = {**STATE_CONF, "spark.sql.shuffle.partitions": str(len(spec.bucket_keys))}
     with _temporary_conf(spark, conf):
@@ -253,27 +253,24 @@ class _Source:
         self.partitions = open_partitions(options)
         self.clock = clock
 
-    def register(self, output: DedupOutput, name: str, locations: tuple[str, ...] = ()) -> None:
+    def register(
+        self,
+        kind: OutputKind,
+        place: str,
+        name: str,
+        how: tuple[tuple[str, str], ...] = (),
+        locations: tuple[str, ...] = (),
+    ) -> None:
         """Registers an output before anything is written to it."""
         register_output(
             self.options,
             self.partitions,
-            output.kind,
-            place=output.place,
+            kind,
+            place=place,
             name=name,
             noted_ms=self.clock.now_ms(),
-            how=output.how,
+            how=how,
             locations=locations,
-        )
-
-    def register_checkpoint(self, output: DedupOutput, checkpoint: str) -> None:
-        register_output(
-            self.options,
-            self.partitions,
-            OutputKind.CHECKPOINT,
-            place=checkpoint if ":" in checkpoint else os.path.abspath(checkpoint),
-            name=str(output),
-            noted_ms=self.clock.now_ms(),
         )
 
 
@@ -319,7 +316,7 @@ def _open_writer(
         bucket_keys=spec.bucket_keys,
         clock=source.clock,
     )
-    source.register(output, output.name, writer.tables.locations())
+    source.register(output.kind, output.place, output.name, output.how, writer.tables.locations())
     return writer
 
 
