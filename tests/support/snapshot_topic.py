@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.support.source_topic import SourceTopic
+from tests.support.store_access import StoreAccess
 from varve.foundation.clock import Clock, SystemClock
 from varve.jobs.snapshot.snapshot import SnapshotResult, SnapshotRun, SnapshotSettings
 from varve.jobs.snapshot.store import Snapshot, SnapshotStore
@@ -23,16 +24,6 @@ SMALL = SnapshotSettings(bucket_bytes=200, buckets=4, split_bytes=300, range_byt
 URL = "memory:place"
 IN_MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None
 """For directories that live as long as a test: waiting for a disk tells nothing about snapshots."""
-
-
-@dataclass(frozen=True)
-class StoreOpener:
-    """A store that is open: for this process alone."""
-
-    store: ObjectStore
-
-    def objects(self) -> ObjectStore:
-        return self.store
 
 
 @dataclass
@@ -70,7 +61,7 @@ class SnapshotTopic:
         )
         return SnapshotRun(
             options,
-            StoreOpener(store or self.store),
+            StoreAccess(store or self.store),
             URL,
             {},
             given,

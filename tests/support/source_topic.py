@@ -124,6 +124,15 @@ class SourceTopic:
                 return False
         return True
 
+    def fill(self, *counts: int) -> None:
+        """So many records to each segment; all but the last are copied."""
+        for number, count in enumerate(counts):
+            if number:
+                self.roll()
+            for index in range(count):
+                self.put((f"k{index}", f"s{number}"))
+        self.copy()
+
     def flush(self) -> None:
         for number in range(len(self.topic.partitions)):
             self.topic.partition(number).log.flush()
@@ -143,6 +152,10 @@ class SourceTopic:
 
     def close(self) -> None:
         self.kit.close()
+
+
+def offsets(rows: list[Row]) -> list[int]:
+    return [row["offset"] for row in rows]
 
 
 def read_rows(options: SourceOptions, filters: SourceFilters) -> list[Row]:

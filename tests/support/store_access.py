@@ -1,7 +1,7 @@
 """A bucket by a store that is open: for this process alone."""
 
-import random
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from random import Random
 
 from varve.object_store import ObjectStore
 from varve.object_store.s3_versions import S3Versions
@@ -14,7 +14,7 @@ class StoreAccess:
     """A BucketAccess over any store; its manifests do not wait."""
 
     store: ObjectStore
-    random: random.Random
+    random: Random = field(default_factory=Random)
 
     def objects(self) -> ObjectStore:
         return self.store

@@ -10,8 +10,9 @@ import pytest
 
 from tests.support.crash_images import distinct_buckets, named, record
 from tests.support.rounds import IS_LONG
-from tests.support.snapshot_topic import SMALL, Rows, SnapshotTopic, StoreOpener, rows_of
+from tests.support.snapshot_topic import SMALL, Rows, SnapshotTopic, rows_of
 from tests.support.source_topic import SourceTopic
+from tests.support.store_access import StoreAccess
 from tests.support.task_runners import InterferingRunner
 from varve.foundation.errors import StoreError, Unavailable
 from varve.jobs.derived_outputs import ErasedRows
@@ -102,7 +103,7 @@ def remove_previous(kit: SnapshotTopic, store: ObjectStore) -> None:
 
 
 def erase(kit: SnapshotTopic, store: ObjectStore) -> None:
-    erase_from_store(StoreOpener(store), "id", WANTED)
+    erase_from_store(StoreAccess(store), "id", WANTED)
 
 
 def put_receipt(kit: SnapshotTopic, store: ObjectStore) -> None:
@@ -129,7 +130,7 @@ def test_of_two_at_once_the_later_changes_nothing_and_says_so(
 def test_an_erasure_killed_at_any_request_is_done_by_the_next(kit: SnapshotTopic) -> None:
     objects = FaultyObjectStore(prepare(kit))
     points = record(
-        lambda: erase_from_store(StoreOpener(objects), "id", WANTED), lambda: None, objects=objects
+        lambda: erase_from_store(StoreAccess(objects), "id", WANTED), lambda: None, objects=objects
     )
     for point in distinct_buckets(points):
         with named(point):
@@ -138,8 +139,8 @@ def test_an_erasure_killed_at_any_request_is_done_by_the_next(kit: SnapshotTopic
 
 def _check_erasure_goes_on(kit: SnapshotTopic, store: ObjectStore) -> None:
     states(store)
-    erase_from_store(StoreOpener(store), "id", WANTED)
-    assert count_in_store(StoreOpener(store), WANTED) == 0
+    erase_from_store(StoreAccess(store), "id", WANTED)
+    assert count_in_store(StoreAccess(store), WANTED) == 0
     for one in SnapshotStore(store).documents():
         expected = {
             place: row

@@ -11,7 +11,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 from tests.support.certificates import Authority
 from tests.support.secure_server import ADMIN, PASSWORD, SecureServer
 from tests.support.serving import Serving
-from tests.support.source_topic import NAME, Row, SourceTopic, read_rows
+from tests.support.source_topic import NAME, Row, SourceTopic, offsets, read_rows
 from varve.foundation.errors import (
     InvalidRequest,
     NotFound,
@@ -66,23 +66,14 @@ def keyed(tmp_path: Path) -> Iterator[Bench]:
 
 
 def fill(topic: SourceTopic, *counts: int) -> None:
-    """So many records to each segment; all but the last are copied, and leave the disk."""
-    for number, count in enumerate(counts):
-        if number:
-            topic.roll()
-        for index in range(count):
-            topic.put((f"k{index}", f"s{number}"))
-    topic.copy()
+    """All segments but the last are copied, and leave the disk."""
+    topic.fill(*counts)
     topic.move()
     topic.flush()
 
 
 def values(rows: list[Row]) -> list[bytes | None]:
     return [row["value"] for row in rows]
-
-
-def offsets(rows: list[Row]) -> list[int]:
-    return [row["offset"] for row in rows]
 
 
 def test_rows_are_those_of_the_files_with_all_that_batches_tell(bench: Bench) -> None:

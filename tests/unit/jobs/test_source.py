@@ -20,7 +20,7 @@ from pyspark.sql.datasource import (
 )
 
 import varve
-from tests.support.source_topic import NAME, Row, SourceTopic, read_rows
+from tests.support.source_topic import NAME, SourceTopic, offsets, read_rows
 from varve.commit_log import TopicPartition
 from varve.foundation.errors import Corrupt, InvalidRequest, NotFound, ObjectNotFound
 from varve.jobs.source.options import SourceFilters, SourceOptions, parse_options
@@ -48,20 +48,6 @@ def keyed(tmp_path: Path) -> Iterator[SourceTopic]:
     made = SourceTopic(tmp_path, cleanup_policy="compact")
     yield made
     made.close()
-
-
-def fill(topic: SourceTopic, *counts: int) -> None:
-    """So many records to each segment; all but the last are copied."""
-    for number, count in enumerate(counts):
-        if number:
-            topic.roll()
-        for index in range(count):
-            topic.put((f"k{index}", f"s{number}"))
-    topic.copy()
-
-
-def offsets(rows: list[Row]) -> list[int]:
-    return [row["offset"] for row in rows]
 
 
 def test_every_column_of_a_record_is_there(topic: SourceTopic) -> None:
@@ -100,13 +86,13 @@ def test_a_header_key_that_is_no_text_is_shown_as_kafka_shows_it(topic: SourceTo
 
 
 def test_a_directory_alone_is_read(topic: SourceTopic) -> None:
-    fill(topic, 3, 4)
+    topic.fill(3, 4)
     options = parse_options({"directory": topic.kit.path, "topic": NAME})
     assert offsets(read_rows(options, SourceFilters())) == list(range(7))
 
 
 def test_offsets_bound_a_read(topic: SourceTopic) -> None:
-    fill(topic, 5, 5, 5)
+    topic.fill(5, 5, 5)
     assert offsets(topic.rows(startingOffset="3", endingOffset="8")) == [3, 4, 5, 6, 7]
     start, end = '{"orders": {"0": 4}}', '{"0": 6}'
     assert offsets(topic.rows(startingOffsets=start, endingOffsets=end)) == [4, 5]
@@ -114,7 +100,7 @@ def test_offsets_bound_a_read(topic: SourceTopic) -> None:
 
 
 def test_times_bound_a_read_as_offsets_do(topic: SourceTopic) -> None:
-    fill(topic, 2, 2, 2)  # a minute between segments
+    topic.fill(2, 2, 2)  # a minute between segments
     minute = START_MS + 60_000
     assert offsets(topic.rows(startingTimestamp=str(minute))) == [2, 3]
     assert offsets(topic.rows(endingTimestamp=str(minute))) == [0, 1]
@@ -136,7 +122,7 @@ def test_filters_narrow_what_is_read(tmp_path: Path) -> None:
 
 
 def test_segments_before_a_time_are_not_read(topic: SourceTopic) -> None:
-    fill(topic, 2, 2, 2, 2)
+    topic.fill(2, 2, 2, 2)
     late = SourceFilters(min_ms=START_MS + 90_000)
     plan = plan_read(topic.options(), late)
     assert [piece.start_offset for piece in plan.pieces] == [4]
@@ -144,7 +130,7 @@ def test_segments_before_a_time_are_not_read(topic: SourceTopic) -> None:
 
 
 def test_a_key_is_found_through_the_key_indexes(keyed: SourceTopic) -> None:
-    fill(keyed, 3, 5, 2, 1)
+    keyed.fill(3, 5, 2, 1)
     wanted = SourceFilters(keys=frozenset({b"k4"}))
     assert offsets(keyed.rows(wanted)) == [7]
     assert offsets(keyed.rows(SourceFilters(keys=frozenset({b"k0"})))) == [0, 3, 8]
@@ -153,7 +139,7 @@ def test_a_key_is_found_through_the_key_indexes(keyed: SourceTopic) -> None:
 
 
 def test_a_segment_without_the_key_is_not_read(keyed: SourceTopic) -> None:
-    fill(keyed, 1, 3, 1)
+    keyed.fill(1, 3, 1)
     pieces = plan_read(keyed.options(), SourceFilters()).pieces
     assert isinstance(pieces[0], RemotePiece)
     key = pieces[0].remote_path.part_key(pieces[0].segment, "log")
@@ -165,10 +151,10 @@ def test_a_segment_without_the_key_is_not_read(keyed: SourceTopic) -> None:
 
 
 def test_an_older_manifest_shows_what_was_there(topic: SourceTopic) -> None:
-    fill(topic, 2, 2)
+    topic.fill(2, 2)
     before = topic.now
     topic.kit.advance(minutes=5)
-    fill(topic, 2, 2)
+    topic.fill(2, 2)
     assert len(topic.rows(asOf=str(before))) == 2
     assert len(topic.rows()) > 2
     with pytest.raises(NotFound, match="version 999"):
@@ -176,7 +162,7 @@ def test_an_older_manifest_shows_what_was_there(topic: SourceTopic) -> None:
 
 
 def test_records_before_the_log_start_are_not_rows(topic: SourceTopic) -> None:
-    fill(topic, 4, 4)
+    topic.fill(4, 4)
     topic.topic.delete_records(2)
     tier = topic.kit.store.tier
     assert tier is not None
@@ -199,7 +185,7 @@ def test_splits_have_like_sizes_and_lose_nothing(topic: SourceTopic) -> None:
 
 
 def test_an_estimate_tells_requests_and_bytes(topic: SourceTopic) -> None:
-    fill(topic, 3, 4, 5)
+    topic.fill(3, 4, 5)
     found = estimate(topic.options())
     assert (found.partitions, found.segments, found.records) == (1, 2, 7)
     assert found.requests >= 2
@@ -209,7 +195,7 @@ def test_an_estimate_tells_requests_and_bytes(topic: SourceTopic) -> None:
 
 
 def test_damaged_data_is_a_named_error(topic: SourceTopic) -> None:
-    fill(topic, 3, 1)
+    topic.fill(3, 1)
     (piece,) = plan_read(topic.options(), SourceFilters()).pieces
     assert isinstance(piece, RemotePiece)
     key = piece.remote_path.part_key(piece.segment, "log")
@@ -260,7 +246,7 @@ def test_options_that_make_no_sense_are_refused(given: dict[str, str], message: 
 
 
 def test_an_unknown_topic_names_those_there_are(topic: SourceTopic) -> None:
-    fill(topic, 1, 1)
+    topic.fill(1, 1)
     with pytest.raises(NotFound, match=NAME):
         plan_read(parse_options({"url": topic.url, "topic": "none"}), SourceFilters())
 

@@ -23,9 +23,9 @@ from varve.jobs.derived_outputs import DerivedOutput, ErasedFile, ErasedOutput, 
 from varve.jobs.object_versions import ErasedVersions, erase_versions
 from varve.jobs.snapshot.document import DATA_FOLDER, WORK_FOLDER, SnapshotDocument, SnapshotFile
 from varve.jobs.snapshot.store import SnapshotStore, find_store_address, is_work
-from varve.jobs.snapshot.tasks import StoreOpener, describe, open_rows, write_rows
+from varve.jobs.snapshot.tasks import describe, open_rows, write_rows
 from varve.jobs.tasks import LocalRunner, TaskRunner, pack_by_size
-from varve.jobs.tier.bucket import Bucket
+from varve.jobs.tier.bucket import Bucket, BucketAccess
 from varve.object_store import ObjectStore
 from varve.object_store.opening import BUCKETS, find_scheme
 from varve.object_store.s3_versions import S3Versions, open_versions
@@ -74,7 +74,7 @@ def _find_address(output: DerivedOutput, settings: Mapping[str, GivenValue]) -> 
 
 
 def erase_from_store(
-    opener: StoreOpener,
+    place: BucketAccess,
     output_id: str,
     erased: ErasedRows,
     versions: S3Versions | None = None,
@@ -82,7 +82,7 @@ def erase_from_store(
     runner: TaskRunner | None = None,
 ) -> ErasedOutput:
     """Erases rows from a store; `versions` lists object versions, None if it cannot."""
-    erasure = _SnapshotErasure(opener, erased, runner or LocalRunner())
+    erasure = _SnapshotErasure(place, erased, runner or LocalRunner())
     for _ in range(_PASSES_MAX):
         if erasure.run():
             return erasure.result(output_id, _erase_versions(versions, erasure.removed))
@@ -93,14 +93,14 @@ def erase_from_store(
 
 
 def count_in_store(
-    opener: StoreOpener, erased: ErasedRows, *, runner: TaskRunner | None = None
+    place: BucketAccess, erased: ErasedRows, *, runner: TaskRunner | None = None
 ) -> int:
     """Counts the matching rows in all files, unreferenced files included."""
-    store = SnapshotStore(opener.objects())
+    store = SnapshotStore(place.objects())
     files = [StoredRows(file.path, file.size, file) for file in _list_files(store.documents())]
     named = {file.key for file in files}
     orphans = [file for file in _find_orphans(store) if file.key not in named]
-    return _count_rows(opener, [*files, *orphans], erased, runner or LocalRunner())
+    return _count_rows(place, [*files, *orphans], erased, runner or LocalRunner())
 
 
 def _list_files(documents: Sequence[SnapshotDocument]) -> list[SnapshotFile]:
@@ -113,9 +113,9 @@ def _find_orphans(store: SnapshotStore) -> "list[StoredRows]":
 
 
 def _count_rows(
-    opener: StoreOpener, files: "Sequence[StoredRows]", erased: ErasedRows, runner: TaskRunner
+    place: BucketAccess, files: "Sequence[StoredRows]", erased: ErasedRows, runner: TaskRunner
 ) -> int:
-    tasks = [CountTask(opener, part) for part in _pack(files)]
+    tasks = [CountTask(place, part) for part in _pack(files)]
     return sum(runner.run("erase from snapshots: count rows", tasks, erased))
 
 
@@ -148,9 +148,9 @@ def _erase_versions(versions: S3Versions | None, removed: Sequence[str]) -> Eras
 class _SnapshotErasure:
     """Erases rows from a store; `_rewritten` maps paths of files with matches to new files."""
 
-    def __init__(self, opener: StoreOpener, erased: ErasedRows, runner: TaskRunner) -> None:
-        self._opener = opener
-        self._store = SnapshotStore(opener.objects())
+    def __init__(self, place: BucketAccess, erased: ErasedRows, runner: TaskRunner) -> None:
+        self._place = place
+        self._store = SnapshotStore(place.objects())
         self._erased = erased
         self._runner = runner
         self._rows = 0
@@ -192,7 +192,7 @@ class _SnapshotErasure:
 
     def _rewrite(self, documents: Sequence[SnapshotDocument]) -> None:
         files = [file for file in _list_files(documents) if file.path not in self._rewritten]
-        tasks = [RewriteTask(self._opener, part) for part in _pack(files)]
+        tasks = [RewriteTask(self._place, part) for part in _pack(files)]
         for part in self._runner.run("erase from snapshots: rewrite files", tasks, self._erased):
             for file in part:
                 self._rows += file.rows
@@ -230,7 +230,7 @@ class _SnapshotErasure:
         """Deletes all files that no document names: the old files, and leftovers of runs."""
         orphans = _find_orphans(self._store)
         others = [file for file in orphans if file.key not in self._rewritten]
-        self._rows += _count_rows(self._opener, others, self._erased, self._runner)
+        self._rows += _count_rows(self._place, others, self._erased, self._runner)
         keys = [file.key for file in orphans]
         self._versioned |= {key for key in keys if self._is_versioned(key)}
         self._store.objects.delete(keys)
@@ -285,7 +285,7 @@ class RewrittenFile:
 class RewriteTask:
     """Writes files without the rows of the shared ErasedRows; returns those with matches."""
 
-    store: StoreOpener
+    store: BucketAccess
     files: tuple[SnapshotFile, ...]
 
     def run(self, shared: ErasedRows) -> list[RewrittenFile]:
@@ -342,7 +342,7 @@ class StoredRows:
 class CountTask:
     """Counts the rows of the shared ErasedRows in files."""
 
-    store: StoreOpener
+    store: BucketAccess
     files: tuple[StoredRows, ...]
 
     def run(self, shared: ErasedRows) -> int:

@@ -33,7 +33,6 @@ from varve.jobs.snapshot.tasks import (
     BucketMerge,
     ReadTask,
     StagedBuckets,
-    StoreOpener,
     column_types,
     make_merge_tasks,
 )
@@ -49,7 +48,7 @@ from varve.jobs.source.pieces import AnyPiece, Piece, pack
 from varve.jobs.source.read import TaskRead
 from varve.jobs.source.topic_source import PartitionSource, open_partitions
 from varve.jobs.tasks import TaskRunner
-from varve.jobs.tier.bucket import Bucket
+from varve.jobs.tier.bucket import Bucket, BucketAccess
 from varve.tiering.manifest.pages import new_id
 
 DAY_MS: Final = 86_400_000
@@ -188,7 +187,7 @@ class SnapshotRun:
     """One run that takes a snapshot; `place_settings` open the place."""
 
     options: SourceOptions
-    opener: StoreOpener
+    place: BucketAccess
     url: str
     place_settings: Mapping[str, GivenValue]
     settings: SnapshotSettings
@@ -200,7 +199,7 @@ class SnapshotRun:
     def __post_init__(self) -> None:
         self._began_ms = self.clock.now_ms()
         self._id = new_id(self.random)
-        self._store = SnapshotStore(self.opener.objects())
+        self._store = SnapshotStore(self.place.objects())
 
     def run(self, sources: Sequence[PartitionSource]) -> SnapshotResult:
         documents = self._store.documents()
@@ -299,7 +298,7 @@ class SnapshotRun:
                 requests[partition.number] = LatestRequest(
                     self.options.address, tuple(headers.values())
                 )
-        area = WorkArea(self.opener.objects, f"{WORK_FOLDER}/{self._id}/")
+        area = WorkArea(self.place.objects, f"{WORK_FOLDER}/{self._id}/")
         planned = plan_latest(
             with_areas(list(requests.values()), area, self.settings.inline_bytes),
             runner=self.runner,
@@ -333,7 +332,7 @@ class SnapshotRun:
             ReadTask(
                 TaskRead(topic, topic_id, run, with_tombstones=True),
                 self.options,
-                self.opener,
+                self.place,
                 f"{WORK_FOLDER}/{self._id}/{number:06}",
                 buckets,
             )
@@ -346,7 +345,7 @@ class SnapshotRun:
     ) -> tuple[list[SnapshotFile], list[SnapshotFile]]:
         """Returns the written files, and all files of the new snapshot."""
         merges, reused = _plan_merges(scope, staged, buckets)
-        tasks = make_merge_tasks(self.opener, merges, staged, split_bytes=self.settings.split_bytes)
+        tasks = make_merge_tasks(self.place, merges, staged, split_bytes=self.settings.split_bytes)
         written = [file for part in self.runner.run("write", tasks) for file in part]
         return written, [*written, *reused]
 

@@ -13,7 +13,7 @@ import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,7 @@ from varve.jobs.source.arrow_columns import (
 from varve.jobs.source.options import SourceFilters, SourceOptions
 from varve.jobs.source.read import TaskRead, TopicHash, read_rows
 from varve.jobs.tasks import pack_by_size
+from varve.jobs.tier.bucket import BucketAccess
 from varve.object_store import ObjectStore
 
 Codes = npt.NDArray[np.int64]
@@ -43,12 +44,6 @@ _ROW_GROUP_ROWS_MIN: Final = 1024
 """Large rows share a row group, since each row group has statistics for each column."""
 _COMPRESSION: Final = "zstd"
 _STATISTICS: Final = ["partition", "offset", "timestamp", "key"]
-
-
-class StoreOpener(Protocol):
-    """Opens the object store of snapshots; pickled with tasks."""
-
-    def objects(self) -> ObjectStore: ...
 
 
 def bucket_of(hashes: npt.NDArray[np.uint64], buckets: int) -> Codes:
@@ -91,7 +86,7 @@ class ReadTask:
 
     read: TaskRead
     options: SourceOptions
-    store: StoreOpener
+    store: BucketAccess
     key: str
     buckets: int
 
@@ -149,7 +144,7 @@ class BucketMerge:
 class MergeTask:
     """Writes the files of consecutive buckets; a bucket without rows has no file."""
 
-    store: StoreOpener
+    store: BucketAccess
     merges: tuple[BucketMerge, ...]
     staged: tuple[StagedBuckets, ...]
 
@@ -184,7 +179,7 @@ class MergeTask:
 
 
 def make_merge_tasks(
-    store: StoreOpener,
+    store: BucketAccess,
     merges: Sequence[BucketMerge],
     staged: Sequence[StagedBuckets],
     *,
