@@ -14,16 +14,23 @@ Invariant  a reader returns records of one topic only: after it has read the top
            Only offsets and leader epoch of such a batch are compared.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass
 from typing import Any, Final, NamedTuple, Protocol, Self
 from uuid import UUID
 
 from varve.commit_log import Isolation, TopicPartition
 from varve.commit_log.directory_files import encode_topic_id
-from varve.foundation.errors import OffsetOutOfRange, Unavailable
+from varve.foundation.errors import Closed, OffsetOutOfRange, StoreError, Unavailable
 from varve.foundation.settings import LONG_MAX
-from varve.records import BatchHeader, CommittedBatches, Producer, Record
+from varve.records import (
+    BatchHeader,
+    CommittedBatches,
+    Producer,
+    Record,
+    stamp_producer_all,
+)
 
 # Positions
 
@@ -213,15 +220,24 @@ class Cluster(Protocol):
 # Writing
 
 
-class TransactionalWriter(Protocol):
+class TransactionalWriter(ABC):
     """One writer of an id; `init_transactions` comes first. Used by one thread.
 
     The first append after it, after a commit or after an abort begins a transaction.
     """
 
-    @property
-    def producer(self) -> Producer: ...
+    def __init__(self) -> None:
+        self.next_sequences: dict[TopicPartition, int] = {}
+        """By partition, the sequence of the producer's next record."""
+        self._producer: Producer | None = None
 
+    @property
+    def producer(self) -> Producer:
+        if self._producer is None:
+            raise Closed("the writer has no producer: call init_transactions first")
+        return self._producer
+
+    @abstractmethod
     def init_transactions(self) -> None:
         """Fences earlier writers of the same id and aborts their open transactions."""
 
@@ -234,13 +250,51 @@ class TransactionalWriter(Protocol):
         """Appends batches in this order; the end offsets of the partitions, -1 if unknown.
 
         Batches get the producer and its sequences; a bytearray is changed in place. Raises Fenced
-        when a later writer of the id exists. After an error, call `init_transactions` again.
+        when a later writer of the id exists. An error ends the transaction, and the writer needs
+        `init_transactions` again.
         """
+        producer = self.producer
+        nonempty = {
+            partition: partition_batches
+            for partition, partition_batches in batches.items()
+            if partition_batches
+        }
+        ends: dict[TopicPartition, int] = {}
+        try:
+            self._add_partitions(nonempty.keys())
+            for partition, partition_batches in nonempty.items():
+                stamped, next_sequence = stamp_producer_all(
+                    partition_batches,
+                    producer,
+                    self.next_sequences.get(partition, 0),
+                    default_timestamp=default_timestamp,
+                )
+                ends[partition] = self._write(partition, stamped)
+                self.next_sequences[partition] = next_sequence
+        except StoreError:
+            self._end_after_error()
+            raise
+        return ends
 
+    @abstractmethod
     def commit(self) -> None:
         """Raises Fenced when a later writer of the id, or a timeout, ended the transaction."""
 
-    def abort(self) -> None: ...
+    @abstractmethod
+    def abort(self) -> None:
+        """Ends the open transaction, if any; the writer remains usable."""
+
+    @abstractmethod
+    def _add_partitions(self, partitions: Set[TopicPartition]) -> None:
+        """Makes these partitions part of the transaction, where that comes before their batches."""
+
+    @abstractmethod
+    def _write(self, partition: TopicPartition, batches: Sequence[bytearray]) -> int:
+        """Appends stamped batches; returns the end offset, -1 if it is unknown."""
+
+    @abstractmethod
+    def _end_after_error(self) -> None:
+        """Ends the transaction, as readers wait for it; the writer has no producer any more."""
 
 
 # Reading

@@ -12,14 +12,14 @@ Threads    any thread may describe topics and read offsets; one thread calls a r
 """
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
 from typing import Final
 from uuid import UUID
 
 from varve.commit_log import Isolation, TopicPartition
 from varve.embedded import Store
-from varve.foundation.errors import Closed, NotFound, OffsetOutOfRange, StoreError, Unavailable
+from varve.foundation.errors import NotFound, OffsetOutOfRange, StoreError, Unavailable
 from varve.kafka_client.address import ClusterAddress
 from varve.kafka_client.client import DEFAULT_COUNT, EARLIEST, LATEST, KafkaClient, TopicMetadata
 from varve.kafka_client.transaction import CommittedOffset, TransactionalProducer
@@ -29,9 +29,15 @@ from varve.records import (
     Producer,
     decode_header,
     find_header,
-    stamp_producer_all,
 )
-from varve.topics.cluster import LogTruncated, OffsetRange, Position, TopicInfo, find_break
+from varve.topics.cluster import (
+    LogTruncated,
+    OffsetRange,
+    Position,
+    TopicInfo,
+    TransactionalWriter,
+    find_break,
+)
 from varve.topics.store_cluster import StoreCluster
 from varve.wire.errors import ErrorCode, RetriableError, raise_for_code
 from varve.wire.messages.data import (
@@ -306,48 +312,19 @@ def _describe(topic: TopicMetadata) -> TopicInfo:
 # Writing
 
 
-class KafkaTransactionalWriter:
+class KafkaTransactionalWriter(TransactionalWriter):
     """A transactional writer through the Kafka protocol."""
 
     def __init__(self, client: KafkaClient, transactional_id: str, *, timeout_ms: int) -> None:
+        super().__init__()
         self._requests = TransactionalProducer(client, transactional_id, timeout_ms=timeout_ms)
-        self._is_ready = False
         self._added_partitions: set[TopicPartition] = set()
-        self._next_sequences: dict[TopicPartition, int] = {}
-
-    @property
-    def producer(self) -> Producer:
-        if not self._is_ready:
-            raise Closed("the writer has no producer: call init_transactions first")
-        return Producer(self._requests.producer_id, self._requests.producer_epoch)
 
     def init_transactions(self) -> None:
         self._requests.begin()
-        self._next_sequences.clear()
+        self.next_sequences.clear()
         self._added_partitions.clear()
-        self._is_ready = True
-
-    def append(
-        self,
-        batches: Mapping[TopicPartition, Sequence[bytes | bytearray]],
-        *,
-        default_timestamp: int | None = None,
-    ) -> Mapping[TopicPartition, int]:
-        producer = self.producer
-        nonempty = {
-            partition: partition_batches
-            for partition, partition_batches in batches.items()
-            if partition_batches
-        }
-        try:
-            self._add_partitions(nonempty.keys() - self._added_partitions)
-            return {
-                partition: self._append(producer, partition, partition_batches, default_timestamp)
-                for partition, partition_batches in nonempty.items()
-            }
-        except StoreError:
-            self._abort_after_error()
-            raise
+        self._producer = Producer(self._requests.producer_id, self._requests.producer_epoch)
 
     def commit_offset(self, group: str, offset: CommittedOffset) -> None:
         """Makes a committed offset of a consumer group part of the transaction."""
@@ -355,7 +332,7 @@ class KafkaTransactionalWriter:
         try:
             self._requests.commit_offset(group, offset)
         except StoreError:
-            self._abort_after_error()
+            self._end_after_error()
             raise
 
     def commit(self) -> None:
@@ -365,43 +342,29 @@ class KafkaTransactionalWriter:
         self._end(is_committed=False)
 
     def _end(self, *, is_committed: bool) -> None:
-        _ = self.producer
-        self._is_ready = False
+        producer, self._producer = self.producer, None
         self._requests.end(is_committed=is_committed)
-        self._is_ready = True
+        self._producer = producer
         self._added_partitions.clear()
 
-    def _add_partitions(self, partitions: set[TopicPartition]) -> None:
-        if not partitions:
+    def _add_partitions(self, partitions: Set[TopicPartition]) -> None:
+        added = partitions - self._added_partitions
+        if not added:
             return
         numbers: dict[str, list[int]] = {}
-        for partition in sorted(partitions):
+        for partition in sorted(added):
             numbers.setdefault(partition.topic, []).append(partition.partition)
         self._requests.add_topics(numbers)
-        self._added_partitions |= partitions
+        self._added_partitions |= added
 
-    def _append(
-        self,
-        producer: Producer,
-        partition: TopicPartition,
-        batches: Sequence[bytes | bytearray],
-        default_timestamp: int | None,
-    ) -> int:
-        stamped, next_sequence = stamp_producer_all(
-            batches,
-            producer,
-            self._next_sequences.get(partition, 0),
-            default_timestamp=default_timestamp,
-        )
-        offset = self._requests.append_all(partition.topic, partition.partition, stamped)
-        self._next_sequences[partition] = next_sequence
-        return -1 if offset < 0 else offset + decode_header(stamped[-1]).last_offset_delta + 1
+    def _write(self, partition: TopicPartition, batches: Sequence[bytearray]) -> int:
+        offset = self._requests.append_all(partition.topic, partition.partition, batches)
+        return -1 if offset < 0 else offset + decode_header(batches[-1]).last_offset_delta + 1
 
-    def _abort_after_error(self) -> None:
-        """Aborts the transaction; if that fails, the next writer or the timeout aborts it."""
-        with suppress(StoreError):
+    def _end_after_error(self) -> None:
+        with suppress(StoreError):  # the next writer or the timeout aborts it then
             self._requests.end(is_committed=False)
-        self._is_ready = False
+        self._producer = None
 
 
 def open_cluster(

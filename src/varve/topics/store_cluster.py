@@ -13,7 +13,7 @@ Threads    any; each log has its lock. One thread uses a reader or a writer.
 """
 
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from contextlib import suppress
 from typing import Protocol
 from uuid import UUID
@@ -21,16 +21,22 @@ from uuid import UUID
 from varve.commit_log import FetchResult, Isolation, Log, TopicPartition
 from varve.commit_log.producer_state import ProducerStateEntry
 from varve.embedded import Store, Topic
-from varve.foundation.errors import Closed, NotFound, OffsetOutOfRange, StoreError, Unavailable
+from varve.foundation.errors import NotFound, OffsetOutOfRange, StoreError, Unavailable
 from varve.foundation.settings import to_kafka_names
 from varve.records import (
     BatchHeader,
     CommittedBatches,
     Producer,
     find_header,
-    stamp_producer_all,
 )
-from varve.topics.cluster import LogTruncated, OffsetRange, Position, TopicInfo, find_break
+from varve.topics.cluster import (
+    LogTruncated,
+    OffsetRange,
+    Position,
+    TopicInfo,
+    TransactionalWriter,
+    find_break,
+)
 
 
 class StoreCluster:
@@ -224,22 +230,14 @@ class StoreCoordinator(Protocol):
         """Ends a failed or aborted transaction in each log; commits it only if that is recorded."""
 
 
-class StoreTransactionalWriter:
-    """A `TransactionalWriter` to logs of a store, for any number of transactions."""
+class StoreTransactionalWriter(TransactionalWriter):
+    """Writes to logs of a store, in any number of transactions."""
 
     def __init__(self, store: Store, coordinator: StoreCoordinator) -> None:
-        self.next_sequences: dict[TopicPartition, int] = {}
-        """By partition, the sequence of the producer's next record."""
+        super().__init__()
         self._store = store
         self._coordinator = coordinator
-        self._producer: Producer | None = None
         self._logs: dict[TopicPartition, Log] = {}
-
-    @property
-    def producer(self) -> Producer:
-        if self._producer is None:
-            raise Closed("the writer has no producer: call init_transactions first")
-        return self._producer
 
     @property
     def logs(self) -> Mapping[TopicPartition, Log]:
@@ -254,46 +252,14 @@ class StoreTransactionalWriter:
         self.next_sequences.clear()
         self._logs.clear()
 
-    def append(
-        self,
-        batches: Mapping[TopicPartition, Sequence[bytes | bytearray]],
-        *,
-        default_timestamp: int | None = None,
-    ) -> Mapping[TopicPartition, int]:
-        """Appends to the open transaction, or begins one; the end offsets of these partitions.
+    def _add_partitions(self, partitions: Set[TopicPartition]) -> None:
+        """Does nothing: a log becomes part of the transaction with its first batch."""
 
-        An error ends the transaction, and the writer needs `init_transactions` again.
-        """
-        producer = self.producer
-        try:
-            return {
-                partition: self._append(producer, partition, partition_batches, default_timestamp)
-                for partition, partition_batches in batches.items()
-                if partition_batches
-            }
-        except StoreError:
-            self._end_after_error()
-            raise
-
-    def _append(
-        self,
-        producer: Producer,
-        partition: TopicPartition,
-        batches: Sequence[bytes | bytearray],
-        default_timestamp: int | None,
-    ) -> int:
-        log = self.get_log(partition)
-        stamped, next_sequence = stamp_producer_all(
-            batches,
-            producer,
-            self.next_sequences.get(partition, 0),
-            default_timestamp=default_timestamp,
-        )
-        self._logs[partition] = log
-        for batch in stamped:
+    def _write(self, partition: TopicPartition, batches: Sequence[bytearray]) -> int:
+        log = self._logs[partition] = self.get_log(partition)
+        for batch in batches:
             log.append(batch, waits=False)
         log.sync_appends()
-        self.next_sequences[partition] = next_sequence
         return log.end_offset
 
     def commit(self) -> None:
@@ -319,13 +285,11 @@ class StoreTransactionalWriter:
         self._logs.clear()
 
     def abort(self) -> None:
-        """Ends the open transaction, if any; the writer remains usable."""
         self._coordinator.end_as_decided(self)
         self._logs.clear()
 
     def _end_after_error(self) -> None:
-        """Ends the transaction, as readers wait for it. If that fails, the next writer ends it."""
-        with suppress(StoreError):
+        with suppress(StoreError):  # the next writer ends it then
             self._coordinator.end_as_decided(self)
         self._producer = None
         self._logs.clear()
