@@ -87,9 +87,6 @@ class LeaderEpochs:
             return False
         return self._replace((EpochEntry(entries[above - 1].epoch, offset), *entries[above:]))
 
-    def clear(self) -> bool:
-        return self._replace(())
-
     def _replace(self, entries: tuple[EpochEntry, ...]) -> bool:
         is_changed = entries != self._entries
         self._entries = entries

@@ -163,6 +163,11 @@ def test_offset_below_the_last_or_out_of_range_is_refused(offset: int) -> None:
     assert index.last == (50, 1005)
 
 
+def test_offset_below_the_base_is_refused_when_empty() -> None:
+    with pytest.raises(InvalidOffset):
+        time_index_of().append(5, BASE - 1)
+
+
 def test_one_slot_is_kept_for_the_end() -> None:
     index = time_index_of((1, BASE), (2, BASE + 1), max_bytes=36)
     assert index.is_full

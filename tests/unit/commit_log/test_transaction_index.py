@@ -35,6 +35,24 @@ def test_markers_must_ascend() -> None:
     assert index.entries() == (B,)
 
 
+@pytest.mark.parametrize(
+    ("fetch_offset", "upper_bound", "found", "is_complete"),
+    [
+        (0, 5, [A], True),
+        (0, 6, [A, B], True),
+        (11, 18, [B], True),
+        (11, 19, [B, C], True),
+        (21, 31, [C], True),
+        (0, 32, [A, B, C], False),
+        (31, 40, [], False),
+    ],
+)
+def test_collect_finds_the_transactions_that_touch_a_range(
+    fetch_offset: int, upper_bound: int, found: list[AbortedTransaction], is_complete: bool
+) -> None:
+    assert index_of(A, B, C).collect(fetch_offset, upper_bound) == (found, is_complete)
+
+
 @pytest.mark.parametrize("version", [1, -1, 32767])
 def test_unknown_version_is_refused(version: int) -> None:
     data = index_of(A).encode() + struct.pack(">hqqqq", version, 2, 5, 20, 18)
