@@ -17,7 +17,7 @@ from varve.foundation.closing import Closing
 from varve.foundation.errors import Closed, InvalidRequest, NotFound, TopicExists
 from varve.foundation.position import BEGINNING, END, PositionKind, ReadPosition
 from varve.foundation.settings import GivenValue, check_mapping, format_settings
-from varve.foundation.topic_handle import TopicHandle, check_same_topic
+from varve.foundation.topic_handle import CODEC_NAMES, TopicHandle, check_same_topic
 from varve.foundation.topic_records import (
     AppendResult,
     BulkAppendResult,
@@ -196,12 +196,8 @@ class Cluster(Closing):
                 self._fetch_client = KafkaClient(client.cluster_address())
             return self._fetch_client
 
-    def _drop_producers(self) -> None:
-        with self._lock:
-            self._producers.clear()
-
     def _drop_producer(self, codec: str) -> None:
-        """After a fatal error a producer sends nothing more."""
+        """The next append with this codec makes a new one."""
         with self._lock:
             self._producers.pop(codec, None)
 
@@ -246,7 +242,7 @@ class ClusterTopic(TopicHandle):
                 deliveries.wait()
             deliveries.check()
         finally:
-            if deliveries.is_fatal:
+            if deliveries.is_fatal:  # it sends nothing more
                 self._cluster._drop_producer(codec)
         return deliveries
 
@@ -340,7 +336,8 @@ class ClusterTopic(TopicHandle):
             self.partition_count = len(topics.find_topic(client, self.name).partitions)
             checked = super()._check_partition(number)
             # A producer learns of added partitions only after minutes.
-            self._cluster._drop_producers()
+            for codec in CODEC_NAMES:
+                self._cluster._drop_producer(codec)
             return checked
 
 

@@ -374,9 +374,6 @@ def dedup_explain(
 
 def _print_rows(output: Output, rows: Sequence[dict[str, Any]]) -> None:
     """A line per partition, and one of sums if there are several."""
-    if output.is_json:
-        output.print_objects("partition", rows)
-        return
     has_state = any("ids" in row for row in rows)
     columns = ["partition", "position", "lag", "stream time", "records", *_COUNTS.values()]
     columns += ["segments", "ids", "size"] if has_state else []
@@ -385,7 +382,7 @@ def _print_rows(output: Output, rows: Sequence[dict[str, Any]]) -> None:
     ]
     if len(rows) > 1:
         lines.append(["all", "", *_cells(rows, has_state)])
-    output.print_table("partition", columns, lines, right=True)
+    output.print_table("partition", columns, lines, right=True, documents=rows)
 
 
 def _cells(rows: Sequence[dict[str, Any]], has_state: bool) -> list[object]:

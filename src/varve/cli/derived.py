@@ -40,9 +40,6 @@ def snapshot_list(place: str, output: Output, place_settings: dict[str, str]) ->
     from varve.jobs.snapshot.store import open_place
 
     documents = open_place(place, place_settings).documents()
-    if output.is_json:
-        output.print_objects("snapshot", map(_snapshot_document, documents))
-        return
     now_ms = SystemClock().now_ms()
     output.print_table(
         "snapshot",
@@ -60,6 +57,7 @@ def snapshot_list(place: str, output: Output, place_settings: dict[str, str]) ->
             for document in documents
         ],
         details=[[("resume", _format_offsets(document))] for document in documents],
+        documents=map(_snapshot_document, documents),
     )
 
 
@@ -202,10 +200,7 @@ def output_list(topic: str, location: "TopicLocation", output: Output) -> None:
             stack, address=location.find_bucket(with_mirror=True), directories=location.directories
         )
         outputs = list_outputs(targets, topic)
-    if output.is_json:
-        output.print_objects("output", map(_output_document, outputs))
-        return
-    if not outputs:
+    if not outputs and not output.is_json:
         output.note("no output of this topic is registered")
         return
     now_ms = SystemClock().now_ms()
@@ -222,6 +217,7 @@ def output_list(topic: str, location: "TopicLocation", output: Output) -> None:
             )
             for derived in outputs
         ],
+        documents=map(_output_document, outputs),
     )
 
 

@@ -78,14 +78,12 @@ def job_compact(
 
 def print_compactions(partitions: "Sequence[PartitionResult]", output: Output) -> None:
     """A line for each partition before and after, with details below it; or an object."""
-    if output.is_json:
-        output.print_objects("partition", (partition.to_json() for partition in partitions))
-        return
     output.print_table(
         "partition",
         ("partition", "segments", "after", "bytes", "after", "saved", "records", "kept"),
         [_compaction_cells(partition) for partition in partitions],
         details=[list(_compaction_details(partition)) for partition in partitions],
+        documents=[partition.to_json() for partition in partitions],
         right=True,
         left=("partition",),
     )
@@ -329,10 +327,7 @@ def _run_due(
 
 
 def _print_jobs(jobs: "Sequence[ScheduledJob]", now_ms: int, output: Output) -> None:
-    if output.is_json:
-        output.print_objects("job", (job.to_json() for job in jobs))
-        return
-    if not jobs:
+    if not jobs and not output.is_json:
         output.note(
             "no topic has a scheduled job: docs/how-to/run-jobs-on-a-cluster.md lists the settings"
         )
@@ -345,6 +340,7 @@ def _print_jobs(jobs: "Sequence[ScheduledJob]", now_ms: int, output: Output) -> 
             [("failed", job.last.error)] if job.last is not None and job.last.error else []
             for job in jobs
         ],
+        documents=[job.to_json() for job in jobs],
     )
 
 

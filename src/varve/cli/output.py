@@ -82,18 +82,21 @@ class Output:
         right: bool = False,
         left: Sequence[str] = (),
         styles: Sequence[str] | None = None,
+        documents: Iterable[Mapping[str, object]] | None = None,
     ) -> None:
         """A table with numbers to the right; or an object per row, keys in snake case.
 
+        `documents` are the objects where they have more than the rows.
         Details stand below their row and are left out of the objects. Outside a terminal a row is
         one line, however long it is. `right` aligns every column, for numbers with separators,
         except those that `left` names.
         `styles` are those of the rows, as rich names them.
         """
         if self.is_json:
-            names = [column.replace(" ", "_") for column in columns]
-            for row in rows:
-                self.print_object(type, dict(zip(names, row, strict=True)))
+            if documents is None:
+                names = [column.replace(" ", "_") for column in columns]
+                documents = [dict(zip(names, row, strict=True)) for row in rows]
+            self.print_objects(type, documents)
             return
         cells = [[_text(cell) for cell in row] for row in rows]
         numeric = [

@@ -159,10 +159,6 @@ def _path_details(path: "RemovalPath", now_ms: int) -> Iterator[tuple[str, str]]
 def _print_segments(output: Output, segments: "Sequence[SegmentExplanation]") -> None:
     from varve.cleaning.retention.segments import SegmentLocation
 
-    if output.is_json:
-        for segment in segments:
-            output.print_object("segment", segment.to_json())
-        return
     is_tiered = any(
         segment.location is not SegmentLocation.LOCAL or segment.local is not None
         for segment in segments
@@ -179,7 +175,8 @@ def _print_segments(output: Output, segments: "Sequence[SegmentExplanation]") ->
         for segment in segments
     ]
     details = [list(_row_details(segment)) for segment in segments]
-    output.print_table("segment", columns, rows, details=details)
+    documents = [segment.to_json() for segment in segments]
+    output.print_table("segment", columns, rows, details=details, documents=documents)
 
 
 def _row_details(segment: "SegmentExplanation") -> Iterator[tuple[str, str]]:

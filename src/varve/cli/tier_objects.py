@@ -67,8 +67,7 @@ def tier_fsck(
     were not swept, foreign objects or damage. With --json a line has the `type` class, object or
     summary; the class of an object may also be damaged or removed.
     """
-    from varve.tiering.fsck import FsckOptions
-    from varve.tiering.fsck import fsck as run_fsck
+    from varve.tiering.fsck import FsckOptions, fsck
     from varve.tiering.manifest.paths import choose_cluster
 
     if keep_versions is not None and not sweep:
@@ -81,7 +80,7 @@ def tier_fsck(
             output.confirm(action, is_confirmed=yes)
         pause = threading.Event()
         with interruptible_progress(output) as show:
-            report = run_fsck(
+            report = fsck(
                 objects,
                 cluster,
                 now_ms=SystemClock().now_ms(),
