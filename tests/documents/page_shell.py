@@ -26,6 +26,8 @@ _HOME: Final = "/srv"
 """Where a page's examples are run, as its outputs show it."""
 _TIMEOUT_SECONDS: Final = 280.0
 _END: Final = "--- end of command"
+_DEFAULT_LISTENER: Final = r"^(varve serves (?:PLAINTEXT|shapes at http)://)localhost\b"
+"""A server prints the address that it listens on, which is no name by default."""
 _LOG_LINE: Final = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z (INFO|WARNING) varve\.")
 
 VOLATILE: Final[tuple[tuple[str, str], ...]] = (
@@ -159,6 +161,7 @@ class PageShell:
     def _as_on_page(self, text: str) -> str:
         for port, own in self._ports.items():
             text = text.replace(f"{HOST}:{own}", f"localhost:{port}")
+        text = re.sub(_DEFAULT_LISTENER, r"\g<1>127.0.0.1", text, flags=re.MULTILINE)
         text = re.sub(r"^bash: line \d+: +\d+ (Killed|Terminated) .*\n?", "", text, flags=re.M)
         return text.replace(str(self._servers.home), _HOME)
 

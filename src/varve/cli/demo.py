@@ -113,7 +113,10 @@ class DemoSteps:
 
     def suggest(self, *commands: str) -> None:
         if not self._output.is_json:
-            click.secho("\nTry next", bold=True)
+            kept = (
+                "; the first command keeps what the others read" if "demo " in commands[0] else ""
+            )
+            click.secho(f"\nTry next{kept}", bold=True)
             click.echo("\n".join(f"  {command}" for command in commands))
 
 

@@ -153,7 +153,8 @@ def _path_details(path: "RemovalPath", now_ms: int) -> Iterator[tuple[str, str]]
         until = ""
         if block.until_ms is not None and block.rule is not BlockingRule.HELD:
             until = f", until {format_moment(block.until_ms, now_ms)}"
-        yield "", f"- {block.rule.value}: {block.text}{until}"
+        rule = "" if block.text.startswith(f"{block.rule.value}=") else f"{block.rule.value}: "
+        yield "", f"- {rule}{block.text}{until}"
 
 
 def _print_segments(output: Output, segments: "Sequence[SegmentExplanation]") -> None:

@@ -332,7 +332,7 @@ def _alter_in_store(
         if topic.settings.is_compacted and not was_compacted and has_records:
             output.warn(
                 f"{name} has records already: compaction removes those without a key; "
-                "`varve clean --dry-run` counts them"
+                f"`varve clean {name} --dry-run` counts those in closed segments"
             )
 
 
