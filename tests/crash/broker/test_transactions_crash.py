@@ -12,6 +12,7 @@ from varve.foundation.clock import ManualClock
 from varve.foundation.errors import PowerLoss
 from varve.testing.faulty_disk import CrashMode, FaultyFileSystem
 from varve.wire import ErrorCode
+from varve.wire.messages.state_records import TRANSACTIONS_TOPIC
 
 SYNCED = TopicPartition("synced", 0)
 LAZY = TopicPartition("lazy", 0)
@@ -54,6 +55,8 @@ def _prepared(clock: ManualClock) -> FaultyFileSystem:
         producer = bench.start("t", timeout_ms=TIMEOUT_MS)
         bench.commit_offset(producer, LAZY, 0)
         bench.end(producer, is_commit=False)
+        # The coordinator syncs each step itself, whatever an operator has set.
+        kit.store.alter_topic(TRANSACTIONS_TOPIC, {"flush": "interval"})
     return fs
 
 

@@ -186,6 +186,19 @@ def test_restart_leaves_one_empty_segment_at_the_offset(bench: Bench) -> None:
     )
 
 
+def test_a_restart_writes_the_log_start_before_the_last_segment_goes(bench: Bench) -> None:
+    """A load of a directory without segments begins at the log start on disk."""
+    seen: list[tuple[int, list[str]]] = []
+    bench.open()
+    bench.fill(2, 2)
+    before_write(
+        bench.log.checkpoints.log_starts,
+        lambda: seen.append((bench.log.log_start_offset, bench.names(".log"))),
+    )
+    bench.log.reset_at(20)
+    assert seen[0] == (20, [log_name(0)])
+
+
 # What fails
 
 

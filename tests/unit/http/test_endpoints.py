@@ -164,6 +164,8 @@ async def test_other_paths_and_methods_are_told(http: ShapeHttp) -> None:
     assert 'varve_shapes_http_requests_total{endpoint="root",method="GET",status="200"}' in figures
     bad = await http.client.get("/v1/shape?table=%ff&offset=-1")
     assert bad.status_code == 400
+    many = await http.client.get(f"/v1/shape?table=items&offset=-1{'&a=1' * 999}")
+    assert many.json()["errors"] == {"query": ["there are more than 1000 parameters"]}
     missing = await http.client.get("/v1/shape?table=missing&offset=-1")
     assert missing.json()["errors"] == {"table": ["there is no topic 'missing'"]}
 

@@ -171,15 +171,19 @@ async def test_a_metadata_request_with_millions_of_topics_is_refused_before_they
 
 
 async def test_requests_other_than_produce_have_a_limit_of_their_own() -> None:
-    settings = ServerSettings(listeners=(LISTENER,), request_max_bytes=64 * KIB)
+    longest, too_long = (
+        MetadataRequest([MetadataRequestTopic(name="x" * size)]) for size in (60_000, 60_001)
+    )
+    limit = len(frame(longest, 9)) - 4
+    settings = ServerSettings(listeners=(LISTENER,), request_max_bytes=limit)
 
     async with connected(settings, handlers={ApiKey.PRODUCE: always(ProduceResponse())}) as (
         bench,
         client,
     ):
         await client.ask(produce_request(bytes(200 * KIB)), 9)
-        long = MetadataRequest([MetadataRequestTopic(name="x" * 30_000) for _ in range(3)])
-        await client.send(frame(long, 9))
+        await client.ask(longest, 9)
+        await client.send(frame(too_long, 9))
         assert await client.is_closed()
         assert bench.value(REJECTED_REQUESTS, "frame_size") == 1
 
