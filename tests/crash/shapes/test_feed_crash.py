@@ -73,6 +73,21 @@ def test_a_journal_keeps_the_last_mark_of_each_partition() -> None:
         assert file.size() == 0
 
 
+def test_a_cut_journal_keeps_every_range_that_the_table_lacks_in_part(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("varve.shapes.feed.journal._CUT_BYTES", 1)
+    fs = MemoryFileSystem(ManualClock())
+    journal = Journal(fs, "tables/orders/journal")
+    journal.open()
+    journal.append(_SPANS)
+    for next_tx, kept in ((_SPANS[0].next_tx - 1, _SPANS), (_SPANS[0].next_tx, _SPANS[1:])):
+        journal.cut(next_tx)
+        again = Journal(fs, "tables/orders/journal")
+        again.open()
+        assert again.spans == kept
+
+
 def _use_journal(fs: FaultyFileSystem, synced: list[OffsetSpan]) -> None:
     """Opens a journal, adds to it and cuts it; `synced` has what must be there from then on."""
     journal = Journal(fs, "tables/orders/journal")

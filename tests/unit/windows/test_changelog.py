@@ -128,6 +128,16 @@ def test_the_log_is_written_many_at_a_time(bench: WindowBench) -> None:
     assert store.commit() == 4
 
 
+def test_a_commit_syncs_the_changelog(bench: WindowBench, topics: varve.Store) -> None:
+    """Its caller commits the input next, and a checkpoint names the end."""
+    topic = create_changelog_topic(topics, "s-changelog", window_settings())
+    bench.changelog = TopicChangelog(topic, 0)
+    store = bench.store()
+    put_all(store, [1, 2])
+    assert store.commit() == topic.partition(0).log.recovery_point == 2
+    store.close()
+
+
 def test_an_entry_that_the_changelog_cannot_take_is_refused(
     bench: WindowBench, topics: varve.Store
 ) -> None:
