@@ -146,6 +146,23 @@ def test_a_directory_that_fails_leaves_the_other_with_the_table(
 
 
 @EVERY_TABLE
+def test_a_directory_that_comes_back_does_not_bring_an_older_table(
+    make: Callable[..., Table], file: str
+) -> None:
+    fs = _disk(ManualClock())
+    table = make(fs, _directories())
+    _change(table, 0)
+    older = fs.read(f"/a/{file}")
+    _change(table, 1)
+    with fs.open_writable(f"/a/{file}") as opened:
+        opened.write_at(0, older)
+        opened.truncate(len(older))
+    again = make(fs, _directories())
+    again.load()
+    assert _names(again) == {"one", "two"}
+
+
+@EVERY_TABLE
 @pytest.mark.parametrize(
     "content",
     [

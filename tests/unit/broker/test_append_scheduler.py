@@ -1,6 +1,7 @@
 """Appends off the loop, by their own thread."""
 
 import asyncio
+import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -29,7 +30,7 @@ def store() -> Store:
     clock = ManualClock()
     store = varve.open("data", fs=MemoryFileSystem(clock), clock=clock, maintain=False)
     store.create_topic("plain", partitions=2)
-    store.create_topic("safe", settings={"flush": "ack"})
+    store.create_topic("safe", partitions=2, settings={"flush": "ack"})
     return store
 
 
@@ -37,13 +38,14 @@ def log_of(store: Store, topic: str, partition: int = 0) -> Log:
     return store.topic(topic).partition(partition).log
 
 
-def run(work: Work) -> None:
+def run(work: Work, *, is_started: bool = True) -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
         fetches, failures = ParkedFetches(LoopTimers(loop)), RecentFailures("failed", loop.time)
         with ThreadPoolExecutor(4) as sync_pool:
             appends = AppendScheduler(loop, fetches, failures, sync_pool)
-            appends.start()
+            if is_started:
+                appends.start()
             try:
                 await work(appends)
             finally:
@@ -100,6 +102,47 @@ def test_a_sync_that_fails_fails_what_waited_for_it(
 
     run(work)
     assert log.high_watermark == 1
+
+
+def test_a_sync_that_fails_fails_all_submissions_that_share_it(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = log_of(store, "safe")
+
+    def fail() -> None:
+        raise LogPoisoned("the sync failed")
+
+    async def work(appends: AppendScheduler) -> None:
+        monkeypatch.setattr(log, "sync_appends", fail)
+        parts = [AppendEntry(log, make_batch()) for _ in range(3)]
+        submitted = [appends.submit([one]) for one in parts]
+        assert appends.run_once()
+        await asyncio.gather(*submitted)
+        assert all(isinstance(one.error, LogPoisoned) for one in parts)
+
+    run(work, is_started=False)
+
+
+def test_a_submission_is_complete_when_all_its_logs_are_synced(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = (log_of(store, "safe", partition) for partition in (0, 1))
+    may_sync, sync = threading.Event(), second.sync_appends
+
+    def wait_and_sync() -> None:
+        may_sync.wait(10)
+        sync()
+
+    async def work(appends: AppendScheduler) -> None:
+        monkeypatch.setattr(second, "sync_appends", wait_and_sync)
+        submitted = appends.submit([AppendEntry(log, make_batch()) for log in (first, second)])
+        await asyncio.wait([submitted], timeout=0.2)
+        assert (first.high_watermark, submitted.done()) == (1, False)
+        may_sync.set()
+        await submitted
+        assert second.high_watermark == 1
+
+    run(work)
 
 
 def test_a_stop_appends_what_was_submitted_and_nothing_after(store: Store) -> None:

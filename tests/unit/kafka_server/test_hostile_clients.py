@@ -3,7 +3,7 @@
 import asyncio
 import random
 import time
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -23,6 +23,7 @@ from tests.support.server_bench import (
 from varve.broker.broker import Broker
 from varve.broker.request import RequestContext
 from varve.kafka_server import ServerSettings
+from varve.kafka_server.frames import MemoryBudget
 from varve.kafka_server.metrics import CLOSED_CONNECTIONS, REJECTED_REQUESTS
 from varve.wire import ApiKey
 from varve.wire.compiler import write_uvarint
@@ -186,6 +187,27 @@ async def test_requests_other_than_produce_have_a_limit_of_their_own() -> None:
         await client.send(frame(too_long, 9))
         assert await client.is_closed()
         assert bench.value(REJECTED_REQUESTS, "frame_size") == 1
+
+
+class _Waiting:
+    """A connection that waits for memory."""
+
+    is_granted = False
+
+    def memory_granted(self) -> None:
+        self.is_granted = True
+
+
+async def test_memory_goes_first_to_the_connection_that_waits_for_it() -> None:
+    budget, waiting = MemoryBudget(10, asyncio.get_running_loop()), _Waiting()
+    assert budget.try_reserve(10)
+    budget.wait(cast(Any, waiting), 8)
+    budget.release(6)
+    assert not budget.try_reserve(2)
+    budget.release(4)
+    await until(lambda: waiting.is_granted)
+    assert budget.used == 8
+    assert budget.try_reserve(2)
 
 
 async def test_requests_wait_for_memory_and_are_answered_in_the_end() -> None:
