@@ -333,19 +333,20 @@ def scan_records(log: Log, errors: list[Corrupt]) -> Iterator[ScannedRecord]:
         if not read.data:
             return
         try:
-            records = _parse(read.data, str(log.topic_partition))
+            for records, next_offset in _parse(read.data, str(log.topic_partition)):
+                # The first batch may begin before the log start offset.
+                yield from dropwhile(lambda record: record[0] < start, records)
+                offset = next_offset
         except Corrupt as error:
             if max_bytes == _READ_BYTES:
                 max_bytes = _ONE_BATCH
                 continue
             errors.append(error)
-        else:
-            # The first batch may begin before the log start offset.
-            yield from dropwhile(lambda record: record[0] < start, records)
         offset = read.next_offset
 
 
-def _parse(data: memoryview, where: str) -> Iterator[ScannedRecord]:
+def _parse(data: memoryview, where: str) -> Iterator[tuple[Iterator[ScannedRecord], int]]:
+    """The records in parts, each with the offset after it."""
     buffer = frozen_bytes(data)
     batches, position, status = scan_whole_batches(buffer)
     if status is not ScanStatus.END:
@@ -353,17 +354,19 @@ def _parse(data: memoryview, where: str) -> Iterator[ScannedRecord]:
             f"{where}: {status_text(status)} at position {position} of the data read; run `varve "
             "check` on the directory to see what is broken"
         )
-    columns, _ = parse_columns(buffer, batches, where=where)
-    counts = batches[:, BatchColumn.RECORD_COUNT]
-    payload = columns.payload.tobytes()
-    return zip(
-        columns.offsets.tolist(),
-        np.repeat(batches[:, BatchColumn.PRODUCER_ID], counts).tolist(),
-        np.repeat(batches[:, BatchColumn.ATTRIBUTES], counts).tolist(),
-        _slices(payload, columns.key_starts, columns.key_sizes),
-        _slices(payload, columns.value_starts, columns.value_sizes),
-        strict=True,
-    )
+    for columns, ends in parse_columns(buffer, batches, where=where):
+        part, batches = batches[: len(ends)], batches[len(ends) :]
+        counts = part[:, BatchColumn.RECORD_COUNT]
+        payload = columns.payload.tobytes()
+        records = zip(
+            columns.offsets.tolist(),
+            np.repeat(part[:, BatchColumn.PRODUCER_ID], counts).tolist(),
+            np.repeat(part[:, BatchColumn.ATTRIBUTES], counts).tolist(),
+            _slices(payload, columns.key_starts, columns.key_sizes),
+            _slices(payload, columns.value_starts, columns.value_sizes),
+            strict=True,
+        )
+        yield records, int(part[-1, BatchColumn.LAST_OFFSET]) + 1
 
 
 def _slices(payload: bytes, starts: Integers, sizes: Integers) -> list[bytes | None]:

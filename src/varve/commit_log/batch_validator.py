@@ -38,7 +38,12 @@ from varve.records import (
     with_max_timestamp,
 )
 from varve.records.batch_format import CODEC_MAX
-from varve.records.compression import Bytes, ContentTooLarge, decompress
+from varve.records.compression import (
+    DECOMPRESSED_BYTES_MAX,
+    Bytes,
+    ContentTooLarge,
+    decompress,
+)
 
 # Plain ints: an enum member as a list index costs a call, and these run for every append.
 _SIZE = int(BatchColumn.SIZE)
@@ -93,9 +98,9 @@ class BatchValidator:
     def __init__(self, settings: LogSettings, where: str) -> None:
         self._where = where
         self._max_bytes = settings.max_message_bytes
-        self._content_max_bytes = max(
-            settings.varve_batch_content_max_bytes, settings.max_message_bytes
-        )
+        content_max_bytes = max(settings.varve_batch_content_max_bytes, settings.max_message_bytes)
+        # No reader unpacks more.
+        self._content_max_bytes = min(content_max_bytes, DECOMPRESSED_BYTES_MAX)
         self._records_max = settings.varve_batch_records_max
         self._segment_bytes = settings.segment_bytes
         self._is_compacted = settings.is_compacted
@@ -156,6 +161,8 @@ class BatchValidator:
         try:
             return decompress(codec, payload, where=self._where, limit_bytes=limit_bytes)
         except ContentTooLarge as error:
+            if limit_bytes == DECOMPRESSED_BYTES_MAX:
+                raise RecordTooLarge(f"{error}; send smaller batches") from error
             raise RecordTooLarge(
                 f"{error} of varve.batch.content.max.bytes; send smaller batches or raise the "
                 "setting"

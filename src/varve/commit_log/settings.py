@@ -124,8 +124,8 @@ class LogSettings:
     )
     varve_batch_content_max_bytes: int = setting(
         64 << 20,
-        "Largest content of a compressed batch; at least max.message.bytes is always allowed. A "
-        "few kilobytes may unpack to hundreds of megabytes.",
+        "Largest content of a compressed batch; max.message.bytes is always allowed, up to "
+        "268435456. A few kilobytes may unpack to hundreds of megabytes.",
         at_least=0,
         at_most=256 << 20,
     )

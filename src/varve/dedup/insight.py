@@ -206,7 +206,7 @@ class DedupInsight:
                 f"{where} has offsets {start} to {end - 1}: offset {offset} cannot be read"
             )
         batches = next(read_range(reader, partition, start=offset, end=offset + 1, max_bytes=1))
-        columns = batches.columns()
+        columns = next(batches.columns())
         if not len(columns) or int(columns.offsets[0]) != offset:
             raise OffsetOutOfRange(
                 f"{where} has no committed record at offset {offset}: it is a marker, was aborted, "
@@ -268,15 +268,16 @@ class DedupInsight:
         where = f"{reader.topic}-{partition}"
         remembered = []
         for fetched in read_range(reader, partition, start=start, end=end):
-            columns = fetched.columns()
-            if not len(columns):
-                continue
-            entries = decode_entries(columns, where)
-            is_same = (entries.words == arrival.words[0]).all(axis=1)
-            for index in np.flatnonzero(is_same & (entries.kinds == arrival.kinds[0])).tolist():
-                remembered.append(
+            for columns in fetched.columns():
+                if not len(columns):
+                    continue
+                entries = decode_entries(columns, where)
+                is_same = (entries.words == arrival.words[0]).all(axis=1)
+                is_same &= entries.kinds == arrival.kinds[0]
+                remembered += [
                     KeptRecord(int(entries.times[index]), int(entries.offsets[index]))
-                )
+                    for index in np.flatnonzero(is_same).tolist()
+                ]
         return remembered, start == 0
 
 

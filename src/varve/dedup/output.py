@@ -19,7 +19,6 @@ from varve.kernels.batch_layout import RecordColumn
 from varve.records import (
     Batch,
     Codec,
-    CommittedBatches,
     RecordColumns,
     TimestampType,
     build_batch_of,
@@ -38,12 +37,6 @@ class InputChunk(NamedTuple):
     batches: Sequence[Batch]
     columns: RecordColumns
     ends: Integers
-
-    @classmethod
-    def of(cls, fetched: CommittedBatches) -> "InputChunk":
-        """Raises Corrupt for a record that cannot be parsed."""
-        columns, ends = fetched.columns_by_batch()
-        return cls(fetched.batches, columns, ends)
 
 
 @dataclass(frozen=True, slots=True)

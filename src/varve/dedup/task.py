@@ -236,10 +236,11 @@ class Task:
         offset = start if checkpoint_offset is None else max(start, checkpoint_offset)
         where = f"{changelog.topic}-{self.partition}"
         for fetched in read_range(changelog, self.partition, start=offset, end=end):
-            columns = fetched.columns()
-            if len(columns):
-                store.restore(decode_entries(columns, where))
-                self._new_entries += len(columns)
+            for columns in fetched.columns():
+                if len(columns):
+                    store.restore(decode_entries(columns, where))
+                    self._new_entries += len(columns)
+            if len(fetched):
                 self._report(restored=fetched.next_offset, restore_end=end)
         self._changelog_end = end
 
@@ -284,9 +285,9 @@ class Task:
 
     def _process(self, fetched: CommittedBatches) -> None:
         self._end_offset = max(fetched.end_offset, fetched.next_offset)
-        fetched = fetched.first_batches(max_records=_CHUNK_RECORDS_MAX)
-        chunk = InputChunk.of(fetched)
-        next_position = Position.after(fetched)
+        part = fetched.first_batches(max_records=_CHUNK_RECORDS_MAX).first_part()
+        chunk = InputChunk(part.batches.batches, part.columns, part.ends)
+        next_position = Position.after(part.batches)
         if len(chunk.columns):
             self._process_chunk(chunk, next_position)
             return

@@ -10,6 +10,7 @@ Threads    immutable after construction; the data must not change either.
 
 from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,7 @@ from varve.kernels.batch_layout import (
     HEADER_BYTES,
     LOG_APPEND_TIME_BIT,
     NO_LOG_APPEND_TIMESTAMP,
+    RECORD_COLUMN_COUNT,
     RECORD_SIZE_MIN,
     TRANSACTIONAL_BIT,
     BatchColumn,
@@ -43,6 +45,11 @@ Flags = npt.NDArray[np.bool_]
 
 _LONG_MAX = 2**63 - 1
 _ROWS_MAX = 4096
+_ROW_BYTES: Final = 8 * RECORD_COLUMN_COUNT
+
+PART_BYTES_MAX: Final = 64 << 20
+"""Content of compressed batches and rows of records that a reader has in memory at a time; a
+larger batch is a part of its own. Batches of a fetch may unpack to a thousand times its size."""
 
 
 class CommittedBatches:
@@ -134,32 +141,30 @@ class CommittedBatches:
         """The batches up to the one that reaches `max_records`, without parsing any record."""
         self._check_undamaged()
         is_enough = np.cumsum(self._rows[:, BatchColumn.RECORD_COUNT]) >= max_records
-        if not is_enough[:-1].any():
+        return self._first(int(np.argmax(is_enough)) + 1) if is_enough.any() else self
+
+    def _first(self, count: int) -> "CommittedBatches":
+        if count == len(self._rows):
             return self
-        count = int(np.argmax(is_enough)) + 1
         position = self._rows[count - 1, BatchColumn.POSITION]
         first = copy(self)
         first._rows = self._rows[:count]
         first._all_rows = self._all_rows[self._all_rows[:, BatchColumn.POSITION] <= position]
         return first
 
-    def columns(self, *, start: int | None = None, end: int = _LONG_MAX) -> RecordColumns:
-        """All records with offsets [start, end) as one table; `start_offset` by default."""
-        return self.columns_by_batch(start=start, end=end)[0]
-
-    def columns_by_batch(
-        self, *, start: int | None = None, end: int = _LONG_MAX
-    ) -> tuple[RecordColumns, Integers]:
-        """`columns`, and for each batch of `batches` the row after its last record."""
+    def columns(self, *, start: int | None = None, end: int = _LONG_MAX) -> Iterator[RecordColumns]:
+        """The records with offsets [start, end), `start_offset` by default, in bounded tables."""
         self._check_undamaged()
         start = self._start_offset if start is None else start
-        columns, ends = parse_columns(self._buffer, self._rows, where=self._where)
-        offsets = columns.offsets
-        inside = (offsets >= start) & (offsets < end)
-        if inside.all():
-            return columns, ends
-        kept = np.concatenate([np.zeros(1, np.int64), np.cumsum(inside)])
-        return RecordColumns(columns.payload, columns.table[inside]), kept[ends]
+        for columns, ends in parse_columns(self._buffer, self._rows, where=self._where):
+            yield _rows_within(columns, ends, start, end)[0]
+
+    def first_part(self) -> "BatchesPart":
+        """As many of the first batches as a reader should have in memory, with their records."""
+        self._check_undamaged()
+        columns, ends = next(parse_columns(self._buffer, self._rows, where=self._where))
+        within = _rows_within(columns, ends, self._start_offset, _LONG_MAX)
+        return BatchesPart(self._first(len(ends)), *within)
 
     def _check_undamaged(self) -> None:
         if self._damage is not None:
@@ -191,12 +196,38 @@ class CommittedBatches:
         return is_aborted
 
 
-def parse_columns(buffer: Bytes, rows: Table, *, where: str) -> tuple[RecordColumns, Integers]:
-    """The records of the batches in `rows` as one table, and the end of each batch's rows in it.
+class BatchesPart(NamedTuple):
+    """Batches with their records; those of batch i are rows [ends[i - 1], ends[i])."""
 
+    batches: CommittedBatches
+    columns: RecordColumns
+    ends: Integers
+
+
+def _rows_within(
+    columns: RecordColumns, ends: Integers, start: int, end: int
+) -> tuple[RecordColumns, Integers]:
+    offsets = columns.offsets
+    inside = (offsets >= start) & (offsets < end)
+    if inside.all():
+        return columns, ends
+    kept = np.concatenate([np.zeros(1, np.int64), np.cumsum(inside)])
+    return RecordColumns(columns.payload, columns.table[inside]), kept[ends]
+
+
+def parse_columns(
+    buffer: Bytes, rows: Table, *, where: str
+) -> Iterator[tuple[RecordColumns, Integers]]:
+    """The records of the batches in `rows`, and the end of each batch's rows in their table.
+
+    There is a table for each run of batches that fits into `PART_BYTES_MAX`, at least one.
     `rows` come from `scan_batches` over `buffer`. Raises Corrupt naming the first broken record.
     """
-    payload, spans = _locate_records(buffer, rows, where)
+    for payload, spans in _locate_records(buffer, rows, where):
+        yield _parse_spans(payload, spans, where)
+
+
+def _parse_spans(payload: Bytes, spans: Table, where: str) -> tuple[RecordColumns, Integers]:
     _check_counts(spans, where)
     counts = spans[:, BatchSpan.RECORD_COUNT]
     table = record_table(int(counts.sum()))
@@ -243,8 +274,8 @@ def _is_abort(batch: Batch) -> bool:
     return decode_control_record(columns.key(0), columns.value(0)).type is ControlType.ABORT
 
 
-def _locate_records(buffer: Bytes, rows: Table, where: str) -> tuple[Bytes, Table]:
-    """The bytes that contain the records, and the `BatchSpan` row of each batch."""
+def _locate_records(buffer: Bytes, rows: Table, where: str) -> Iterator[tuple[Bytes, Table]]:
+    """For each part the bytes that contain the records, and the `BatchSpan` row of each batch."""
     spans = np.empty((len(rows), BATCH_SPAN_COUNT), np.int64)
     attributes = rows[:, BatchColumn.ATTRIBUTES]
     spans[:, BatchSpan.RECORDS_START] = rows[:, BatchColumn.POSITION] + HEADER_BYTES
@@ -258,23 +289,44 @@ def _locate_records(buffer: Bytes, rows: Table, where: str) -> tuple[Bytes, Tabl
         is_append_time, append_times, NO_LOG_APPEND_TIMESTAMP
     )
     codecs = attributes & CODEC_MASK
-    if not codecs.any():
-        return buffer, spans
-    pieces = [
-        _decompress(buffer[start:end], codec, f"{where}: batch with offset {offset}")
-        for start, end, codec, offset in zip(
+    has_codec = bool(codecs.any())
+    rows_bytes = int(np.maximum(spans[:, BatchSpan.RECORD_COUNT], 0).sum()) * _ROW_BYTES
+    if not has_codec and rows_bytes <= PART_BYTES_MAX:
+        yield buffer, spans
+        return
+    pieces: list[Bytes] = []
+    first = size = 0
+    for row, (start, end, codec, offset, count) in enumerate(
+        zip(
             spans[:, BatchSpan.RECORDS_START].tolist(),
             spans[:, BatchSpan.RECORDS_END].tolist(),
             codecs.tolist(),
             spans[:, BatchSpan.BASE_OFFSET].tolist(),
+            spans[:, BatchSpan.RECORD_COUNT].tolist(),
             strict=True,
         )
-    ]
+    ):
+        piece = _decompress(buffer[start:end], codec, f"{where}: batch with offset {offset}")
+        added = piece.size + min(max(count, 0), piece.size // RECORD_SIZE_MIN) * _ROW_BYTES
+        if pieces and size + added > PART_BYTES_MAX:
+            yield _join(buffer, pieces, spans[first:row], is_joined=has_codec)
+            pieces, first, size = [], row, 0
+        pieces.append(piece)
+        size += added
+    yield _join(buffer, pieces, spans[first:], is_joined=has_codec)
+
+
+def _join(
+    buffer: Bytes, pieces: list[Bytes], spans: Table, *, is_joined: bool
+) -> tuple[Bytes, Table]:
+    """The pieces as one, where some had to be decompressed, and where each batch's records are."""
+    if not is_joined:
+        return buffer, spans
     ends = np.cumsum([piece.size for piece in pieces])
     spans[:, BatchSpan.RECORDS_END] = ends
     spans[0, BatchSpan.RECORDS_START] = 0
     spans[1:, BatchSpan.RECORDS_START] = ends[:-1]
-    return frozen_bytes(np.concatenate(pieces)), spans
+    return frozen_bytes(pieces[0] if len(pieces) == 1 else np.concatenate(pieces)), spans
 
 
 def _decompress(data: Bytes, number: int, where: str) -> Bytes:

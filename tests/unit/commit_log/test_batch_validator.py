@@ -18,7 +18,16 @@ from varve.foundation.errors import (
     UnsupportedFormat,
 )
 from varve.kernels.crc import crc32c
-from varve.records import Batch, Codec, Record, TimestampType, build_batch, compress, decompress
+from varve.records import (
+    DECOMPRESSED_BYTES_MAX,
+    Batch,
+    Codec,
+    Record,
+    TimestampType,
+    build_batch,
+    compress,
+    decompress,
+)
 
 CODECS = list(Codec)
 DAY_MS = 86_400_000
@@ -66,6 +75,14 @@ def test_content_beyond_its_limit_is_refused(codec: Codec, zstd_size_is_known: b
     with pytest.raises(RecordTooLarge, match=r"varve\.batch\.content\.max\.bytes"):
         check(batch, varve_batch_content_max_bytes=2_999_999)
     check(batch, varve_batch_content_max_bytes=0, max_message_bytes=3_100_000)
+
+
+def test_content_that_no_reader_would_unpack_is_refused() -> None:
+    batch = build_batch([Record(b"k", b"v", timestamp=NOW_MS)], codec=Codec.ZSTD)
+    frame = zstandard.ZstdCompressor().compress(bytes(DECOMPRESSED_BYTES_MAX + 1))
+    bomb = patched(batch[:61] + frame, 8, ">i", 49 + len(frame))
+    with pytest.raises(RecordTooLarge, match=r"268435457 bytes.*send smaller batches"):
+        check(bomb, max_message_bytes=2 * DECOMPRESSED_BYTES_MAX)
 
 
 @pytest.mark.parametrize("codec", CODECS[1:], ids=lambda codec: codec.name)

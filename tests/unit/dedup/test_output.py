@@ -40,7 +40,8 @@ def batch_of(records: Sequence[Record], codec: Codec = Codec.NONE) -> bytes:
 
 
 def make_chunk(batches: Sequence[bytes], *, start_offset: int) -> InputChunk:
-    return InputChunk.of(CommittedBatches(b"".join(batches), start_offset=start_offset))
+    part = CommittedBatches(b"".join(batches), start_offset=start_offset).first_part()
+    return InputChunk(part.batches.batches, part.columns, part.ends)
 
 
 def kept_of(chunk: InputChunk, offsets: set[int]) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":

@@ -1,5 +1,7 @@
 """Every reader of committed records sees whole, valid, committed batches and nothing else."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -15,6 +17,7 @@ from varve.records import (
     empty_batch,
     end_transaction_marker,
 )
+from varve.records.committed import PART_BYTES_MAX
 
 
 class LogData:
@@ -59,7 +62,7 @@ class LogData:
 def _values(batches: CommittedBatches) -> list[bytes | None]:
     """The values, which the batches and the table of all records must agree on."""
     by_batch = [record.value for batch in batches for record in batch.records()]
-    assert by_batch == [record.value for record in batches.columns().records()]
+    assert by_batch == [record.value for part in batches.columns() for record in part.records()]
     return by_batch
 
 
@@ -73,7 +76,7 @@ def test_all_records_are_returned_in_order_with_their_offsets(log: LogData) -> N
     log.append(b"c")
     batches = CommittedBatches(log.data, where="t-0")
     assert _values(batches) == [b"a", b"b", b"c"]
-    assert batches.columns().offsets.tolist() == [0, 1, 2]
+    assert next(batches.columns()).offsets.tolist() == [0, 1, 2]
     assert (batches.next_offset, batches.end_offset, len(batches)) == (3, 3, 2)
     assert batches.size == len(log.data)
     assert [bytes(batch.data) for batch in batches.batches] == [
@@ -145,7 +148,7 @@ def test_records_before_the_start_are_left_out(log: LogData) -> None:
     log.append(b"b", b"c", b"d")
     log.append(b"e")
     batches = CommittedBatches(log.data, start_offset=2)
-    assert batches.columns().offsets.tolist() == [2, 3, 4]
+    assert next(batches.columns()).offsets.tolist() == [2, 3, 4]
     assert [batch.header.base_offset for batch in batches] == [1, 4]
 
 
@@ -153,7 +156,10 @@ def test_columns_are_those_of_the_range(log: LogData) -> None:
     log.append(b"a", b"b")
     log.append(b"c", b"d")
     batches = CommittedBatches(log.data)
-    assert [record.value for record in batches.columns(start=1, end=3).records()] == [b"b", b"c"]
+    assert [record.value for record in next(batches.columns(start=1, end=3)).records()] == [
+        b"b",
+        b"c",
+    ]
 
 
 def test_the_rows_of_each_batch_are_told_apart(log: LogData) -> None:
@@ -161,7 +167,7 @@ def test_the_rows_of_each_batch_are_told_apart(log: LogData) -> None:
     log.append(b"hidden", producer_id=1)
     log.append(b"d", b"e")
     batches = CommittedBatches(log.data, [(1, 3)], start_offset=1)
-    columns, ends = batches.columns_by_batch()
+    _, columns, ends = batches.first_part()
     assert ends.tolist() == [2, 4]
     assert [record.value for record in columns.records()] == [b"b", b"c", b"d", b"e"]
     assert ends.dtype == np.int64
@@ -179,7 +185,8 @@ def test_a_batch_that_was_cut_off_is_left_for_the_next_fetch(log: LogData) -> No
 def test_no_data_leaves_the_position_where_it_was() -> None:
     batches = CommittedBatches(b"", start_offset=7)
     assert (len(batches), batches.next_offset, batches.end_offset) == (0, 7, 7)
-    assert len(batches.columns()) == 0
+    assert [len(columns) for columns in batches.columns()] == [0]
+    assert batches.first_part().batches is batches
 
 
 def test_the_end_of_the_partition_is_kept_beside_the_position(log: LogData) -> None:
@@ -211,7 +218,7 @@ def test_batches_before_a_wrong_crc_are_returned_and_it_is_named(log: LogData) -
     with pytest.raises(Corrupt, match=r"orders-0.*offset 1.*CRC.*varve check"):
         next(seen)
     with pytest.raises(Corrupt, match="offset 1"):
-        batches.columns()
+        next(batches.columns())
     with pytest.raises(Corrupt, match="offset 1"):
         _ = batches.next_offset
 
@@ -228,7 +235,7 @@ def test_a_record_count_that_cannot_be_is_corrupt() -> None:
     data = bytearray(build_batch([Record(None, b"a", timestamp=1)]))
     data[57:61] = (2**31 - 1).to_bytes(4, "big")
     with pytest.raises(Corrupt, match="2147483647 records"):
-        CommittedBatches(edit_batch(data, base_sequence=5)).columns()
+        next(CommittedBatches(edit_batch(data, base_sequence=5)).columns())
 
 
 def test_an_unknown_codec_is_corrupt() -> None:
@@ -236,7 +243,7 @@ def test_an_unknown_codec_is_corrupt() -> None:
     data[22] |= 7
     batches = CommittedBatches(edit_batch(data, base_sequence=5))
     with pytest.raises(Corrupt, match="codec number 7"):
-        batches.columns()
+        next(batches.columns())
 
 
 def test_many_small_batches_are_all_seen() -> None:
@@ -247,7 +254,7 @@ def test_many_small_batches_are_all_seen() -> None:
     )
     batches = CommittedBatches(data)
     assert len(batches) == count
-    assert batches.columns().offsets.tolist() == list(range(count))
+    assert next(batches.columns()).offsets.tolist() == list(range(count))
     assert batches.next_offset == count
 
 
@@ -271,9 +278,47 @@ def test_the_first_batches_end_with_the_one_that_reaches_the_limit(log: LogData)
     batches = CommittedBatches(log.data)
     first = batches.first_batches(max_records=3)
     assert _values(first) == [b"a", b"b", b"c", b"d"]
-    assert (first.next_offset, len(first), len(first.columns())) == (4, 2, 4)
+    assert (first.next_offset, len(first), len(first.first_part().columns)) == (4, 2, 4)
     assert _values(batches.first_batches(max_records=1)) == [b"a", b"b"]
     assert batches.first_batches(max_records=5) is batches
     assert batches.first_batches(max_records=100) is batches
     empty = CommittedBatches(b"")
     assert empty.first_batches(max_records=1) is empty
+
+
+@pytest.mark.parametrize("codec", [codec for codec in Codec if codec is not Codec.NONE])
+def test_batches_that_unpack_to_much_are_read_in_bounded_parts(codec: Codec) -> None:
+    log, size = LogData(codec), PART_BYTES_MAX // 4
+    for _ in range(12):
+        log.append(bytes(size), b"last")
+    batches = CommittedBatches(log.data)
+    offsets: list[int] = []
+    tracemalloc.start()
+    try:
+        for columns in batches.columns():
+            assert len(columns.payload) <= PART_BYTES_MAX
+            offsets += columns.offsets.tolist()
+        part = batches.first_part()
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert offsets == list(range(24))
+    assert peak < 5 * PART_BYTES_MAX
+    assert (len(part.batches), part.batches.next_offset, part.ends.tolist()) == (3, 6, [2, 4, 6])
+
+
+def test_a_part_is_bounded_by_the_rows_of_its_records_too() -> None:
+    log, count = LogData(), 300_000
+    for _ in range(4):
+        log.append(*[b""] * count)
+    sizes = [len(columns) for columns in CommittedBatches(log.data).columns()]
+    assert sum(sizes) == 4 * count
+    assert len(sizes) > 1
+
+
+def test_a_batch_larger_than_a_part_is_one() -> None:
+    log = LogData(Codec.ZSTD)
+    log.append(b"a")
+    log.append(bytes(PART_BYTES_MAX + 1))
+    log.append(b"b")
+    assert [len(columns) for columns in CommittedBatches(log.data).columns()] == [1, 1, 1]

@@ -450,9 +450,9 @@ class DedupReplay:
         """Remembers the committed records from an offset on; returns the offset after them."""
         position = start
         for batches in self._read(start, Isolation.READ_COMMITTED):
-            columns = batches.columns(start=start)
-            if len(columns):
-                stream_time_ms = self._take(columns, stream_time_ms, now_ms)
+            for columns in batches.columns(start=start):
+                if len(columns):
+                    stream_time_ms = self._take(columns, stream_time_ms, now_ms)
             position = batches.next_offset
         return position
 

@@ -127,37 +127,37 @@ class RecordBlock:
         return self.record_filter.choose_records(self.records)
 
 
-def parse_block(
+def parse_blocks(
     buffer: Bytes, rows: Table, *, partition: int, record_filter: RecordFilter, source_name: str
-) -> RecordBlock | None:
-    """Parses the batches that may match the filter; None if there are none."""
+) -> Iterator[RecordBlock]:
+    """The batches that may match the filter, parsed; one block unless they unpack to much."""
     batches = rows[record_filter.choose_batches(rows)]
     if not len(batches):
-        return None
-    columns, ends = parse_columns(buffer, batches, where=source_name)
-    owners = np.repeat(np.arange(len(batches)), np.diff(ends, prepend=0))
-    return RecordBlock(
-        columns.payload, columns.table, batches, owners, partition, record_filter, source_name
-    )
+        return
+    for columns, ends in parse_columns(buffer, batches, where=source_name):
+        part, batches = batches[: len(ends)], batches[len(ends) :]
+        owners = np.repeat(np.arange(len(part)), np.diff(ends, prepend=0))
+        yield RecordBlock(
+            columns.payload, columns.table, part, owners, partition, record_filter, source_name
+        )
 
 
 def read_blocks(
     batch_ranges: Iterable[BatchRange], *, chunk_bytes: int = CHUNK_BYTES
 ) -> Iterator[RecordBlock]:
-    """The records of all batch ranges in order, at most one block per chunk."""
+    """The records of all batch ranges in order."""
     for buffer, rows, batch_range in read_batches(batch_ranges, chunk_bytes=chunk_bytes):
         try:
-            block = parse_block(
+            for block in parse_blocks(
                 buffer,
                 rows,
                 partition=batch_range.partition,
                 record_filter=batch_range.record_filter,
                 source_name=batch_range.source.name,
-            )
+            ):
+                yield replace(block, batch_range=batch_range)
         except Corrupt as error:
             raise Corrupt(f"{error}; {_REMEDY}") from error
-        if block is not None:
-            yield replace(block, batch_range=batch_range)
 
 
 def read_batches(

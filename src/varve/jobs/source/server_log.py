@@ -19,7 +19,7 @@ from varve.commit_log.names import TopicPartition
 from varve.commit_log.transaction_index import AbortedTransaction
 from varve.foundation.errors import NotFound, Unavailable
 from varve.jobs.source.pieces import SegmentSize, ServedPiece
-from varve.jobs.source.record_blocks import CHUNK_BYTES, RecordBlock, RecordFilter, parse_block
+from varve.jobs.source.record_blocks import CHUNK_BYTES, RecordBlock, RecordFilter, parse_blocks
 from varve.jobs.source.remote_plan import RemotePartitionLog
 from varve.kafka_client.client import LATEST, KafkaClient, TopicMetadata, open_client
 from varve.records import BatchHeader, CommittedBatches
@@ -79,7 +79,7 @@ def open_reader(client: KafkaClient, topic: str, *, is_committed: bool) -> Kafka
 
 
 def read_served(piece: ServedPiece, record_filter: RecordFilter) -> Iterator[RecordBlock]:
-    """The records of a piece, a block for each response of the server."""
+    """The records of a piece, in blocks of at most a response of the server."""
     owner = TopicPartition(piece.topic, piece.partition)
     client = open_client(piece.address)
     source = ServedRange(client, owner, piece.end_offset, is_committed=piece.is_committed)
@@ -93,15 +93,13 @@ def read_served(piece: ServedPiece, record_filter: RecordFilter) -> Iterator[Rec
             position = Position.after(fetched)
             is_last = position.offset >= piece.end_offset
             pending = None if is_last else pool.submit(source.fetch, position)
-            block = parse_block(
+            yield from parse_blocks(
                 fetched.buffer,
                 fetched.rows,
                 partition=piece.partition,
                 record_filter=record_filter,
                 source_name=source.name,
             )
-            if block is not None:
-                yield block
 
 
 # The partition

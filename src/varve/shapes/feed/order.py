@@ -81,7 +81,7 @@ def read_entries(
 ) -> Iterator[list[Entry]]:
     """The committed records in [start, end), decoded, some hundreds at a time."""
     for fetched in read_range(reader, partition, start=start, end=end):
-        yield from decode_entries([fetched.columns(end=end)], decoder)
+        yield from decode_entries(fetched.columns(end=end), decoder)
 
 
 def read_records(
@@ -89,7 +89,8 @@ def read_records(
 ) -> Iterator[list[Record]]:
     """Keys and values of the committed records in [start, end), some thousands at a time."""
     for fetched in read_range(reader, partition, start=start, end=end):
-        yield split_records(fetched.columns(end=end))[2]
+        for columns in fetched.columns(end=end):
+            yield split_records(columns)[2]
 
 
 class PartitionBuffer:
@@ -119,8 +120,10 @@ class PartitionBuffer:
         return not self.peek(1)
 
     def add(self, fetched: CommittedBatches) -> None:
-        self._decoded.append(decode_entries([fetched.columns()], self._decoder))
-        self.position = Position.after(fetched)
+        """Adds the first part of the batches; those after it are to be fetched again."""
+        part = fetched.first_part()
+        self._decoded.append(decode_entries([part.columns], self._decoder))
+        self.position = Position.after(part.batches)
 
     def peek(self, count: int | None = None) -> Sequence[Entry]:
         """Entries that are not taken yet: at least `count` of them, or all."""

@@ -168,10 +168,11 @@ class SourceTransactions:
         fetched = fetches.get(0)
         if fetched is None:
             return
-        offsets, _, records = split_records(fetched.columns())
+        part = fetched.first_part()
+        offsets, _, records = split_records(part.columns)
         for offset, (_, value) in zip(offsets, records, strict=True):
             self._record_event(offset, value, now_ms)
-        self._next = Position.after(fetched)
+        self._next = Position.after(part.batches)
 
     def _find_position(self) -> None:
         """Finds the offset to resume at; Debezium creates the topic with its first transaction."""
