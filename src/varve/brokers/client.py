@@ -208,7 +208,9 @@ def read_client_file(path: Path) -> dict[str, str]:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
-        raise InvalidSetting(f"--command-config {path}: {error.strerror}") from error
+        raise InvalidSetting(
+            f"--command-config {path}: {error.strerror}; correct the path or its permissions"
+        ) from error
     except UnicodeDecodeError as error:
         raise InvalidSetting(
             f"--command-config {path} is not UTF-8 text: save it as UTF-8, one NAME=VALUE per line"

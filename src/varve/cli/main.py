@@ -5,6 +5,7 @@ A command's module is imported when the command is used, so that `varve --help` 
 Exit codes  0 done, 1 failed, 2 wrong usage, 130 interrupted, 141 the reader of the output left.
 """
 
+import errno
 import io
 import logging
 import os
@@ -25,6 +26,13 @@ READER_LEFT: Final = 141
 _CHECK_HINT: Final = "; `varve check` on the directory finds what is damaged and can be repaired"
 _OWN_REMEDIES: Final = ("varve check", "restore it from a copy", "correct the registry")
 """Words of messages that name a remedy already."""
+_OS_REMEDIES: Final = {
+    errno.ENOENT: "; correct the path",
+    errno.EACCES: "; give this user access with chmod or chown, or name another path",
+    errno.ENOTDIR: "; name a directory",
+    errno.EISDIR: "; name a file",
+    errno.ENOSPC: "; free space there, or name another path",
+}
 
 
 _SUMMARIES: Final = {
@@ -204,7 +212,9 @@ class VarveGroup(CommandGroup):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             code = READER_LEFT
         except OSError as error:
-            _print_error(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+            remedy = _OS_REMEDIES.get(error.errno or 0, "")
+            place = f"{error.filename}: " if error.filename else ""
+            _print_error(f"{place}{error.strerror or error}{remedy}")
         except KeyboardInterrupt:
             code = INTERRUPTED
         except click.Abort as abort:

@@ -80,7 +80,7 @@ def explain_failure(error: Exception, log: str = "") -> StoreError:
         return Unavailable(f"Spark's Java process ended: {sentence.removesuffix('.')}")
     # A data source that fails while Spark plans is an AnalysisException with Python's traceback.
     if isinstance(error, (AnalysisException, ParseException)) and "Traceback (" not in text:
-        return InvalidRequest(_first_line(text))
+        return InvalidRequest(f"Spark refuses the query: {_first_line(text).removesuffix('.')}")
     tracebacks = [match["error"] for match in _TRACEBACK.finditer(text)]
     if tracebacks:
         return JobFailed(_VARVE_CLASS.sub("", tracebacks[-1])[:_MESSAGE_LENGTH_MAX])

@@ -382,6 +382,9 @@ consume orders -d data --template '%p %' => 2 ends with a single %; write %%
 dedup run orders --to x --by key --window 10m --before 5m -d data => 2 --window replaces --before
 dedup run orders --to x --by key --window 10m -b localhost:1 => 1 localhost:1 (Connection refused)
 shape serve -d data --data s --key-column orders => 2 '--key-column': 'orders' lacks one side
+table expire a.b --older-than 7d --catalog nosuch --yes => 1 has no catalog nosuch: write a URI
+receipt verify bad.json --public-key nosuch.pem => 1 nosuch.pem: No such file or directory; correct
+snapshot list data => 1 does not hold a snapshot: name the place
 job package -o nosuch/x.tar.gz => 1 nosuch does not exist: create it with mkdir
 """
 _LIBRARY_TEXTS: Final = re.compile(

@@ -97,9 +97,10 @@ _MISSING_FILE = "FileNotFoundError: [Errno 2] No such file or directory: '/data'
                 "Did you mean `key`? SQLSTATE: 42703; line 1 pos 28;\n'Project [*]\n+- 'Filter"
             ),
             InvalidRequest,
-            "A column with name `nope` cannot be resolved. Did you mean `key`?",
+            "Spark refuses the query: A column with name `nope` cannot be resolved. "
+            "Did you mean `key`?",
         ),
-        (ParseException("[PARSE] bad\n== SQL =="), InvalidRequest, "bad"),
+        (ParseException("[PARSE] bad\n== SQL =="), InvalidRequest, "Spark refuses the query: bad"),
         (
             java_error("org.apache.spark.SparkException: Job 0 cancelled"),
             JobFailed,

@@ -350,7 +350,9 @@ def open_input(path: str) -> BinaryIO:
     try:
         return open(path, "rb")
     except OSError as error:
-        raise InvalidRequest(f"{path}: {error.strerror}") from None
+        raise InvalidRequest(
+            f"{path}: {error.strerror}; correct the path or its permissions"
+        ) from None
 
 
 def read_keys(lines: Iterable[bytes], where: str) -> frozenset[bytes]:

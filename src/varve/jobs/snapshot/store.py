@@ -85,7 +85,10 @@ def get_store_address(place: str, settings: Mapping[str, GivenValue] | None = No
         path = split_directory(address.url)
         names = set(os.listdir(path)) if os.path.isdir(path) else set()
         if names and not names & {SNAPSHOT_FOLDER, WRITING}:
-            raise NotFound(f"{address.url} does not hold a snapshot: it has no {SNAPSHOT_FOLDER}/")
+            raise NotFound(
+                f"{address.url} does not hold a snapshot: name the place that was the --to of "
+                "`varve job snapshot`"
+            )
     return address
 
 

@@ -167,6 +167,11 @@ class CatalogAddress:
         """Returns the file of a SQLite catalog if it is missing; else None."""
         configured = Config().get_catalog_config(self._name) or {}
         uri = self.properties().get("uri") or configured.get("uri")
+        if uri is None and not configured:
+            raise errors.NotFound(
+                f"pyiceberg's configuration has no catalog {self._name}: write a URI, http://..., "
+                "sqlite:////path or postgresql://..., or add the catalog to .pyiceberg.yaml"
+            )
         if not isinstance(uri, str) or not uri.startswith("sqlite"):
             return None
         path = make_url(uri).database
