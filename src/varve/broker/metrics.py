@@ -69,6 +69,12 @@ UNREADABLE_STATE = counter(
     unit="records",
     labels=("topic",),
 )
+OVERSIZED_ANSWERS = counter(
+    "varve_broker_oversized_answers_total",
+    "Requests refused because their answers would exceed varve.response.max.bytes.",
+    unit="requests",
+    labels=("api",),
+)
 
 DEDUP_RECORDS = counter(
     "varve_broker_dedup_records_total",

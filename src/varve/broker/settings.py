@@ -35,6 +35,13 @@ class BrokerSettings(_CheckedSettings):
         "Limit of the bytes in one fetch response; its first batch may exceed it.",
         at_least=1024,
     )
+    response_max_bytes: int = setting(
+        32 << 20,
+        "Limit of the bytes in an answer that describes configs, groups, offsets of groups or "
+        "producers; a request with a larger one is refused.",
+        kafka_name="varve.response.max.bytes",
+        at_least=1024,
+    )
     fetch_session_count_max: int = setting(
         1_000,
         "Limit of fetch sessions; a client without one names all partitions in each fetch.",

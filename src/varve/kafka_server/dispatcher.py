@@ -28,6 +28,12 @@ logger = logging.getLogger(__name__)
 HandlerResult = Message | Awaitable[Message | None] | None
 
 SASL_KEYS: Final = (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
+_OF_CLIENTS: Final = frozenset({
+    ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.LIST_OFFSETS, ApiKey.OFFSET_FOR_LEADER_EPOCH,
+    ApiKey.METADATA, ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETCH, ApiKey.ADD_PARTITIONS_TO_TXN,
+    ApiKey.TXN_OFFSET_COMMIT, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, ApiKey.CONSUMER_GROUP_HEARTBEAT,
+})  # fmt: skip
+"""Requests of producers, consumers and members of groups: they name all partitions they work on."""
 _BEFORE_AUTHENTICATION: Final = (*SASL_KEYS, ApiKey.API_VERSIONS)
 
 
@@ -64,9 +70,11 @@ class Dispatcher:
         metrics: ServerMetrics,
         *,
         element_count_max: int,
+        admin_element_count_max: int,
     ) -> None:
         self._broker = broker
         self._element_count_max = element_count_max
+        self._admin_element_count_max = min(element_count_max, admin_element_count_max)
         self._handlers = handlers
         self._metrics = metrics
         self._keys = {*handlers, *SASL_KEYS}
@@ -101,9 +109,10 @@ class Dispatcher:
         start = header.end
         if api.is_flexible(version):
             start = skip_tags(frame, start)
-        message = decode(
-            api.request, version, frame, start, element_count_max=self._element_count_max
-        )
+        limit = self._element_count_max
+        if api.key not in _OF_CLIENTS:
+            limit = self._admin_element_count_max
+        message = decode(api.request, version, frame, start, element_count_max=limit)
         context = self._make_context(api.key, version, client_id, connection)
         return Request(api, header.correlation_id, context, message)
 

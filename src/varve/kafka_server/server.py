@@ -71,7 +71,11 @@ class Server:
             timers=broker.timers,
             settings=settings,
             dispatcher=Dispatcher(
-                broker, handlers, self.metrics, element_count_max=settings.request_max_elements
+                broker,
+                handlers,
+                self.metrics,
+                element_count_max=settings.request_max_elements,
+                admin_element_count_max=settings.admin_request_max_elements,
             ),
             metrics=self.metrics,
             registry=self.registry,

@@ -141,6 +141,14 @@ class ServerSettings:
         kafka_name="varve.request.max.elements",
         at_least=1,
     )
+    admin_request_max_elements: int = setting(
+        10_000,
+        "How many array elements a request of an administrator may have, if "
+        "varve.request.max.elements is not less: all requests but those of producers, consumers "
+        "and members of groups.",
+        kafka_name="varve.admin.request.max.elements",
+        at_least=1,
+    )
     socket_listen_backlog_size: int = setting(
         128,
         "Connections that may wait to be accepted; the operating system may allow fewer.",

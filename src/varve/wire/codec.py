@@ -21,6 +21,7 @@ from varve.wire.compiler import (
     read_uvarint,
 )
 from varve.wire.schema import Message
+from varve.wire.schema import Struct as WireStruct
 
 M = TypeVar("M", bound=Message)
 
@@ -78,6 +79,13 @@ def encode(message: Message, version: int, out: bytearray | None = None) -> byte
     out = bytearray() if out is None else out
     encoder(kind, version, version >= kind.FLEXIBLE)(out, message)
     return out
+
+
+def encoded_size(struct: WireStruct, version: int, *, is_flexible: bool) -> int:
+    """The bytes that a struct takes within a message."""
+    out = bytearray()
+    encoder(type(struct), version, is_flexible)(out, struct)
+    return len(out)
 
 
 def encode_parts(message: Message, version: int, start: Buffer = b"") -> list[Buffer]:

@@ -4,7 +4,6 @@ Invariant  the configs of one resource change together or not at all. A resource
            however often the request names it.
 """
 
-import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -16,6 +15,7 @@ from varve.broker.admin.configs import (
     ResourceKind,
     check_no_nulls,
 )
+from varve.broker.answers import AnswerSize, in_turns
 from varve.broker.broker import Broker
 from varve.broker.error_responses import reporting
 from varve.broker.request import CLUSTER_NAME, Operation, RequestContext, ResourceType
@@ -54,7 +54,8 @@ async def handle_describe_configs(
     broker: Broker, context: RequestContext, request: messages.DescribeConfigsRequest
 ) -> messages.DescribeConfigsResponse:
     response = messages.DescribeConfigsResponse()
-    for (kind, name), keys in _requested_keys(request).items():
+    size = AnswerSize(broker, context)
+    async for (kind, name), keys in in_turns(_requested_keys(request).items()):
         result = messages.DescribeConfigsResult(
             error_message=None, resource_type=kind, resource_name=name
         )
@@ -71,8 +72,7 @@ async def handle_describe_configs(
                 for entry in _get_entries(broker, kind, name)
                 if not keys or entry.name in keys
             ]
-        # A request may name every topic: others are served in between.
-        await asyncio.sleep(0)
+        size.add(result)
     return response
 
 
@@ -154,7 +154,7 @@ async def _alter_all(
     counts = Counter((resource.resource_type, resource.resource_name) for resource in resources)
     unique = {(resource.resource_type, resource.resource_name): resource for resource in resources}
     results = []
-    for (kind, name), resource in unique.items():
+    async for (kind, name), resource in in_turns(unique.items()):
         result = messages.AlterConfigsResourceResponse(ErrorCode.NONE, None, kind, name)
         results.append(result)
         with reporting(result):

@@ -18,6 +18,7 @@ from varve.broker.admin.configs import (
     check_no_nulls,
     without_replication,
 )
+from varve.broker.answers import in_turns
 from varve.broker.broker import Broker
 from varve.broker.error_responses import reporting
 from varve.broker.request import Operation, RequestContext, ResourceType
@@ -270,7 +271,7 @@ async def handle_create_partitions(
     results = []
     # Also for validation, so that the partition count does not change; then no topic is changed.
     async with broker.changing_topics([] if request.validate_only else requested):
-        for topic in requested.values():
+        async for topic in in_turns(requested.values()):
             result = messages.CreatePartitionsTopicResult(name=topic.name)
             results.append(result)
             with reporting(result):

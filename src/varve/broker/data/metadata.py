@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from enum import IntEnum
 from typing import Final
 
+from varve.broker.answers import in_turns
 from varve.broker.broker import Broker
 from varve.broker.request import NO_OPERATIONS, Operation, RequestContext, ResourceType
 from varve.broker.topics import ServedTopic, current_leader_epoch
@@ -73,7 +74,7 @@ async def _describe_requested_topics(
     unique = {(topic.name, topic.topic_id): topic for topic in requested}
     return [
         await _describe_requested_topic(broker, context, request, topic)
-        for topic in unique.values()
+        async for topic in in_turns(unique.values())
     ]
 
 
@@ -180,7 +181,7 @@ _PAGE_PARTITIONS_MAX: Final = 2_000
 """In one response, whatever the client allows."""
 
 
-def handle_describe_topic_partitions(
+async def handle_describe_topic_partitions(
     broker: Broker, context: RequestContext, request: messages.DescribeTopicPartitionsRequest
 ) -> messages.DescribeTopicPartitionsResponse:
     """The requested topics, or all, by name from the cursor on, up to a number of partitions.
@@ -193,7 +194,7 @@ def handle_describe_topic_partitions(
     count_left = max(1, min(request.response_partition_limit, _PAGE_PARTITIONS_MAX))
     response = messages.DescribeTopicPartitionsResponse()
     requested = {topic.name for topic in request.topics or broker.topics}
-    for name in sorted(requested):
+    async for name in in_turns(sorted(requested)):
         if cursor is not None and name < cursor.topic_name:
             continue
         try:
@@ -292,7 +293,10 @@ async def handle_find_coordinator(
 ) -> messages.FindCoordinatorResponse:
     """This broker. The topic of group state is created when a client first looks for a group."""
     keys = request.coordinator_keys if context.version >= _FIRST_WITH_KEYS else [request.key]
-    coordinators = [await _find_coordinator(broker, context, request.key_type, key) for key in keys]
+    coordinators = [
+        await _find_coordinator(broker, context, request.key_type, key)
+        async for key in in_turns(dict.fromkeys(keys))
+    ]
     if context.version >= _FIRST_WITH_KEYS:
         return messages.FindCoordinatorResponse(coordinators=coordinators)
     [coordinator] = coordinators

@@ -10,6 +10,7 @@ from enum import IntEnum
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
+from varve.broker.answers import AnswerSize, in_turns
 from varve.broker.background import wait_with_timeout
 from varve.broker.broker import Broker
 from varve.broker.error_responses import reporting
@@ -69,7 +70,7 @@ async def handle_list_offsets(
     """One offset for each requested partition; lookups on disk run concurrently."""
     listing = _OffsetListing(broker, context, request)
     return messages.ListOffsetsResponse(
-        topics=[await listing.list_topic(topic) for topic in request.topics]
+        topics=[await listing.list_topic(topic) async for topic in in_turns(request.topics)]
     )
 
 
@@ -99,7 +100,7 @@ class _OffsetListing:
             for partition in requested.partitions
         ]
         lookups: list[Awaitable[None]] = []
-        for partition, result in zip(requested.partitions, results, strict=True):
+        async for partition, result in in_turns(zip(requested.partitions, results, strict=True)):
             with reporting(result):
                 topic = self._context.get_topic(Operation.DESCRIBE, name=requested.name)
                 lookup = self._list_partition(topic, partition, result)
@@ -195,17 +196,17 @@ def _fill(result: messages.ListOffsetsPartitionResponse, position: _OffsetAtTime
 # OffsetForLeaderEpoch
 
 
-def handle_offset_for_leader_epoch(
+async def handle_offset_for_leader_epoch(
     broker: Broker, context: RequestContext, request: messages.OffsetForLeaderEpochRequest
 ) -> messages.OffsetForLeaderEpochResponse:
     """The largest known epoch up to the requested one, and its end offset. KIP-101."""
     response = messages.OffsetForLeaderEpochResponse()
-    for topic in request.topics:
+    async for topic in in_turns(request.topics):
         results = [
             messages.LeaderEpochEndOffset(partition=item.partition) for item in topic.partitions
         ]
         response.topics.append(messages.OffsetForLeaderTopicResult(topic.topic, results))
-        for requested, result in zip(topic.partitions, results, strict=True):
+        async for requested, result in in_turns(zip(topic.partitions, results, strict=True)):
             with reporting(result):
                 served = context.get_topic(Operation.DESCRIBE, name=topic.topic)
                 result.leader_epoch, result.end_offset = _find_epoch_end(served, requested)
@@ -227,64 +228,78 @@ def _find_epoch_end(
 async def handle_delete_records(
     broker: Broker, context: RequestContext, request: messages.DeleteRecordsRequest
 ) -> messages.DeleteRecordsResponse:
-    """Deletes records before an offset, -1 for the high watermark; durable in the response."""
-    topics = [
-        _delete_records(broker, context, topic, request.timeout_ms) for topic in request.topics
-    ]
-    return messages.DeleteRecordsResponse(topics=list(await asyncio.gather(*topics)))
+    """Deletes records before an offset, -1 for the high watermark; durable in the response.
 
-
-async def _delete_records(
-    broker: Broker, context: RequestContext, requested: messages.DeleteRecordsTopic, timeout_ms: int
-) -> messages.DeleteRecordsTopicResult:
-    results = [
-        messages.DeleteRecordsPartitionResult(partition.partition_index, _NO_OFFSET)
-        for partition in requested.partitions
-    ]
-    with reporting(*results):
-        topic = context.get_topic(Operation.DELETE, name=requested.name)
-        if topic.is_internal:
-            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
-        deletions = [
-            _delete_until(broker, topic, partition.offset, result, timeout_ms)
-            for partition, result in zip(requested.partitions, results, strict=True)
+    A partition that is named twice keeps its records.
+    """
+    response = messages.DeleteRecordsResponse()
+    counts = Counter(
+        (topic.name, partition.partition_index)
+        for topic in request.topics
+        for partition in topic.partitions
+    )
+    deletions: list[Awaitable[None]] = []
+    async for topic in in_turns(request.topics):
+        results = [
+            messages.DeleteRecordsPartitionResult(partition.partition_index, _NO_OFFSET)
+            for partition in topic.partitions
         ]
-        await asyncio.gather(*deletions)
-    return messages.DeleteRecordsTopicResult(requested.name, results)
+        response.topics.append(messages.DeleteRecordsTopicResult(topic.name, results))
+        async for partition, result in in_turns(zip(topic.partitions, results, strict=True)):
+            with reporting(result):
+                served = context.get_topic(Operation.DELETE, name=topic.name)
+                if served.is_internal:
+                    raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
+                if counts[topic.name, result.partition_index] > 1:
+                    raise KafkaError(ErrorCode.INVALID_REQUEST)
+                log = served.get_log(result.partition_index)
+                deletions.append(
+                    _delete_until(broker, log, partition.offset, result, request.timeout_ms)
+                )
+    await asyncio.gather(*deletions)
+    return response
 
 
 async def _delete_until(
     broker: Broker,
-    topic: ServedTopic,
+    log: Log,
     offset: int,
     result: messages.DeleteRecordsPartitionResult,
     timeout_ms: int,
 ) -> None:
     with reporting(result):
-        log = topic.get_log(result.partition_index)
         work = broker.blocking.run(log.delete_records, offset)
         work.add_done_callback(lambda _: broker.parked_fetches.wake(log.topic_partition))
-        result.low_watermark = await wait_with_timeout(broker.timers, work, timeout_ms)
+        # As in Kafka, a timeout of 0 does not keep the leader itself from deleting.
+        is_bounded = timeout_ms > 0
+        result.low_watermark = await (
+            wait_with_timeout(broker.timers, work, timeout_ms) if is_bounded else work
+        )
 
 
 # DescribeProducers
 
 
-def handle_describe_producers(
+async def handle_describe_producers(
     broker: Broker, context: RequestContext, request: messages.DescribeProducersRequest
 ) -> messages.DescribeProducersResponse:
     """The producers that each log knows, and their open transactions."""
     response = messages.DescribeProducersResponse()
+    size = AnswerSize(broker, context)
+    numbers: dict[str, list[int]] = {}
     for topic in request.topics:
-        results = [messages.PartitionResponse(number) for number in topic.partition_indexes]
-        response.topics.append(messages.TopicResponse(topic.name, results))
-        for result in results:
+        numbers.setdefault(topic.name, []).extend(topic.partition_indexes)
+    async for name, requested in in_turns(numbers.items()):
+        results = [messages.PartitionResponse(number) for number in dict.fromkeys(requested)]
+        response.topics.append(messages.TopicResponse(name, results))
+        async for result in in_turns(results):
             with reporting(result):
-                served = context.get_topic(Operation.READ, name=topic.name)
+                served = context.get_topic(Operation.READ, name=name)
                 log = served.get_log(result.partition_index)
                 result.active_producers = [
                     _producer_state(entry) for entry in log.producer_entries()
                 ]
+            size.add(result)
     return response
 
 

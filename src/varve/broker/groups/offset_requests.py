@@ -6,11 +6,13 @@ Invariant  the offsets of one request are committed together; a partition that c
            a transaction.
 """
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final
 from uuid import UUID
 
+from varve.broker.answers import AnswerSize, in_turns
 from varve.broker.broker import Broker
 from varve.broker.error_responses import reporting
 from varve.broker.groups.committed_offsets import Commits, CommittedOffset
@@ -166,22 +168,36 @@ _FIRST_WITH_ERROR: Final = 2
 _NO_OFFSET: Final = -1
 
 
-def handle_offset_fetch(
+async def handle_offset_fetch(
     broker: Broker, context: RequestContext, request: messages.OffsetFetchRequest
 ) -> messages.OffsetFetchResponse:
-    """The offsets of one group; of several from version 8 on, and by topic id from 10 on."""
+    """The offsets of one group; of several from version 8 on, and by topic id from 10 on.
+
+    A group that is named several times is answered once, with an error.
+    """
     if context.version >= _FIRST_WITH_GROUPS:
-        return messages.OffsetFetchResponse(
-            groups=[_fetch_group(broker, context, request, group) for group in request.groups]
-        )
-    requested = messages.OffsetFetchRequestGroup(group_id=request.group_id, topics=request.topics)
-    group = _fetch_group(broker, context, request, requested)
+        counts = Counter(group.group_id for group in request.groups)
+        unique = {group.group_id: group for group in request.groups}
+        response = messages.OffsetFetchResponse()
+        size = AnswerSize(broker, context)
+        async for requested in in_turns(unique.values()):
+            if counts[requested.group_id] > 1:
+                group = messages.OffsetFetchResponseGroup(
+                    requested.group_id, error_code=ErrorCode.INVALID_REQUEST
+                )
+            else:
+                group = await _fetch_group(broker, context, request, requested)
+            size.add(group)
+            response.groups.append(group)
+        return response
+    only = messages.OffsetFetchRequestGroup(group_id=request.group_id, topics=request.topics)
+    group = await _fetch_group(broker, context, request, only)
     if group.error_code and context.version < _FIRST_WITH_ERROR:
         group.topics = [_failed_topic(topic, group.error_code) for topic in request.topics or ()]
     return messages.OffsetFetchResponse(topics=group.topics, error_code=group.error_code)
 
 
-def _fetch_group(
+async def _fetch_group(
     broker: Broker,
     context: RequestContext,
     request: messages.OffsetFetchRequest,
@@ -194,11 +210,13 @@ def _fetch_group(
         if group is not None:
             group.check_fetch(requested.member_id, requested.member_epoch)
         topics = requested.topics
-        for topic in _committed_topics(broker, requested.group_id) if topics is None else topics:
+        if topics is None:
+            topics = _committed_topics(broker, requested.group_id)
+        async for topic in in_turns(topics):
             try:
-                fetched = _fetch_topic(broker, context, request, requested.group_id, topic)
+                fetched = await _fetch_topic(broker, context, request, requested.group_id, topic)
             except KafkaError as error:
-                if topics is None:
+                if requested.topics is None:
                     continue
                 fetched = _failed_topic(topic, error.code)
             response.topics.append(fetched)
@@ -231,7 +249,7 @@ def _no_offset(
     )
 
 
-def _fetch_topic(
+async def _fetch_topic(
     broker: Broker,
     context: RequestContext,
     request: messages.OffsetFetchRequest,
@@ -245,7 +263,7 @@ def _fetch_topic(
     else:
         context.authorize(Operation.DESCRIBE, ResourceType.TOPIC, name)
     result = messages.OffsetFetchResponseTopic(name=name, topic_id=topic.topic_id)
-    for number in topic.partition_indexes:
+    async for number in in_turns(topic.partition_indexes):
         partition = TopicPartition(name, number)
         if request.require_stable and broker.groups.offsets.is_pending(group_id, partition):
             result.partitions.append(_no_offset(number, ErrorCode.UNSTABLE_OFFSET_COMMIT))

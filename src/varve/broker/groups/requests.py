@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from varve.broker.answers import AnswerSize, in_turns
 from varve.broker.broker import Broker
 from varve.broker.error_responses import reporting
 from varve.broker.groups.assignors import Partitions
@@ -65,7 +66,7 @@ def handle_heartbeat(
     return messages.HeartbeatResponse()
 
 
-def handle_leave_group(
+async def handle_leave_group(
     broker: Broker, context: RequestContext, request: messages.LeaveGroupRequest
 ) -> messages.LeaveGroupResponse:
     """Before version 3 one member leaves at a time, and its error is that of the response."""
@@ -77,7 +78,7 @@ def handle_leave_group(
         broker.groups.get_classic(request.group_id).leave(member)
         return messages.LeaveGroupResponse()
     response = messages.LeaveGroupResponse()
-    for member in request.members:
+    async for member in in_turns(request.members):
         result = messages.MemberResponse(member.member_id, member.group_instance_id)
         with reporting(result):
             broker.groups.get_classic(request.group_id).leave(member)
@@ -111,12 +112,14 @@ _FIRST_DESCRIBE_WITH_MISSING: Final = 6
 """Before this version a group that does not exist is described as dead."""
 
 
-def handle_describe_groups(
+async def handle_describe_groups(
     broker: Broker, context: RequestContext, request: messages.DescribeGroupsRequest
 ) -> messages.DescribeGroupsResponse:
     described = []
-    for id in request.groups:
+    size = AnswerSize(broker, context)
+    async for id in in_turns(dict.fromkeys(request.groups)):
         group = _describe_classic_group(broker, context, id)
+        size.add(group)
         if request.include_authorized_operations and group.error_code == ErrorCode.NONE:
             group.authorized_operations = context.authorized_operations(ResourceType.GROUP, id)
         described.append(group)
@@ -167,17 +170,19 @@ def _describe_classic_member(
 _CONSUMER_MEMBER: Final = 1
 
 
-def handle_consumer_group_describe(
+async def handle_consumer_group_describe(
     broker: Broker, context: RequestContext, request: messages.ConsumerGroupDescribeRequest
 ) -> messages.ConsumerGroupDescribeResponse:
     described = []
-    for id in dict.fromkeys(request.group_ids):
+    size = AnswerSize(broker, context)
+    async for id in in_turns(dict.fromkeys(request.group_ids)):
         group = messages.DescribedConsumerGroup(group_id=id)
         described.append(group)
         with reporting(group):
             _describe_consumer_group(broker, context, group)
             if request.include_authorized_operations:
                 group.authorized_operations = context.authorized_operations(ResourceType.GROUP, id)
+        size.add(group)
     return messages.ConsumerGroupDescribeResponse(groups=described)
 
 
@@ -271,7 +276,7 @@ async def handle_delete_groups(
     broker: Broker, context: RequestContext, request: messages.DeleteGroupsRequest
 ) -> messages.DeleteGroupsResponse:
     results = []
-    for id in dict.fromkeys(request.groups_names):
+    async for id in in_turns(dict.fromkeys(request.groups_names)):
         result = messages.DeletableGroupResult(id)
         with reporting(result):
             context.authorize(Operation.DELETE, ResourceType.GROUP, id)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from enum import IntEnum
 from typing import TypeVar
 
+from varve.broker.answers import in_turns
 from varve.broker.broker import Broker
 from varve.broker.error_responses import reporting
 from varve.broker.request import Operation, RequestContext, ResourceType
@@ -136,7 +137,7 @@ def _deleted_acl(binding: AclBinding) -> messages.DeleteAclsMatchingAcl:
 _Alteration = messages.ScramCredentialDeletion | messages.ScramCredentialUpsertion
 
 
-def handle_describe_user_scram_credentials(
+async def handle_describe_user_scram_credentials(
     broker: Broker, context: RequestContext, request: messages.DescribeUserScramCredentialsRequest
 ) -> messages.DescribeUserScramCredentialsResponse:
     context.authorize(Operation.DESCRIBE, ResourceType.CLUSTER)
@@ -145,7 +146,7 @@ def handle_describe_user_scram_credentials(
     if not requested:
         requested = Counter(list(broker.credentials.users))
     results = []
-    for user, count in requested.items():
+    async for user, count in in_turns(requested.items()):
         result = messages.DescribeUserScramCredentialsResult(user=user, error_message=None)
         results.append(result)
         with reporting(result):
@@ -185,21 +186,21 @@ async def handle_alter_user_scram_credentials(
     response = messages.AlterUserScramCredentialsResponse(results=list(results.values()))
     with reporting(*results.values()):
         context.authorize(Operation.ALTER, ResourceType.CLUSTER)
-        changes = _plan_changes(broker, alterations, results)
+        changes = await _plan_changes(broker, alterations, results)
         with reporting(*(results[user] for user, _, _ in changes)):
             if changes:
                 await broker.blocking.run(broker.credentials.alter, changes)
     return response
 
 
-def _plan_changes(
+async def _plan_changes(
     broker: Broker,
     alterations: Iterable[_Alteration],
     results: dict[str, messages.AlterUserScramCredentialsResult],
 ) -> list[Change]:
     """The valid changes; a user with an invalid one is not changed at all."""
     changes: dict[tuple[str, int], Change] = {}
-    for alteration in alterations:
+    async for alteration in in_turns(alterations):
         with reporting(results[alteration.name]):
             if (alteration.name, alteration.mechanism) in changes:
                 raise KafkaError(
@@ -317,7 +318,7 @@ async def handle_alter_client_quotas(
         for entry in request.entries
     ]
     changes: list[tuple[messages.EntryDataResponse, tuple[QuotaEntity, Changes]]] = []
-    for entry, result in zip(request.entries, results, strict=True):
+    async for entry, result in in_turns(zip(request.entries, results, strict=True)):
         with reporting(result):
             context.authorize(Operation.ALTER_CONFIGS, ResourceType.CLUSTER)
             entity = QuotaEntity.from_names(

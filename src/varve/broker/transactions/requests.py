@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from varve.broker.answers import AnswerSize, in_turns
 from varve.broker.broker import Broker
 from varve.broker.error_responses import reporting
 from varve.broker.request import Operation, RequestContext, ResourceType, find_matching
@@ -76,7 +77,7 @@ async def handle_add_partitions_to_txn(
     context.authorize(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id)
     partitions: set[TopicPartition] = set()
     response = messages.AddPartitionsToTxnResponse()
-    for topic in request.v3_and_below_topics:
+    async for topic in in_turns(request.v3_and_below_topics):
         results = [
             messages.AddPartitionsToTxnPartitionResult(partition_index=number)
             for number in topic.partitions
@@ -84,7 +85,7 @@ async def handle_add_partitions_to_txn(
         response.results_by_topic_v3_and_below.append(
             messages.AddPartitionsToTxnTopicResult(topic.name, results)
         )
-        for result in results:
+        async for result in in_turns(results):
             with reporting(result):
                 served = context.get_topic(Operation.WRITE, name=topic.name)
                 if not 0 <= result.partition_index < len(served.logs):
@@ -143,15 +144,17 @@ async def handle_end_txn(
 # DescribeTransactions and ListTransactions
 
 
-def handle_describe_transactions(
+async def handle_describe_transactions(
     broker: Broker, context: RequestContext, request: messages.DescribeTransactionsRequest
 ) -> messages.DescribeTransactionsResponse:
     described = []
-    for transactional_id in request.transactional_ids:
+    size = AnswerSize(broker, context)
+    async for transactional_id in in_turns(dict.fromkeys(request.transactional_ids)):
         result = messages.DescribedTransaction(transactional_id=transactional_id)
         described.append(result)
         with reporting(result):
             _describe(broker, context, result)
+        size.add(result)
     return messages.DescribeTransactionsResponse(transaction_states=described)
 
 

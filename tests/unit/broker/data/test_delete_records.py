@@ -60,3 +60,10 @@ def test_the_time_of_a_request_passes(kit: BrokerKit) -> None:
     assert found.error_code == ErrorCode.REQUEST_TIMED_OUT
     kit.release_work()
     assert kit.log("events").log_start_offset == 3  # it happened all the same
+
+
+def test_a_timeout_of_zero_waits_for_the_deletion(kit: BrokerKit) -> None:
+    append(kit, make_batch(5))
+    asked = DeleteRecordsTopic("events", [DeleteRecordsPartition(0, 3)])
+    [found] = kit.ask(DeleteRecordsRequest([asked], 0)).topics[0].partitions
+    assert (found.error_code, found.low_watermark) == (ErrorCode.NONE, 3)
