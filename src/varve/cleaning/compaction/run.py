@@ -313,7 +313,12 @@ class CompactionRun:
     ) -> bool:
         """Records the group's removal and swaps it in; False when the log changed meanwhile."""
         removal_log = self._partition.removal_log
+        old = [self._by_base[segment_plan.segment.base_offset] for segment_plan in group]
         with removal_log.removal_lock:
+            if self._log.segments.find(old) is None:  # a removal that was recorded has them
+                written.discard(self._fs, self._log.directory)
+                self._stop("segments were removed from the log meanwhile")
+                return False
             try:
                 removal = self._build_removal(group, written, plan, removal_log.next_id())
                 removal_log.append(removal)
@@ -323,7 +328,7 @@ class CompactionRun:
             # From here on the log owns the files: recovery reads from some of them that a swap
             # was not committed.
             new = self._log.replace_segments(
-                [self._by_base[segment_plan.segment.base_offset] for segment_plan in group],
+                old,
                 base_offset=written.base_offset,
                 size=written.size,
                 has_txn_index=written.has_txn_index,
