@@ -25,7 +25,7 @@ from varve.cleaning.retention.segments import RemoteSegments
 from varve.cleaning.work_budget import Throttle
 from varve.commit_log import Log, LogManager, TopicPartition
 from varve.foundation.clock import Clock
-from varve.foundation.errors import StoreError, StoreUnavailable
+from varve.foundation.errors import Corrupt, StoreError, StoreUnavailable
 from varve.foundation.metrics import MetricTable
 from varve.foundation.worker import StopSignal
 from varve.object_store import ObjectStore
@@ -415,7 +415,13 @@ def evict_copied_segments(
         if planned.rolls_active:
             retention.roll()
         return planned
-    check_copied(tiered, manifest, planned.end_offset)
+    view = tiered.log.view
+    try:
+        check_copied(tiered, manifest, planned.end_offset)
+    except Corrupt:
+        if tiered.log.view is not view:
+            return replace(planned, segments=())  # compacted while they were compared
+        raise
     return replace(planned, segments=tuple(retention.evict(planned.segments, now_ms)))
 
 

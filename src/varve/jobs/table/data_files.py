@@ -24,6 +24,7 @@ from pyiceberg.table import FileScanTask, Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.typedef import Record
 
+from varve.foundation.errors import Fenced
 from varve.jobs.table.types import PARTITION
 
 DATA: Final = "data"
@@ -139,8 +140,15 @@ class DataFileWriter:
         self._stream.close()
 
     def finish(self) -> DataFile:
-        """Returns the closed file with its statistics."""
+        """Returns the closed file with its statistics; raises Fenced if another run deleted it."""
         metadata = self._files.metadata
+        try:
+            size = len(self._output)
+        except FileNotFoundError as error:
+            raise Fenced(
+                f"{self.path} was deleted by another run, which took over the table: this run need "
+                "not be repeated"
+            ) from error
         statistics = iceberg_io.data_file_statistics_from_parquet_metadata(
             parquet_metadata=self._writer.writer.metadata,
             stats_columns=iceberg_io.compute_statistics_plan(
@@ -153,7 +161,7 @@ class DataFileWriter:
             file_path=self.path,
             file_format=FileFormat.PARQUET,
             partition=self._partition,
-            file_size_in_bytes=len(self._output),
+            file_size_in_bytes=size,
             sort_order_id=None,
             spec_id=metadata.default_spec_id,
             equality_ids=None,
