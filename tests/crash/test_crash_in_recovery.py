@@ -11,8 +11,10 @@ import pytest
 from tests.crash.bench import ACK, INTERVAL, PARTITION, Bench, Scenario, judge, new_disk, open_store
 from tests.crash.test_crash_at_every_step import SCENARIOS
 from tests.support.crash_images import CrashPoint, crash_images, named, record
+from tests.support.log_bench import FaultyBench, make_batch
 from tests.support.log_model import LogModel, check_equals, read_all
 from varve.commit_log import LogSettings
+from varve.foundation.clock import ManualClock
 from varve.records import Record, build_batch, edit_batch
 from varve.testing.faulty_disk import CrashMode, FaultyFileSystem
 
@@ -164,6 +166,28 @@ def test_g3_a_segment_that_outgrew_its_indexes_is_split_whatever_happens(mode: C
             check_equals(store.get(PARTITION), model)
             assert len(store.get(PARTITION).view) == 3
             store.close()
+
+
+def test_g3_a_rebuild_of_indexes_that_is_cut_is_repeated() -> None:
+    """Without the transaction index an aborted record would be read as committed."""
+    clock = ManualClock()
+    bench = FaultyBench(FaultyFileSystem(clock), clock)
+    bench.open()
+    bench.log.append(
+        make_batch(producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
+    )
+    bench.log.end_transaction(producer_id=1, producer_epoch=0, committed=False)
+    bench.fill(0, 1)
+    bench.log.close()
+    for kind in (".index", ".timeindex", ".txnindex"):
+        bench.fs.remove(bench.path(0, kind))
+    bench.fs.sync_directory(bench.log.directory)
+    points = record(lambda: bench.open(recovery_point=3), lambda: None, disk=bench.fs)
+    for image in crash_images(points):
+        with named(image):
+            survivor = FaultyBench(image.disk, clock)
+            aborted = survivor.open(recovery_point=3).aborted_transactions()
+            assert [transaction.first_offset for transaction in aborted] == [0]
 
 
 def _tear_base_offset(data: bytearray, at: int) -> None:

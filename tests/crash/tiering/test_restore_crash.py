@@ -34,8 +34,11 @@ def restore(objects: ObjectStore, fs: FileSystem, until: int | None) -> None:
 
 
 def contents(fs: FileSystem) -> dict[str, bytes]:
+    """The files of the partition, and the checkpoints that they need."""
+    checkpoints = [f"{TARGET}/{name}" for name in fs.names(TARGET) if name.endswith("-checkpoint")]
     directory = f"{TARGET}/topic-0"
-    return {name: fs.read(f"{directory}/{name}") for name in fs.names(directory)}
+    files = [f"{directory}/{name}" for name in fs.names(directory)]
+    return {path: fs.read(path) for path in (*checkpoints, *files)}
 
 
 def make_disk() -> FaultyFileSystem:

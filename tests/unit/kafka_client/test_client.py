@@ -1,5 +1,6 @@
 """What a client makes of a broker's answers: an empty one is tried again and then told by name."""
 
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -7,11 +8,13 @@ from collections.abc import Callable
 import pytest
 
 from tests.support.scripted_broker import ScriptedBroker
-from varve.foundation.errors import InvalidRequest, Unavailable
+from varve.foundation.errors import Corrupt, InvalidRequest, Unavailable
 from varve.kafka_client.client import FetchedBatches, KafkaClient
+from varve.kafka_client.connection import BrokerConnection
 from varve.kafka_client.transaction import CommittedOffset, TransactionalProducer, fetch_offsets
-from varve.wire import ApiKey
+from varve.wire import ApiKey, encode
 from varve.wire.messages.cluster import (
+    ApiVersionsResponse,
     Coordinator,
     FindCoordinatorResponse,
     MetadataResponse,
@@ -124,6 +127,17 @@ def test_a_created_topic_that_is_not_told_of_is_named() -> None:
         pytest.raises(Unavailable, match="controller"),
     ):
         _create(client)
+
+
+def test_a_response_to_another_request_ends_the_connection() -> None:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        response = encode(ApiVersionsResponse(), 3, bytearray((2).to_bytes(4)))
+        theirs.sendall(len(response).to_bytes(4) + response)
+        connection = BrokerConnection(ours, "broker:9092", "test")
+        with pytest.raises(Corrupt, match="not that of request 1"):
+            connection.learn_versions()
+        assert connection.is_closed
 
 
 def test_a_long_poll_delays_no_other_request() -> None:

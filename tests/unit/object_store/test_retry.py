@@ -84,7 +84,7 @@ def test_other_errors_are_not_repeated(bench: Bench) -> None:
     assert (bench.faulty.steps, bench.waits) == (1, [])
 
 
-@pytest.mark.parametrize("theirs", [b"theirs", b"min", b"mine and more", b""])
+@pytest.mark.parametrize("theirs", [b"theirs", b"ours", b"min", b"mine and more", b""])
 def test_a_lost_race_is_told_apart_from_a_lost_answer(theirs: bytes, bench: Bench) -> None:
     bench.memory.create("a", theirs)
     bench.fail_next(FaultKind.ERROR_BEFORE)
