@@ -20,6 +20,7 @@ from varve.foundation.errors import (
 )
 
 _VARVE_ERROR: Final = re.compile(r"\bvarve\.foundation\.errors\.(\w+): (.+)")
+_WRONG_MASTER: Final = re.compile(r"Could not parse Master URL: ('[^'\n]{0,200}')")
 _TRACEBACK: Final = re.compile(
     r"(?:^|\S )(?P<indent>[ \t]*)Traceback \(most recent call last\):[^\n]*\n"
     r"(?:(?P=indent)[ \t][^\n]*\n|[ \t]*\n)+(?P=indent)(?P<error>[\w.<>]+(?:: [^\n]*)?)",
@@ -81,6 +82,11 @@ def explain_failure(error: Exception, log: str = "") -> StoreError:
     # A data source that fails while Spark plans is an AnalysisException with Python's traceback.
     if isinstance(error, (AnalysisException, ParseException)) and "Traceback (" not in text:
         return InvalidRequest(f"Spark refuses the query: {_first_line(text).removesuffix('.')}")
+    if master := _WRONG_MASTER.search(text):
+        return InvalidRequest(
+            f"{master[1]} is not a Spark master: write local[*], spark://host:7077, yarn or "
+            "sc://host:15002"
+        )
     tracebacks = [match["error"] for match in _TRACEBACK.finditer(text)]
     if tracebacks:
         return JobFailed(_VARVE_CLASS.sub("", tracebacks[-1])[:_MESSAGE_LENGTH_MAX])

@@ -185,7 +185,7 @@ def _check_connect(url: str) -> None:
         socket.create_connection((host, port), timeout=_CONNECT_TIMEOUT_SECONDS).close()
     except (OSError, ValueError) as error:
         raise Unavailable(
-            f"no Spark Connect server responds at {url:.200} ({error!s:.120}): start it with "
+            f"no Spark Connect server responds at {url:.200} ({_reason(error)}): start it with "
             "start-connect-server.sh, or correct the address"
         ) from error
 
@@ -203,7 +203,7 @@ def _check_master(url: str) -> None:
             timeout = _CONNECT_TIMEOUT_SECONDS
             socket.create_connection((host.strip("[]"), int(port)), timeout=timeout).close()
         except (OSError, ValueError) as error:
-            failures.append(str(error))
+            failures.append(_reason(error))
         else:
             return
     if failures:
@@ -211,6 +211,11 @@ def _check_master(url: str) -> None:
             f"no Spark master responds at {url:.200} ({failures[0]:.120}): start it, or correct "
             "the address of --master"
         )
+
+
+def _reason(error: OSError | ValueError) -> str:
+    """Without the number that Python puts before it."""
+    return f"{getattr(error, 'strerror', None) or error}"[:120]
 
 
 def _is_installed(name: str) -> bool:

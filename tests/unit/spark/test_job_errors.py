@@ -100,6 +100,12 @@ _MISSING_FILE = "FileNotFoundError: [Errno 2] No such file or directory: '/data'
             "Spark refuses the query: A column with name `nope` cannot be resolved. "
             "Did you mean `key`?",
         ),
+        (
+            java_error("org.apache.spark.SparkException: Could not parse Master URL: 'sparkk://x'"),
+            InvalidRequest,
+            "'sparkk://x' is not a Spark master: write local[*], spark://host:7077, yarn or "
+            "sc://host:15002",
+        ),
         (ParseException("[PARSE] bad\n== SQL =="), InvalidRequest, "Spark refuses the query: bad"),
         (
             java_error("org.apache.spark.SparkException: Job 0 cancelled"),
