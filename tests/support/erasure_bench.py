@@ -14,7 +14,7 @@ from varve.commit_log.names import LOG
 from varve.disk import FileSystem
 from varve.jobs.derived_outputs import DerivedOutput, OutputKind, RemoteOutputRegistry
 from varve.jobs.erase.erasure import Erasure
-from varve.jobs.erase.receipt import SigningKey
+from varve.jobs.erase.receipt_signature import SigningKey
 from varve.jobs.erase.request import ErasureRequest
 from varve.jobs.erase.result import ErasureResult
 from varve.jobs.erase.targets import BucketTarget, DirectoryTarget, ErasureTargets

@@ -282,7 +282,7 @@ def receipt_verify(path: str, output: Output, public_key: str) -> None:
 
     The exit status is 1 if the key did not sign it, or if it was changed since.
     """
-    from varve.jobs.erase.receipt import verify_receipt_file
+    from varve.jobs.erase.receipt_signature import verify_receipt_file
 
     document = verify_receipt_file(path, public_key)
     topics = document["request"]["topics"]

@@ -239,7 +239,7 @@ class _Story:
     def erase(self) -> None:
         """Erase a customer from everything, verify the receipt, and look for the key again."""
         import varve.spark as vs
-        from varve.jobs.erase.receipt import verify_receipt_file
+        from varve.jobs.erase.receipt_signature import verify_receipt_file
 
         private, public = self._create_keys()
         result = self._run(

@@ -26,6 +26,7 @@ from varve.jobs.compact.settings import CompactSettings
 from varve.jobs.erase import receipt as receipts
 from varve.jobs.erase.erasure import erase as run_erasure
 from varve.jobs.erase.erasure import new_erasure_id
+from varve.jobs.erase.receipt_signature import read_signing_key
 from varve.jobs.erase.request import (
     ErasureRequest,
     FieldMatch,
@@ -325,7 +326,7 @@ def erase(
     if bucket is None:
         check_tier_location(location.directories, request.topics)
         runner = LocalRunner()
-    signing_key = None if sign_key is None else receipts.read_signing_key(sign_key)
+    signing_key = None if sign_key is None else read_signing_key(sign_key)
     if receipt is not None and not dry_run:
         receipts.check_receipt_path(receipt)
     result = run_erasure(

@@ -11,13 +11,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from tests.support.erasure_bench import ErasureBench
 from varve.foundation.errors import InvalidRequest
-from varve.jobs.erase.receipt import (
+from varve.jobs.erase.receipt import encode_receipt, render_receipt
+from varve.jobs.erase.receipt_signature import (
     NotGenuine,
     SigningKey,
-    encode_receipt,
     read_public_key,
     read_receipt,
-    render_receipt,
     verify_receipt,
 )
 

@@ -33,13 +33,12 @@ from varve.jobs.derived_outputs import DerivedOutput, ErasedOutput, ErasedRows
 from varve.jobs.erase.local import LocalErasure
 from varve.jobs.erase.receipt import (
     FORMAT,
-    KIND,
     ErasureDocuments,
     PartitionErased,
-    SigningKey,
     read_local_erased,
     read_remote_erased,
 )
+from varve.jobs.erase.receipt_signature import KIND, SigningKey
 from varve.jobs.erase.remote import RemoteErasure, estimate_cost
 from varve.jobs.erase.request import ErasureRequest
 from varve.jobs.erase.result import (

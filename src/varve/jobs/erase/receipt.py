@@ -14,19 +14,13 @@ Invariant  contains no key and no value, only salted digests of them. The change
            copies outside the topics can be written is checked before anything is erased.
 """
 
-import base64
-import binascii
 import json
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Any, Final, Self
-
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from typing import Any, Final
 
 from varve.cleaning.removals import removal
 from varve.cleaning.removals.audit import LiveSegments, Outcome, find_outcome
@@ -34,8 +28,9 @@ from varve.cleaning.removals.removal_log import read_removal_log
 from varve.commit_log import Log
 from varve.commit_log.check.partition import ignore_progress
 from varve.disk import FileSystem, write_atomically
-from varve.foundation.errors import Corrupt, InvalidRequest, ObjectNotFound, StoreError, Unavailable
-from varve.jobs.erase.request import ErasureRequest, has_digests, open_input
+from varve.foundation.errors import Corrupt, InvalidRequest, ObjectNotFound, Unavailable
+from varve.jobs.erase.receipt_signature import SIGNATURE
+from varve.jobs.erase.request import ErasureRequest, has_digests
 from varve.jobs.erase.result import ErasureResult
 from varve.jobs.erase.targets import ErasureTargets, TopicTarget
 from varve.jobs.results import JsonFields, render_template
@@ -45,12 +40,9 @@ from varve.tiering.history_check import ERASURE_PREFIX
 from varve.tiering.manifest.paths import RemotePath
 from varve.tiering.manifest.segment import LOG_PART
 
-KIND: Final = "varve erasure receipt"
 FORMAT: Final = 1
 _REQUEST_KIND: Final = "varve erasure request"
 _FORMAT: Final = 1
-SIGNATURE: Final = "signature"
-_ALGORITHM: Final = "Ed25519"
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,130 +321,13 @@ def encode_receipt(document: dict[str, Any]) -> bytes:
     return json.dumps(document, indent=1, ensure_ascii=False).encode() + b"\n"
 
 
-# Signature
-
-
-class NotGenuine(StoreError):
-    """A receipt whose signature does not match, or a file that is not a receipt."""
-
-
-@dataclass(frozen=True, slots=True)
-class SigningKey:
-    """An Ed25519 private key that signs receipts."""
-
-    private: Ed25519PrivateKey
-
-    @classmethod
-    def read(cls, data: bytes, *, passphrase: bytes | None, where: str) -> Self:
-        """Reads a PEM file; raises InvalidRequest if it has no Ed25519 private key."""
-        try:
-            key = serialization.load_pem_private_key(data, passphrase)
-        except (ValueError, TypeError) as error:
-            raise InvalidRequest(
-                f"{where}: cannot be read as a private key: give a PEM file in PKCS8, and its "
-                "passphrase in VARVE_SIGN_PASSPHRASE if it has one"
-            ) from error
-        if not isinstance(key, Ed25519PrivateKey):
-            raise InvalidRequest(f"{where}: holds a key of another kind, Ed25519 is needed")
-        return cls(key)
-
-    def sign(self, document: dict[str, Any]) -> dict[str, Any]:
-        """Returns the document with its signature."""
-        raw = self.private.public_key().public_bytes(
-            serialization.Encoding.Raw, serialization.PublicFormat.Raw
-        )
-        signature = {
-            "algorithm": _ALGORITHM,
-            "public_key": base64.b64encode(raw).decode(),
-            "value": base64.b64encode(self.private.sign(canonical(document))).decode(),
-        }
-        return {**document, SIGNATURE: signature}
-
-
-def read_public_key(data: bytes, where: str) -> Ed25519PublicKey:
-    """Reads a PEM file; raises InvalidRequest if it has no Ed25519 public key."""
-    try:
-        key = serialization.load_pem_public_key(data)
-    except (ValueError, TypeError) as error:
-        raise InvalidRequest(
-            f"{where}: cannot be read as a public key: give the PEM file of an Ed25519 key"
-        ) from error
-    if not isinstance(key, Ed25519PublicKey):
-        raise InvalidRequest(f"{where}: holds a key of another kind, Ed25519 is needed")
-    return key
-
-
-def canonical(document: dict[str, Any]) -> bytes:
-    """Encodes the signed part of a receipt, the document without its signature."""
-    signed = {name: value for name, value in document.items() if name != SIGNATURE}
-    return json.dumps(signed, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
-
-
-def verify_receipt(data: bytes, public_key: Ed25519PublicKey, *, where: str) -> dict[str, Any]:
-    """Returns the document of a receipt that this key signed; raises NotGenuine otherwise."""
-    document = read_receipt(data, where)
-    signature = document.get(SIGNATURE)
-    if not isinstance(signature, dict):
-        raise NotGenuine(f"{where}: the receipt is not signed")
-    if signature.get("algorithm") != _ALGORITHM:
-        raise NotGenuine(
-            f"{where}: signed with {signature.get('algorithm')!r:.40}, {_ALGORITHM} is known"
-        )
-    raw = public_key.public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw)
-    try:
-        signer = base64.b64decode(str(signature.get("public_key")), validate=True)
-        value = base64.b64decode(str(signature.get("value")), validate=True)
-    except binascii.Error:
-        raise NotGenuine(f"{where}: the signature is not base64: it was changed") from None
-    if signer != raw:
-        raise NotGenuine(f"{where}: another key than the one given signed it, or it was changed")
-    try:
-        public_key.verify(value, canonical(document))
-    except (InvalidSignature, UnicodeEncodeError):  # text that UTF-8 cannot encode was never signed
-        raise NotGenuine(
-            f"{where}: the signature does not fit: the receipt was changed since it was signed"
-        ) from None
-    return document
-
-
-def read_receipt(data: bytes, where: str) -> dict[str, Any]:
-    """Decodes a receipt without checking its signature; raises NotGenuine."""
-    try:
-        document = json.loads(data, object_pairs_hook=_refuse_duplicates)
-    except _DuplicateName as error:
-        raise NotGenuine(
-            f"{where}: an object has the name {str(error)!r:.80} twice: it was changed"
-        ) from None
-    except (ValueError, RecursionError):
-        raise NotGenuine(f"{where}: not JSON") from None
-    if not isinstance(document, dict) or document.get("kind") != "varve erasure receipt":
-        raise NotGenuine(f"{where}: not a receipt of an erasure")
-    return document
-
-
-class _DuplicateName(Exception):
-    """A name that occurs twice in one JSON object."""
-
-
-def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    members: dict[str, Any] = {}
-    for name, value in pairs:
-        if name in members:
-            raise _DuplicateName(name)
-        members[name] = value
-    return members
-
-
 def render_receipt(document: dict[str, Any]) -> str:
     """Renders a receipt as an HTML page; only the document and its signature are proof."""
     text = json.dumps(document, indent=1, ensure_ascii=False)
     return render_template("receipt.html", {SIGNATURE: None, **document, "document": text})
 
 
-# Files outside the topics: copies of a receipt, and PEM keys
-
-
-PASSPHRASE_VARIABLE: Final = "VARVE_SIGN_PASSPHRASE"
+# Copies of a receipt outside the topics
 
 
 def check_receipt_path(path: str) -> None:
@@ -489,19 +364,3 @@ def write_receipt(path: str, result: ErasureResult) -> None:
 def _files(path: str) -> tuple[str, str]:
     plain = path.removesuffix(".json").removesuffix(".html")
     return f"{plain}.json", f"{plain}.html"
-
-
-def read_signing_key(path: str) -> SigningKey:
-    """Reads a private key; its passphrase is in VARVE_SIGN_PASSPHRASE."""
-    passphrase = os.environ.get(PASSPHRASE_VARIABLE)
-    with open_input(path) as file:
-        data = file.read()
-    return SigningKey.read(data, passphrase=passphrase.encode() if passphrase else None, where=path)
-
-
-def verify_receipt_file(path: str, public_key: str) -> dict[str, Any]:
-    """Returns the document of a receipt that the key of a PEM file signed; raises NotGenuine."""
-    with open_input(public_key) as file:
-        key = read_public_key(file.read(), public_key)
-    with open_input(path) as file:
-        return verify_receipt(file.read(), key, where=path)

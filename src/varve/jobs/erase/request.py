@@ -19,9 +19,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from enum import StrEnum
-from typing import Any, BinaryIO, Final, Self
+from typing import Any, Final, Self
 
 from varve.foundation.errors import InvalidRequest
+from varve.jobs.erase.input_file import open_input
 from varve.jobs.source.record_blocks import RecordBlock
 from varve.kernels.batch_layout import RecordColumn
 
@@ -343,16 +344,6 @@ def collect_field(
         with open_input(values_path) as file:
             texts += read_values(file, values_path)
     return FieldMatch.of(path, texts, format)
-
-
-def open_input(path: str) -> BinaryIO:
-    """Opens a file that the caller names; raises InvalidRequest."""
-    try:
-        return open(path, "rb")
-    except OSError as error:
-        raise InvalidRequest(
-            f"{path}: {error.strerror}; correct the path or its permissions"
-        ) from None
 
 
 def read_keys(lines: Iterable[bytes], where: str) -> frozenset[bytes]:
