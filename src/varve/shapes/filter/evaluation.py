@@ -1,20 +1,19 @@
 """Compiles expressions to closures over a row's values, in SQL's three-valued logic.
 
 Invariant  a closure never raises, whatever a row holds: a value that cannot be computed is unknown,
-           like null. No LIKE pattern makes a match slow: the pieces between `%` are searched from
-           left to right, each at its first position, which suffices because `%` matches any text
-           between them.
+           like null. So is one beyond the characters that a filter may read of a row: work on large
+           values is counted before it is done.
 """
 
-import re
 from collections.abc import Callable, Mapping, Sequence
-from decimal import DecimalException
+from decimal import Decimal
 from itertools import islice
 from operator import eq, ge, gt, le, lt, ne
 from typing import Final
 
 from varve.foundation.errors import InvalidRequest
 from varve.shapes.filter import expression as sql
+from varve.shapes.filter.like import LikePattern, split_cost
 from varve.shapes.filter.value import (
     RowValues,
     Untyped,
@@ -35,59 +34,6 @@ from varve.shapes.filter.value import (
     split_array,
 )
 
-Matcher = Callable[[str], bool]
-
-
-def compile_like(pattern: str, escape: str, *, is_case_blind: bool) -> Matcher | None:
-    """Whether a text matches; None when the pattern ends with its escape character."""
-    pieces = _pieces(pattern, escape)
-    if pieces is None:
-        return None
-    flags = re.DOTALL | re.IGNORECASE if is_case_blind else re.DOTALL
-    if len(pieces) == 1:
-        whole = re.compile(pieces[0], flags)
-        return lambda text: whole.fullmatch(text) is not None
-    first = re.compile(pieces[0], flags)
-    middle = [re.compile(piece, flags) for piece in pieces[1:-1] if piece]
-    last, last_size = re.compile(pieces[-1], flags), _size(pieces[-1])
-
-    def matches(text: str) -> bool:
-        match = first.match(text)
-        if match is None:
-            return False
-        position = match.end()
-        for piece in middle:
-            match = piece.search(text, position)
-            if match is None:
-                return False
-            position = match.end()
-        start = len(text) - last_size
-        return start >= position and last.fullmatch(text, start) is not None
-
-    return matches
-
-
-def _pieces(pattern: str, escape: str) -> list[str] | None:
-    """Regular expressions of the pieces between `%`; each matches a fixed number of characters."""
-    pieces, characters = [""], iter(pattern)
-    for character in characters:
-        if escape and character == escape:
-            literal = next(characters, None)
-            if literal is None:
-                return None
-            pieces[-1] += re.escape(literal)
-        elif character == "%":
-            pieces.append("")
-        else:
-            pieces[-1] += "." if character == "_" else re.escape(character)
-    return pieces
-
-
-def _size(piece: str) -> int:
-    """How many characters a piece takes."""
-    return len(re.sub(r"\\.", ".", piece, flags=re.DOTALL))
-
-
 Evaluation = Callable[[RowValues], Value]
 
 _ORDERS: Final = {"=": eq, "<>": ne, "<": lt, "<=": le, ">": gt, ">=": ge}
@@ -97,7 +43,6 @@ ELEMENTS_MAX: Final = 4000
 """Limit for all arrays of a filter; the limit of tokens bounds lists in parentheses."""
 FILLED_MAX: Final = 1 << 20
 """Characters that parameters put into a filter, which may name one of them thousands of times."""
-_NO_ROW: Final = RowValues({})
 
 
 def compile_node(node: sql.Node) -> Evaluation:
@@ -131,8 +76,7 @@ def compile_node(node: sql.Node) -> Evaluation:
         case sql.Call(name, arguments):
             return _call(name, [compile_node(argument) for argument in arguments])
         case sql.Cast(item, type):
-            operand = compile_node(item)
-            return lambda values: cast_value(operand(values), type)
+            return _cast(compile_node(item), type)
         case sql.Extract(operator, item, step):
             return _extract(operator, compile_node(item), compile_node(step))
 
@@ -152,7 +96,7 @@ def fold(node: sql.Node) -> sql.Node:
     literals = [child.value for child in sql.children(node) if isinstance(child, sql.Literal)]
     if len(literals) < len(list(sql.children(node))):
         return node
-    value = compile_node(node)(_NO_ROW)
+    value = compile_node(node)(RowValues({}))
     if value is None and None not in literals:
         raise InvalidRequest(f"{sql.render(node):.80} has no value")
     is_long = isinstance(value, int) and abs(value) >= 10**_DIGITS_MAX
@@ -227,14 +171,26 @@ def _comparison(operator: str, left: sql.Node, right: sql.Node) -> Evaluation:
     if isinstance(right, sql.Literal):
         return _with_literal(order, operand, right.value)
     other = compile_node(right)
-    if operator in ("=", "<>"):
-        return lambda values: _negated(operator == "<>", is_equal(operand(values), other(values)))
+    is_negated = operator == "<>"
 
-    def ordered(values: RowValues) -> bool | None:
-        result = compare(operand(values), other(values))
+    def compared(values: RowValues) -> bool | None:
+        first, second = operand(values), other(values)
+        if not values.may_read(first, second):
+            return None
+        if operator in ("=", "<>"):
+            return _negated(is_negated, is_equal(first, second))
+        result = compare(first, second)
         return None if result is None else bool(order(result, 0))
 
-    return ordered
+    return compared
+
+
+def _cast(operand: Evaluation, type: str) -> Evaluation:
+    def cast(values: RowValues) -> Value:
+        value = operand(values)
+        return cast_value(value, type) if values.may_read(value) else None
+
+    return cast
 
 
 def _with_literal(
@@ -249,7 +205,7 @@ def _with_literal(
         value = operand(values)
         kind = type(value)
         if kind is dict or kind is list or (kind is Untyped and kind not in by_type):
-            return _uncommon(order, value, literal)
+            return _uncommon(order, value, literal) if values.may_read(value) else None
         expected = by_type.get(kind)
         return None if expected is None else order(value, expected)
 
@@ -270,7 +226,7 @@ def _negated(is_negated: bool, truth: bool | None) -> bool | None:
 def _distinct(left: Evaluation, right: Evaluation) -> Evaluation:
     def distinct(values: RowValues) -> bool:
         first, second = left(values), right(values)
-        if first is None or second is None:
+        if first is None or second is None or not values.may_read(first, second):
             return first is not second
         return is_equal(first, second) is not True
 
@@ -317,23 +273,27 @@ def _in(operand: Evaluation, choices: Sequence[sql.Node]) -> Evaluation:
         if value is None:
             return None
         kind = type(value)
+        if (kind is dict or kind is list or kind is Untyped) and not values.may_read(value):
+            return None
         if kind in by_type and key_of(value) in by_type[kind]:
             return True
         if kind is Untyped:
-            return _any_equal(value, literals)
+            return _any_equal(values, value, literals)
         return False if counts.get(kind) == len(literals) else None
 
     return chosen
 
 
 def _in_any(operand: Evaluation, choices: Sequence[Evaluation]) -> Evaluation:
-    return lambda values: _any_equal(operand(values), [choice(values) for choice in choices])
+    return lambda values: _any_equal(
+        values, operand(values), [choice(values) for choice in choices]
+    )
 
 
-def _any_equal(value: Value, choices: Sequence[Value]) -> bool | None:
+def _any_equal(values: RowValues, value: Value, choices: Sequence[Value]) -> bool | None:
     result: bool | None = False
     for choice in choices:
-        truth = is_equal(value, choice)
+        truth = is_equal(value, choice) if values.may_read(value, choice) else None
         if truth:
             return True
         if truth is None:
@@ -345,36 +305,54 @@ def _like(node: sql.Like) -> Evaluation:
     item, pattern = compile_node(node.item), compile_node(node.pattern)
     is_blind = node.operator == "ILIKE"
 
-    def compiled(like: str) -> Matcher | None:
-        return compile_like(like, node.escape, is_case_blind=is_blind)
+    def read(like: str) -> LikePattern:
+        return LikePattern(like, node.escape, is_case_blind=is_blind)
 
     literal = node.pattern.value if isinstance(node.pattern, sql.Literal) else None
-    literal_matcher = compiled(literal) if isinstance(literal, str) else None
+    literal_pattern = read(literal) if isinstance(literal, str) else None
 
     def matches(values: RowValues) -> bool | None:
         text, like = item(values), pattern(values)
         if not isinstance(text, str) or not isinstance(like, str):
             return None
-        matcher = literal_matcher if like is literal else compiled(like)
-        return None if matcher is None else matcher(text)
+        if literal_pattern is not None:
+            like_pattern = literal_pattern
+        elif values.may_spend(split_cost(like)):
+            like_pattern = read(like)
+        else:
+            return None
+        if not like_pattern.is_valid or not values.may_spend(like_pattern.cost(text)):
+            return None
+        return like_pattern.matches(text)
 
     return matches
 
 
 def _arithmetic(operator: str, left: Evaluation, right: Evaluation) -> Evaluation:
     if operator == "||":
-        return lambda values: joined(left(values), right(values))
+
+        def together(values: RowValues) -> Value:
+            first, second = left(values), right(values)
+            return joined(first, second) if values.may_read(first, second) else None
+
+        return together
 
     def computed(values: RowValues) -> Value:
-        first, second = as_number(left(values)), as_number(right(values))
+        first, second = _number(values, left), _number(values, right)
         if first is None or second is None:
             return None
         try:
             return compute(operator, first, second)
-        except (DecimalException, ZeroDivisionError):
+        except ArithmeticError:
             return None
 
     return computed
+
+
+def _number(values: RowValues, operand: Evaluation) -> int | Decimal | None:
+    value = operand(values)
+    is_read = not isinstance(value, list | dict) and values.may_read(value)
+    return as_number(value) if is_read else None
 
 
 def _call(name: str, arguments: Sequence[Evaluation]) -> Evaluation:
@@ -384,12 +362,13 @@ def _call(name: str, arguments: Sequence[Evaluation]) -> Evaluation:
         )
     (operand,) = arguments
     if name == "abs":
-        return lambda values: absolute(as_number(operand(values)))
+        return lambda values: absolute(_number(values, operand))
     change: Callable[[str], Value] = {"lower": str.lower, "upper": str.upper, "length": len}[name]
 
     def changed(values: RowValues) -> Value:
         value = operand(values)
-        return change(value) if isinstance(value, str) else None
+        is_read = isinstance(value, str) and (name == "length" or values.may_read(value))
+        return change(value) if is_read else None
 
     return changed
 
@@ -398,8 +377,10 @@ def _extract(operator: str, item: Evaluation, step: Evaluation) -> Evaluation:
     def extracted(values: RowValues) -> Value:
         value = item(values)
         if isinstance(value, str):
-            value = find_json(value)
+            value = find_json(value) if values.may_read(value) else None
         element = member(value, step(values))
-        return show(element) if operator == "->>" else element
+        if operator == "->":
+            return element
+        return show(element) if isinstance(element, str) or values.may_read(element) else None
 
     return extracted

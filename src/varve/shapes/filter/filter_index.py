@@ -317,7 +317,7 @@ class FilterIndex(Generic[T]):
                     if group in seen:
                         continue
                     seen.add(group)
-                if group.is_exact or group.where.truth(values) is True:
+                if group.is_exact or group.where.is_true(values):
                     items.extend(group.items)
         return items
 

@@ -23,6 +23,8 @@ TEXT_BYTES_MAX: Final = 64 << 10
 TOKENS_MAX: Final = 10_000
 DEPTH_MAX: Final = 16
 """Parentheses within parentheses, as written and as normalised."""
+_STEPS_MAX: Final = 64
+"""Steps of the parser for each token; it goes back when a reading fails, nested ones too."""
 _SHOWN_MAX: Final = 80
 
 
@@ -37,6 +39,19 @@ class _FilterSql(Postgres):
         }
 
     class Parser(Postgres.Parser):  # type: ignore[misc, valid-type]  # sqlglot names it by a variable
+        def reset(self) -> None:
+            super().reset()
+            self._step_count = 0
+
+        def _advance(self, times: int = 1) -> None:
+            self._step_count += 1
+            if self._step_count > _STEPS_MAX * (self._tokens_size + _STEPS_MAX):
+                raise InvalidRequest(
+                    f"the filter takes more than {_STEPS_MAX} steps a token to parse at "
+                    f"{self._tokens[min(self._index, self._tokens_size - 1)].text:.80}: nest less"
+                )
+            super()._advance(times)
+
         def _warn_unsupported(self) -> None:
             """Raises an error; sqlglot would keep the unsupported text as a command."""
             self.raise_error("Unexpected token")
@@ -67,20 +82,30 @@ def parse_sql(text: str) -> exp.Expr:
     """The one condition that a text holds; raises InvalidRequest."""
     try:
         tokens = tokenize(text)
-        depth = 0
-        for token in tokens:
-            depth += token.token_type in (TokenType.L_PAREN, TokenType.L_BRACKET)
-            depth -= token.token_type in (TokenType.R_PAREN, TokenType.R_BRACKET)
-            if depth > DEPTH_MAX:
-                raise InvalidRequest(f"the filter nests more than {DEPTH_MAX} deep at {token.text}")
+        _check_tokens(tokens)
         exprs = _FilterSql().parser().parse_into(exp.Condition, tokens, text)
     except SqlglotError as error:
         raise InvalidRequest(f"not a filter: {shorten(text)}: {_fault(error)}") from None
-    except RecursionError:
-        raise InvalidRequest(f"the filter nests too deep: {shorten(text)}") from None
     if len(exprs) != 1 or exprs[0] is None:
         raise InvalidRequest(f"a filter is one condition: {shorten(text)}")
     return exprs[0]
+
+
+def _check_tokens(tokens: list[Token]) -> None:
+    """Raises InvalidRequest for what sqlglot takes long to parse."""
+    kinds = [TokenType.SEMICOLON, *[token.token_type for token in tokens], TokenType.SEMICOLON]
+    depth = 0
+    for token, before, kind, after in zip(tokens, kinds, kinds[1:], kinds[2:], strict=False):
+        depth += kind in (TokenType.L_PAREN, TokenType.L_BRACKET)
+        depth -= kind in (TokenType.R_PAREN, TokenType.R_BRACKET)
+        if depth > DEPTH_MAX:
+            raise InvalidRequest(f"the filter nests more than {DEPTH_MAX} deep at {token.text}")
+        is_type = after is TokenType.R_BRACKET and before is not TokenType.R_BRACKET
+        if kind is TokenType.L_BRACKET and before is not TokenType.ARRAY and not is_type:
+            raise InvalidRequest(
+                "brackets stand behind ARRAY, and once behind a type as in integer[]; arrays have "
+                "one dimension, and the elements of JSON are reached by -> and ->>"
+            )
 
 
 def _fault(error: SqlglotError) -> str:
@@ -143,7 +168,10 @@ def parse_expression(text: str) -> sql.Node:
     check_bytes(text)
     if not text.strip() or "\0" in text:
         raise InvalidRequest("the filter is empty, or holds a null byte")
-    node = _condition(_ExpressionReader().read(parse_sql(text)), text)
+    try:
+        node = _condition(_ExpressionReader().read(parse_sql(text)), text)
+    except RecursionError:
+        raise InvalidRequest(f"the filter nests too deep: {shorten(text)}") from None
     if _depth(sql.render(node)) > DEPTH_MAX:
         raise InvalidRequest(f"the filter nests more than {DEPTH_MAX} deep: {shorten(text)}")
     return node
@@ -288,7 +316,7 @@ class _ExpressionReader:
 
     def _parameter(self, part: exp.Expr) -> sql.Node:
         number = part.name
-        if not (number.isascii() and number.isdigit()) or not 0 < int(number) < 1 << 31:
+        if not re.fullmatch("[0-9]{1,10}", number) or not 0 < int(number) < 1 << 31:
             raise _refuse(part, "is not a parameter: they are $1, $2 and so on")
         return sql.Parameter(int(number))
 

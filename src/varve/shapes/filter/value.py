@@ -6,12 +6,14 @@ compared with. Arrays are written `{1,NULL,"a b"}`: an element that is empty, sp
 `, { } " \\` is in double quotes, and a backslash escapes the next character.
 
 Invariant  values of different types compare as unknown, never as an error; what cannot be computed
-           is None. Nothing but `compute` raises for what a row may hold.
+           is None. Nothing but `compute` raises for what a row may hold. Computing with a row reads
+           at most WORK_MIN characters and WORK_FACTOR times those of the row: see `may_read`.
 """
 
 import json
 import operator
 import re
+import sys
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from decimal import ROUND_HALF_UP, Context, Decimal, DecimalException
 from typing import Any, Final
@@ -61,8 +63,18 @@ Value = Any
 
 ARITHMETIC: Final = Context(prec=60)
 """Precision of arithmetic on decimal numbers, in digits."""
-_INTEGER_DIGITS_MAX: Final = 4000
-_INTEGER_SHOWN_MAX: Final = 10**_INTEGER_DIGITS_MAX
+DIGITS_MAX: Final = 4000
+"""Digits of the numbers that are computed with, and of an integer that is computed."""
+_INTEGER_SHOWN_MAX: Final = 10**DIGITS_MAX
+_BITS_MAX: Final = _INTEGER_SHOWN_MAX.bit_length()
+_SHORT_DECIMAL_BYTES: Final = 1024
+"""A Decimal of this size in memory has fewer digits than DIGITS_MAX."""
+WORK_MIN: Final = 1 << 20
+WORK_FACTOR: Final = 16
+_ELEMENT_SIZE: Final = 16
+"""A value within JSON takes as long as so many characters."""
+_FREE_SIZE: Final = 256
+"""Smaller values are read as often as the filter names them."""
 _EXPONENT_SHOWN_MAX: Final = 400
 _NUMBER: Final = re.compile(r"\s*[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)(e[+-]?[0-9]+)?\s*", re.I | re.A)
 
@@ -84,16 +96,50 @@ class Untyped(str):
 class RowValues(dict[str, Value]):
     """The values of a row's columns, each read when it is first requested."""
 
-    __slots__ = ("_row",)
+    __slots__ = ("_row", "_work_max", "work")
 
     def __init__(self, row: Row) -> None:
         super().__init__()
         self._row = row
+        self._work_max: int | None = None
+        self.work = 0
+        """Characters that the filter being evaluated has read of large values."""
+
+    def may_read(self, *values: Value) -> bool:
+        """Whether the filter may compute with values that take a while to read."""
+        if not self.may_spend(0):
+            return False
+        size = sum([_weigh(value) for value in values])
+        return size < _FREE_SIZE or self.may_spend(size)
+
+    def may_spend(self, size: int) -> bool:
+        """Whether the filter may read so many more characters; counts them."""
+        self.work += size
+        if self.work <= WORK_MIN:
+            return True
+        if self._work_max is None:
+            self._work_max = WORK_MIN + WORK_FACTOR * sum(map(len, self._row.values()))
+        return self.work <= self._work_max
 
     def __missing__(self, name: str) -> Value:
         text = self._row.get(name)
         value = self[name] = None if text is None else decode_value(text)
         return value
+
+
+def _weigh(value: Value) -> int:
+    """About as many as the characters of the value."""
+    kind = type(value)
+    if kind is str or kind is Untyped:
+        return len(value)
+    if kind is int or kind is Decimal:
+        return sys.getsizeof(value)
+    if kind is list:
+        return _ELEMENT_SIZE * len(value) + sum(map(_weigh, value))
+    if kind is dict:
+        names = sum(map(len, value)) + _ELEMENT_SIZE * len(value)
+        return names + sum(map(_weigh, value.values()))
+    return 1
 
 
 def decode_value(text: bytes) -> Value:
@@ -112,7 +158,7 @@ def decode_value(text: bytes) -> Value:
 
 def parse_number(text: str) -> int | Decimal:
     """The number that a valid text spells."""
-    if len(text) <= _INTEGER_DIGITS_MAX and text.lstrip("+-").isdigit():
+    if len(text) <= DIGITS_MAX and text.lstrip("+-").isdigit():
         return int(text)
     try:
         return Decimal(text)
@@ -277,10 +323,25 @@ def as_number(value: Value) -> int | Decimal | None:
 
 
 def compute(symbol: str, first: int | Decimal, second: int | Decimal) -> int | Decimal:
-    """Computes + - * / or %; raises DecimalException or ZeroDivisionError without a result."""
+    """Computes + - * / or %; raises ArithmeticError without a result, or for too many digits."""
     if isinstance(first, int) and isinstance(second, int):
-        return _OF_INTEGERS[symbol](first, second)
-    return _OF_DECIMALS[symbol](Decimal(first), Decimal(second))
+        if symbol == "*" and first.bit_length() + second.bit_length() > _BITS_MAX + 1:
+            raise OverflowError
+        result = _OF_INTEGERS[symbol](first, second)
+        if result.bit_length() >= _BITS_MAX and abs(result) >= _INTEGER_SHOWN_MAX:
+            raise OverflowError
+        return result
+    return _OF_DECIMALS[symbol](_short_decimal(first), _short_decimal(second))
+
+
+def _short_decimal(number: int | Decimal) -> Decimal:
+    """The number; raises OverflowError for more digits than are computed with."""
+    if isinstance(number, int):
+        return Decimal(number)
+    is_short = sys.getsizeof(number) <= _SHORT_DECIMAL_BYTES
+    if not is_short and len(number.as_tuple().digits) > DIGITS_MAX:
+        raise OverflowError
+    return number
 
 
 def _quotient(first: int, second: int) -> int:

@@ -90,7 +90,12 @@ class Where:
 
     def matches(self, row: Row) -> bool:
         """Whether the condition is true for a row; unknown is not true."""
-        return self.truth(RowValues(row)) is True
+        return self.is_true(RowValues(row))
+
+    def is_true(self, values: RowValues) -> bool:
+        """Whether the condition is true for the values of a row."""
+        values.work = 0
+        return self.truth(values) is True
 
 
 @lru_cache(_PATTERNS_MAX)
