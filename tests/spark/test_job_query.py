@@ -117,7 +117,7 @@ def test_sql_sees_the_topic_as_a_table(place: Path) -> None:
 def test_wrong_sql_is_one_line(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
     found = run(place, "--where", "nope = 1")
     assert found.exit_code == 1
-    assert found.stderr.startswith("error: A column")
+    assert found.stderr.startswith("error: Spark refuses the query: A column")
     assert len(found.stderr.splitlines()) == 1
     assert "Traceback" not in capfd.readouterr().err
 

@@ -48,7 +48,13 @@ from varve.commit_log.segment_reader import (
 from varve.commit_log.sparse_index import OffsetIndex
 from varve.commit_log.transaction_index import AbortedTransaction, TransactionIndex
 from varve.disk import File, FileInfo, FileSystem, RealFileSystem
-from varve.foundation.errors import Corrupt, NotFound, OffsetOutOfRange, Unavailable
+from varve.foundation.errors import (
+    Corrupt,
+    InconsistentTopicId,
+    NotFound,
+    OffsetOutOfRange,
+    Unavailable,
+)
 from varve.foundation.settings import LONG_MAX
 from varve.jobs.source.pieces import SLACK, LocalPiece, SegmentSize, cut_positions
 from varve.jobs.source.record_blocks import BatchRange, RecordFilter, aborted_within, read_blocks
@@ -196,12 +202,15 @@ class LocalPartitionLog:
         return refreshed
 
     def rescan(self) -> None:
-        """Scans the directory again; raises NotFound if it is that of another topic by now."""
+        """Scans the directory again; raises InconsistentTopicId if another topic has it by now."""
         self.__dict__.pop("_end", None)
         self.__dict__.pop("start_offset", None)
         self.segments = self._scan_segments()
         if self._find_topic_id() != self._topic_id:
-            raise NotFound(f"{self.directory}: the topic was deleted and created again")
+            raise InconsistentTopicId(
+                f"{self.directory}: the topic was deleted and created again during the read: "
+                "start the read once more"
+            )
 
     def _scan_segments(self) -> list[Segment]:
         """The segments in order; scans again while compacted segments are being swapped in."""

@@ -6,7 +6,7 @@ Invariant  with read_committed no offset at or above an open transaction is plan
 """
 
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 
 import numpy as np
@@ -370,12 +370,13 @@ class TopicSource:
         if directory is None:
             return None
         log = self._logs.get(number)
-        if log is None or log.directory != directory:
-            log = LocalPartitionLog(directory, TopicPartition(name, number))
-        else:
-            log = log.refresh()
-        self._logs[number] = log
-        return log
+        if log is not None and log.directory == directory:
+            # The reader itself compares the topic with the one that it began with.
+            with suppress(InconsistentTopicId):
+                self._logs[number] = log.refresh()
+                return self._logs[number]
+        self._logs[number] = LocalPartitionLog(directory, TopicPartition(name, number))
+        return self._logs[number]
 
     def _list_served_partitions(
         self, address: ClusterAddress, only: frozenset[int] | None
