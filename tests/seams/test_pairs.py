@@ -19,6 +19,7 @@ from tests.support.seam_stage import PAIRS, SeamStage
 from tests.support.snapshot_topic import IN_MEMORY
 
 _FOUND_DEFECTS: Final = {
+    ("clean", "dedup"): 44,
     ("clean", "expire_remote"): 66,
     ("compact_job", "append"): 1,
     ("snapshot", "maintain"): 31,
