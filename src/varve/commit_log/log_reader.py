@@ -92,7 +92,8 @@ class RemoteLogReader(Protocol):
     def read(self, request: RemoteReadRequest) -> RemoteRead | None:
         """Whole batches from the first that ends at or after the start, none at the limit.
 
-        Segments that compaction emptied are skipped; None when no batch is left below the limit.
+        Segments that compaction emptied are skipped; None when no batch that is left ends below
+        the limit, as a truncation drops a batch of which it drops an offset.
         Raises Unavailable, which is worth a retry, when the object store does not answer, and
         Corrupt for an offset before the limit that is in no segment.
         """
@@ -166,8 +167,9 @@ class LogReader:
     ) -> tuple[FetchResult | None, int]:
         """Batches from the remote tier, or None and the offset to read next.
 
-        That offset is the local start if no remote batch remains before it, and `start_offset` if a
-        segment left the local disk meanwhile, since its abort markers may have been missed.
+        That offset is the local start, or the limit before it, if no remote batch remains below;
+        `start_offset` if a segment left the local disk meanwhile, since its abort markers may have
+        been missed.
         """
         log = self._log
         limit = self._limit(isolation)
@@ -186,7 +188,7 @@ class LogReader:
         # Records that were deleted meanwhile must not be served, even if their objects exist.
         self._check_range(start_offset, log.end_offset)
         if run is None:
-            return None, max(start_offset, remote_end)
+            return None, max(start_offset, request.limit_offset)
         aborted = list(run.aborted)
         if is_committed and not run.is_complete:
             aborted += self.collect_aborted(start_offset, run.next_offset)

@@ -85,14 +85,11 @@ class Tier:
         """Compares one read with the list; where the reader goes on, None at the end."""
         left = [batch for batch in self.batches if batch.last_offset >= start]
         if run is None:
-            assert not left or left[0].base_offset >= limit
+            assert not left or left[0].last_offset >= limit
             return None
         got = split_batches(run.data)
+        assert got
         assert run.data == b"".join(batch.encode() for batch in left[: len(got)])
-        if not got:
-            assert left[0].last_offset >= limit
-            assert run.next_offset == start
-            return None
         assert run.next_offset == left[len(got) - 1].last_offset + 1 <= limit
         assert len(run.data) <= max(max_bytes, len(left[0].encode()))
         return run.next_offset

@@ -182,6 +182,16 @@ def test_a_remote_part_that_has_nothing_more_leads_on_to_the_first_local_segment
     assert offsets_in(tiered.log.read(start_offset=3)) == [4, 5]
 
 
+def test_a_remote_part_that_has_nothing_more_leads_on_to_no_more_than_the_limit(
+    tiered: Bench, remote: FakeRemoteLog
+) -> None:
+    """What was below the limit when the read began, though more has left the local disk since."""
+    remote.batches = remote.batches[:1]
+    tiered.log.high_watermark = 2
+    fetched = tiered.log.read(start_offset=1)
+    assert (offsets_in(fetched), fetched.next_offset) == ([], 2)
+
+
 def test_without_a_remote_part_the_error_names_what_is_local_and_the_setting(bench: Bench) -> None:
     _fill(bench, FakeRemoteLog())
     bench.remote = None
