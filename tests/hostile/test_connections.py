@@ -12,6 +12,7 @@ from tests.support.hostile_bench import HONEST_GROUP, PREY, VAULT, HostileBench,
 from tests.support.hostile_client import cuts_of
 from tests.support.hostile_requests import LENGTH, FrameMaker
 from tests.support.kafka_server import HOST
+from tests.support.shape_engine import wait_until
 from varve.wire import APIS, ApiKey, encode, write_request_header
 from varve.wire.messages.data import FetchPartition, FetchRequest, FetchTopic
 
@@ -24,6 +25,8 @@ REQUEST_MAX = 100 << 20
 LARGE_BYTES = 900_000
 GREEDY_COUNT, ASKED_COUNT = 20, 50
 """Readers, and what each asks for: nearly a gigabyte in all."""
+VANISHING_COUNT = 300
+KEPT_BYTES = 64 << 20
 RESET = struct.pack("ii", 1, 0)
 """SO_LINGER without patience: the end is a reset, and no port waits for it."""
 WAIT_SECONDS = 10.0
@@ -111,6 +114,24 @@ def test_half_closed_connections_are_ended(bench: HostileBench) -> None:
 
 
 def test_readers_that_do_not_read_take_bounded_memory(bench: HostileBench) -> None:
+    data = _large_fetch(bench)
+    with ExitStack() as stack, _unharmed(bench, GREEDY_GROWTH_BYTES):
+        for _ in range(GREEDY_COUNT):
+            stack.enter_context(_connect(bench)).sendall(data * ASKED_COUNT)
+
+
+def test_memory_returns_when_readers_vanish(bench: HostileBench) -> None:
+    data = _large_fetch(bench)
+    had = bench.server.rss_bytes()
+    with _unharmed(bench, GREEDY_GROWTH_BYTES):
+        with ExitStack() as stack:
+            for _ in range(VANISHING_COUNT):
+                stack.enter_context(_connect(bench)).sendall(data * ASKED_COUNT)
+        wait_until(lambda: bench.server.rss_bytes() < had + KEPT_BYTES)
+
+
+def _large_fetch(bench: HostileBench) -> bytes:
+    """A request for nearly a megabyte that is there."""
     with bench.honest() as client:
         end = end_of(client, PREY[0], 0)
         produce(client, PREY[0], 0, end, value=random.Random(5).randbytes(LARGE_BYTES))
@@ -118,10 +139,7 @@ def test_readers_that_do_not_read_take_bounded_memory(bench: HostileBench) -> No
     topics = [FetchTopic(PREY[0], partitions=[asked])]
     body = encode(FetchRequest(max_bytes=2 * LARGE_BYTES, topics=topics), 11)
     head = write_request_header(ApiKey.FETCH, 11, 1, "greedy", is_flexible=False)
-    data = LENGTH.pack(len(head) + len(body)) + head + body
-    with ExitStack() as stack, _unharmed(bench, GREEDY_GROWTH_BYTES):
-        for _ in range(GREEDY_COUNT):
-            stack.enter_context(_connect(bench)).sendall(data * ASKED_COUNT)
+    return LENGTH.pack(len(head) + len(body)) + head + body
 
 
 def test_batches_that_expand_take_bounded_memory(bench: HostileBench) -> None:

@@ -31,7 +31,6 @@ from varve.kafka_server.frames import BufferPool, FrameReader, MemoryBudget
 from varve.kafka_server.metrics import CLOSED_CONNECTIONS, REJECTED_REQUESTS, ServerMetrics
 from varve.kafka_server.registry import ConnectionRegistry
 from varve.kafka_server.responses import (
-    WRITE_BYTES,
     InFlightRequest,
     ResponseQueue,
     ResponseWriter,
@@ -46,6 +45,15 @@ _MUTE_MAX_MS: Final = 30_000
 _SLOW_REQUEST_GRACE_SECONDS: Final = 2.0
 _SLOW_REQUEST_BYTES: Final = 64 << 10
 """Per second, after the grace, while other connections wait for memory."""
+_QUEUED_BYTES_MAX: Final = 1 << 20
+"""A connection with more bytes to write starts no request."""
+_SMALL_ANSWERS: Final = frozenset({
+    ApiKey.PRODUCE, ApiKey.API_VERSIONS, *SASL_KEYS, ApiKey.FIND_COORDINATOR, ApiKey.JOIN_GROUP,
+    ApiKey.SYNC_GROUP, ApiKey.HEARTBEAT, ApiKey.LEAVE_GROUP, ApiKey.OFFSET_COMMIT,
+    ApiKey.CONSUMER_GROUP_HEARTBEAT, ApiKey.INIT_PRODUCER_ID, ApiKey.ADD_PARTITIONS_TO_TXN,
+    ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.TXN_OFFSET_COMMIT, ApiKey.END_TXN,
+})  # fmt: skip
+"""Requests that are answered while responses fill their memory; the others wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +182,7 @@ class Connection(asyncio.BufferedProtocol):
             or self._mute_count > 0
             or self._has_failed_login
             or self._awaited_memory is not None
-            or self._writer.queued_bytes > WRITE_BYTES
+            or self._writer.queued_bytes > _QUEUED_BYTES_MAX
             or self._responses.is_full
         )
 
@@ -215,7 +223,8 @@ class Connection(asyncio.BufferedProtocol):
         """Whether the next response may be large while too many wait for their clients."""
         if not self._services.response_memory.is_exceeded or self._is_next_in_turn:
             return False
-        return self._reader.next_api_key() == ApiKey.FETCH
+        key = self._reader.next_api_key()
+        return key is not None and key not in _SMALL_ANSWERS
 
     def _wait_for_memory(self, budget: MemoryBudget, size: int) -> None:
         self._awaited_memory = budget
@@ -513,7 +522,7 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def stalled_bytes(self) -> int:
         """Response bytes that wait because the client does not read."""
-        return self._writer.queued_bytes if self._writer.is_stalled else 0
+        return self._writer.held_bytes if self._writer.is_stalled else 0
 
     @property
     def stalled_since(self) -> float:

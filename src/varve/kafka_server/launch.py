@@ -39,6 +39,7 @@ from varve.serving.process import (
     freeze_garbage_collection,
     handle_stop_signals,
     raise_open_file_limit,
+    trim_memory,
 )
 
 logger = logging.getLogger(__name__)
@@ -199,6 +200,7 @@ async def _run(
     for directory in store.directories:
         directory.describe_owner("varve serve", f"{address.host}:{address.port}")
     securities.warn_if_no_users(broker.credentials)
+    trimming = loop.create_task(trim_memory(broker.blocking.run))
     try:
         http = await _start_http(endpoint, config)
         echo(_startup_line(server, store, http, time.monotonic() - began))
@@ -207,6 +209,7 @@ async def _run(
         await stop.wait()
         logger.info("stopping", extra={"connections": server.connection_count})
     finally:
+        trimming.cancel()
         await endpoint.stop()
         await server.stop()
 

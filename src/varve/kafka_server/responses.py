@@ -1,9 +1,9 @@
 """Responses of a connection: in the order of their requests, as fast as the client reads them.
 
 Invariant  a response is written when all before it are written. Its size is reserved in the memory
-           budget of all connections as soon as it is encoded, and released when it is handed to the
-           transport or the connection is closed. At most about `WRITE_BYTES` are buffered in the
-           transport until the client reads them.
+           budget of all connections as soon as it is encoded, and released when the system has
+           taken its last byte or the connection is closed: a part of it keeps all of it in memory.
+           At most `WRITE_BYTES` are in the transport until the client reads them.
 Threads    the event loop's alone.
 """
 
@@ -20,7 +20,8 @@ from varve.wire import Api, ApiKey, Message, encode_parts, write_response_header
 
 Piece = bytes | bytearray | memoryview
 
-WRITE_BYTES: Final = 1 << 20
+WRITE_BYTES: Final = 256 << 10
+"""TLS holds so much of a response without counting it."""
 _LENGTH: Final = Struct(">i")
 _LONG_POLLS: Final = (ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP)
 
@@ -49,23 +50,36 @@ class ResponseWriter:
         self._memory = memory
         self._loop = loop
         self._pieces: deque[Piece] = deque()
+        self._unsent: deque[tuple[int, int]] = deque()
+        """The position after each response that is not sent, counted from the first, and its size.
+        """
+        self._put_bytes = 0
+        self._handed_bytes = 0
         self._transport: asyncio.Transport | None = None
         self._transport_bytes = 0
         self.is_stalled = False
-        """Whether the transport's write buffer is full because the client reads too slowly."""
-        self.queued_bytes = 0
-        """Bytes not handed to the transport yet, which are reserved in the budget."""
+        """Whether the transport has bytes that the system does not take yet."""
+        self.held_bytes = 0
+        """Bytes of responses that are not sent completely, which are reserved in the budget."""
         self.progress_at = 0.0
         """The loop's time when a stalled client last read something."""
 
     def attach(self, transport: asyncio.Transport) -> None:
-        transport.set_write_buffer_limits(high=WRITE_BYTES, low=WRITE_BYTES // 4)
+        # Stalled as soon as a byte waits: TLS transports of uvloop are paused at the limit itself.
+        transport.set_write_buffer_limits(high=1, low=0)
         self._transport = transport
+
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes that are not handed to the transport yet."""
+        return self._put_bytes - self._handed_bytes
 
     def put(self, pieces: Sequence[Piece], size: int) -> None:
         """Adds a response whose memory is reserved; `write` sends it."""
         self._pieces.extend(pieces)
-        self.queued_bytes += size
+        self._put_bytes += size
+        self._unsent.append((self._put_bytes, size))
+        self.held_bytes += size
 
     def pause(self) -> None:
         self.is_stalled = True
@@ -90,12 +104,20 @@ class ResponseWriter:
         assert self._transport is not None
         while self._pieces and not self.is_stalled:
             pieces, size = self._next_pieces()
-            self.queued_bytes -= size
+            self._handed_bytes += size
             if len(pieces) == 1:
                 self._transport.write(pieces[0])
             else:
                 self._transport.writelines(pieces)
-            self._memory.release(size)
+        self._release_sent(self._handed_bytes - self._transport.get_write_buffer_size())
+
+    def _release_sent(self, sent_bytes: int) -> None:
+        released = 0
+        while self._unsent and self._unsent[0][0] <= sent_bytes:
+            released += self._unsent.popleft()[1]
+        if released:
+            self.held_bytes -= released
+            self._memory.release(released)
 
     def _next_pieces(self) -> tuple[list[Piece], int]:
         """At most `WRITE_BYTES` of what is queued."""
@@ -115,9 +137,10 @@ class ResponseWriter:
     def discard(self) -> None:
         """Drops what was not written: the connection is closed."""
         self._pieces.clear()
+        self._unsent.clear()
         self.is_stalled = True
-        queued_bytes, self.queued_bytes = self.queued_bytes, 0
-        self._memory.release(queued_bytes)
+        held_bytes, self.held_bytes = self.held_bytes, 0
+        self._memory.release(held_bytes)
 
 
 class InFlightRequest:

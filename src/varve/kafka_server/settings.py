@@ -175,8 +175,8 @@ class ServerSettings:
     )
     queued_max_response_bytes: int = setting(
         256 << 20,
-        "Memory for responses that clients have not read yet, over all connections; further fetch "
-        "requests wait.",
+        "Memory for responses that clients have not read yet, over all connections; further "
+        "requests with large answers wait, such as Fetch.",
         kafka_name="varve.queued.max.response.bytes",
         at_least=1 << 20,
         long=True,

@@ -10,6 +10,8 @@ Threads    a handler calls its filters outside its lock: a race may let an extra
 """
 
 import asyncio
+import contextlib
+import ctypes
 import gc
 import json
 import logging
@@ -17,14 +19,18 @@ import os
 import resource
 import signal
 import sys
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Final
 
+from varve.foundation.errors import Unavailable
+
 logger = logging.getLogger(__name__)
 
 EXIT_KILLED: Final = 137
+TRIM_SECONDS: Final = 5.0
 _SAME_SIGNAL_SECONDS: Final = 0.2
 
 
@@ -44,6 +50,23 @@ def freeze_garbage_collection(thresholds: tuple[int, int, int] | None = None) ->
     if thresholds is not None:
         gc.set_threshold(*thresholds)
     gc.enable()
+
+
+async def trim_memory(run: Callable[[Callable[[], None]], Awaitable[None]]) -> None:
+    """Returns freed memory to the system, which the C library keeps after large or slow answers.
+
+    Until it is cancelled; `run` calls a function in a pool and may skip a round with Unavailable.
+    """
+    while True:
+        await asyncio.sleep(TRIM_SECONDS)
+        with contextlib.suppress(Unavailable):
+            await run(_return_freed_memory)
+
+
+def _return_freed_memory() -> None:
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def handle_stop_signals(loop: asyncio.AbstractEventLoop) -> asyncio.Event:

@@ -27,8 +27,13 @@ from varve.kafka_server.frames import MemoryBudget
 from varve.kafka_server.metrics import CLOSED_CONNECTIONS, REJECTED_REQUESTS
 from varve.wire import ApiKey
 from varve.wire.compiler import write_uvarint
-from varve.wire.messages.cluster import MetadataRequest, MetadataRequestTopic
+from varve.wire.messages.cluster import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+)
 from varve.wire.messages.data import FetchRequest, FetchResponse, ProduceResponse
+from varve.wire.messages.groups import HeartbeatRequest, HeartbeatResponse
 
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -277,6 +282,35 @@ async def test_clients_that_do_not_read_are_let_go_when_memory_is_short() -> Non
         found = await honest.ask(FetchRequest(), 12)
         assert len(found.responses[0].partitions[0].records) == len(records)
         assert bench.value(CLOSED_CONNECTIONS, "slow_reader") > 0
+
+
+async def test_an_answer_takes_memory_until_its_last_byte_is_sent() -> None:
+    records = bytes(16 * MIB)
+
+    async with ServerBench(handlers={ApiKey.FETCH: always(fetch_response(records))}) as bench:
+        client = await bench.connect(receive_buffer=4096)
+        await client.send(frame(FetchRequest(), 12))
+        await client.reader.readexactly(8 * MIB)
+        assert bench.server.response_memory.used > len(records)
+        await client.reader.readexactly(8 * MIB)
+        await until(lambda: not bench.server.response_memory.used)
+
+
+async def test_only_requests_with_small_answers_go_on_when_response_memory_is_short() -> None:
+    handlers = {
+        ApiKey.METADATA: always(MetadataResponse()),
+        ApiKey.HEARTBEAT: always(HeartbeatResponse()),
+    }
+    async with ServerBench(handlers=handlers) as bench:
+        responses = bench.server.response_memory
+        responses.reserve(responses.limit + 1)  # as responses that nobody reads do
+        describing, member = await bench.connect(), await bench.connect()
+        asking = asyncio.ensure_future(describing.ask(MetadataRequest(topics=None), 12))
+        await until(lambda: responses.waiting_count == 1)
+        await member.ask(HeartbeatRequest(), 4)
+        assert not asking.done()
+        responses.release(responses.limit + 1)
+        await asking
 
 
 async def test_hundreds_of_consumers_that_wait_for_response_memory_are_all_answered() -> None:

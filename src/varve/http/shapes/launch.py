@@ -6,8 +6,6 @@ Threads    the loop is the main thread; the engine's workers have their own.
 """
 
 import asyncio
-import contextlib
-import ctypes
 import ipaddress
 import logging
 import random
@@ -23,7 +21,7 @@ import uvloop
 from varve.commit_log.names import META_PROPERTIES_FILE
 from varve.disk import FileSystem, RealFileSystem
 from varve.foundation.clock import Clock, SystemClock
-from varve.foundation.errors import InvalidSetting, Unavailable
+from varve.foundation.errors import InvalidSetting
 from varve.foundation.settings import parse_settings
 from varve.http.server import HttpServer
 from varve.http.settings import HttpSettings
@@ -33,6 +31,7 @@ from varve.serving.process import (
     freeze_garbage_collection,
     handle_stop_signals,
     raise_open_file_limit,
+    trim_memory,
 )
 from varve.shapes.engine import LOCK_FILE, ShapeEngine
 from varve.shapes.kernels import (
@@ -56,7 +55,6 @@ logger = logging.getLogger(__name__)
 
 GARBAGE_THRESHOLDS: Final = (200_000, 50, 1000)
 """The garbage collector runs rarely: rows hold no cycles."""
-_TRIM_SECONDS: Final = 30
 _KERNELS: Final = (
     json_text,
     row_texts,
@@ -240,7 +238,7 @@ async def _run(
     server = HttpServer(api, host=config.host, port=config.port)
     stop = handle_stop_signals(asyncio.get_running_loop())
     await server.start()
-    trimming = asyncio.ensure_future(_trim_memory(api))
+    trimming = asyncio.ensure_future(trim_memory(api.admin_pool.run))
     try:
         _warn_if_open_to_all(config)
         shown = f"[{config.host}]" if ":" in config.host else config.host
@@ -260,16 +258,6 @@ async def _run(
     finally:
         trimming.cancel()
         await server.stop()
-
-
-async def _trim_memory(api: ShapeApi) -> None:
-    """Returns freed memory to the system, which the C library keeps after slow clients."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    while trim is not None:
-        await asyncio.sleep(_TRIM_SECONDS)
-        # A full pool skips this round.
-        with contextlib.suppress(Unavailable):
-            await api.admin_pool.run(trim, 0)
 
 
 def _warn_if_open_to_all(config: ShapeServerConfig) -> None:
