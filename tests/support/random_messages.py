@@ -9,6 +9,7 @@ from varve.wire.schema import FieldType, Kind, Message, wire_fields
 _WIDTHS = {
     Kind.INT8: 7,
     Kind.INT16: 15,
+    Kind.UINT16: 16,
     Kind.INT32: 31,
     Kind.INT64: 40,
 }

@@ -14,7 +14,9 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
-from varve.broker.admin.configs import BrokerConfigs, TopicConfigs
+from varve.broker.admin.broker_configs import BrokerConfigs
+from varve.broker.admin.configs import TopicConfigs
+from varve.broker.admin.group_configs import GroupConfigs
 from varve.broker.append_scheduler import AppendScheduler, RecentFailures
 from varve.broker.background import BackgroundTasks, BlockingPool, Timers
 from varve.broker.data.fetch_sessions import FetchSessions
@@ -37,6 +39,7 @@ from varve.broker.settings import (
     TransactionSettings,
 )
 from varve.broker.state_topic import StateTopic
+from varve.broker.stored_configs import StoredConfigs
 from varve.broker.topics import ServedTopic, Topics, TopicsView
 from varve.broker.transactions.coordinator import MarkerWriter, TransactionCoordinator
 from varve.broker.transactions.producer_ids import ProducerIds
@@ -106,7 +109,11 @@ class Broker:
         self.visible_settings += groups, transactions
         """The settings that clients may see; the server adds its own."""
         self.topic_configs = TopicConfigs(store)
-        self.broker_configs = BrokerConfigs(store, self.topic_configs, self.visible_settings)
+        self.stored_configs = StoredConfigs(store.fs, self._directories)
+        self.broker_configs = BrokerConfigs(
+            store, self.topic_configs, self.visible_settings, self.stored_configs
+        )
+        self.group_configs = GroupConfigs(groups, self.stored_configs)
         self._make_security(quotas)
         self._sync_pool = sync_pool or ThreadPoolExecutor(_SYNC_THREADS, "varve-sync")
         self._make_data(settings)
@@ -172,6 +179,7 @@ class Broker:
             self.clock,
             self.timers,
             groups,
+            self.stored_configs,
             self.random,
             self.loop,
             BackgroundTasks(self.loop),
@@ -208,7 +216,7 @@ class Broker:
 
     async def start(self) -> None:
         """Loads tables and the state of the coordinators, and starts the threads."""
-        for table in (self.acls, self.credentials, self.quotas.table):
+        for table in (self.acls, self.credentials, self.quotas.table, self.stored_configs):
             await self.blocking.run(table.load)
         if self._has_append_threads:
             self.appends.start()

@@ -89,6 +89,19 @@ _ERROR_SHAPES: Final[dict[ApiKey, tuple[ErrorShape, ...]]] = {
             ErrorShape("partitions", "results_by_partition", ("=partition_index",)),
         ),
     ),
+    ApiKey.WRITE_TXN_MARKERS: (
+        ErrorShape(
+            "markers",
+            "markers",
+            ("producer_id",),
+            ErrorShape(
+                "topics",
+                "topics",
+                ("name",),
+                ErrorShape("partition_indexes", "partitions", ("=partition_index",)),
+            ),
+        ),
+    ),
     ApiKey.TXN_OFFSET_COMMIT: _topics(_BY_INDEX),
     ApiKey.CREATE_ACLS: (ErrorShape("creations", "results", ()),),
     ApiKey.DELETE_ACLS: (ErrorShape("filters", "filter_results", ()),),

@@ -7,13 +7,14 @@ import re
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final
 
-from varve.broker.admin import config_requests, topics
+from varve.broker.admin import cluster, config_requests, topics
 from varve.broker.broker import Broker
 from varve.broker.data import fetch, metadata, offsets, produce
 from varve.broker.groups import offset_requests
 from varve.broker.groups import requests as group_requests
 from varve.broker.request import RequestContext
 from varve.broker.security import requests as security
+from varve.broker.transactions import marker_requests
 from varve.broker.transactions import requests as transaction_requests
 from varve.wire import APIS, ApiKey, ErrorCode, Message
 from varve.wire.messages.cluster import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
@@ -28,8 +29,8 @@ fails, and CloseConnection.
 _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _PREFIX: Final = "handle_"
 _MODULES: Final = (
-    produce, fetch, offsets, metadata, topics, config_requests,
-    group_requests, offset_requests, transaction_requests, security,
+    produce, fetch, offsets, metadata, topics, config_requests, cluster,
+    group_requests, offset_requests, transaction_requests, marker_requests, security,
 )  # fmt: skip
 """With the handlers of all APIs but ApiVersions and those that the server serves itself."""
 _SERVER_APIS: Final = (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)

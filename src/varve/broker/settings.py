@@ -1,10 +1,11 @@
 """Settings of the broker, by Kafka's names, and the replication configs that clients see."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from varve.broker.groups.assignors import ASSIGNORS
 from varve.foundation.errors import InvalidSetting
-from varve.foundation.settings import check_settings, setting
+from varve.foundation.settings import check_settings, parse_settings, setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +54,12 @@ class BrokerSettings(_CheckedSettings):
         "Limit of the partitions in all fetch sessions together.",
         kafka_name="varve.fetch.session.partitions.max",
         at_least=0,
+    )
+    telemetry_max_bytes: int = setting(
+        1 << 20,
+        "Limit of the bytes in one push of client metrics; no metrics are requested, and what is "
+        "pushed is discarded.",
+        at_least=1,
     )
     background_read_max_bytes: int = setting(
         64 << 20,
@@ -140,6 +147,18 @@ class GroupSettings:
     group_consumer_heartbeat_interval_ms: int = setting(
         5_000, "How often members of consumer groups send heartbeats.", at_least=1
     )
+    group_consumer_min_session_timeout_ms: int = setting(
+        45_000, "The shortest consumer.session.timeout.ms of a single group.", at_least=1
+    )
+    group_consumer_max_session_timeout_ms: int = setting(
+        60_000, "The longest consumer.session.timeout.ms of a single group.", at_least=1
+    )
+    group_consumer_min_heartbeat_interval_ms: int = setting(
+        5_000, "The shortest consumer.heartbeat.interval.ms of a single group.", at_least=1
+    )
+    group_consumer_max_heartbeat_interval_ms: int = setting(
+        15_000, "The longest consumer.heartbeat.interval.ms of a single group.", at_least=1
+    )
     group_consumer_max_size: int = setting(
         (1 << 31) - 1, "Limit of the members of one consumer group.", at_least=1
     )
@@ -155,11 +174,31 @@ class GroupSettings:
     def __post_init__(self) -> None:
         check_settings(self)
         self._check_consumer_groups()
-        if self.group_min_session_timeout_ms > self.group_max_session_timeout_ms:
-            raise InvalidSetting(
-                f"group.min.session.timeout.ms = {self.group_min_session_timeout_ms} exceeds "
-                f"group.max.session.timeout.ms = {self.group_max_session_timeout_ms}"
-            )
+        for low, high in (
+            ("group.min.session.timeout.ms", "group.max.session.timeout.ms"),
+            ("group.consumer.min.session.timeout.ms", "group.consumer.max.session.timeout.ms"),
+            (
+                "group.consumer.min.heartbeat.interval.ms",
+                "group.consumer.max.heartbeat.interval.ms",
+            ),
+        ):
+            low_value, high_value = (getattr(self, name.replace(".", "_")) for name in (low, high))
+            if low_value > high_value:
+                raise InvalidSetting(f"{low} = {low_value} exceeds {high} = {high_value}")
+
+    @property
+    def consumer_config_bounds(self) -> dict[str, tuple[int, int]]:
+        """The lowest and highest value of each of ConsumerGroupConfigs."""
+        return {
+            "consumer_session_timeout_ms": (
+                self.group_consumer_min_session_timeout_ms,
+                self.group_consumer_max_session_timeout_ms,
+            ),
+            "consumer_heartbeat_interval_ms": (
+                self.group_consumer_min_heartbeat_interval_ms,
+                self.group_consumer_max_heartbeat_interval_ms,
+            ),
+        }
 
     def _check_consumer_groups(self) -> None:
         unknown = [assignor for assignor in self.consumer_assignors if assignor not in ASSIGNORS]
@@ -175,6 +214,40 @@ class GroupSettings:
                 "group.consumer.session.timeout.ms = "
                 f"{self.group_consumer_session_timeout_ms}"
             )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerGroupConfigs(_CheckedSettings):
+    """Configs that a single consumer group may have of its own."""
+
+    consumer_session_timeout_ms: int = setting(
+        45_000,
+        "How long a member of the group may send no heartbeat before it is removed.",
+        at_least=1,
+    )
+    consumer_heartbeat_interval_ms: int = setting(
+        5_000, "How often members of the group send heartbeats.", at_least=1
+    )
+
+    @classmethod
+    def of_group(cls, settings: GroupSettings, own: Mapping[str, str]) -> "ConsumerGroupConfigs":
+        """The configs in effect: the group's own, or the broker's.
+
+        What a group has of its own may be older than the bounds of the broker, which count.
+        """
+        base = cls(
+            consumer_session_timeout_ms=settings.group_consumer_session_timeout_ms,
+            consumer_heartbeat_interval_ms=settings.group_consumer_heartbeat_interval_ms,
+        )
+        if not own:
+            return base
+        parsed = parse_settings(cls, own, "a group's configs", base=base)
+        bounded = {
+            name: min(max(getattr(parsed, name), low), high)
+            for name, (low, high) in settings.consumer_config_bounds.items()
+            if name.replace("_", ".") in own
+        }
+        return replace(base, **bounded)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

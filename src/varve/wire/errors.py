@@ -177,6 +177,7 @@ _CODES: Final[tuple[tuple[type[Exception], ErrorCode], ...]] = (
     (errors.Closed, ErrorCode.NOT_LEADER_OR_FOLLOWER),
     (errors.InvalidRequest, ErrorCode.INVALID_REQUEST),
     (errors.InvalidProducerEpoch, ErrorCode.INVALID_PRODUCER_EPOCH),
+    (errors.CoordinatorFenced, ErrorCode.TRANSACTION_COORDINATOR_FENCED),
     (errors.Fenced, ErrorCode.FENCED_LEADER_EPOCH),
     (errors.UnsupportedFormat, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT),
     (errors.Corrupt, ErrorCode.CORRUPT_MESSAGE),

@@ -36,6 +36,7 @@ class Kind(Enum):
     BOOLEAN = "?"
     INT8 = "b"
     INT16 = "h"
+    UINT16 = "H"
     INT32 = "i"
     INT64 = "q"
     FLOAT64 = "d"
@@ -53,6 +54,7 @@ class Kind(Enum):
 
 Int8 = Annotated[int, Kind.INT8]
 Int16 = Annotated[int, Kind.INT16]
+UInt16 = Annotated[int, Kind.UINT16]
 Int32 = Annotated[int, Kind.INT32]
 Int64 = Annotated[int, Kind.INT64]
 Records = Annotated[memoryview, Kind.RECORDS]

@@ -318,23 +318,28 @@ def test_a_record_comes_back_soon(kafka: Tools, name: str) -> None:
     assert "Avg latency" in printed
 
 
-@pytest.mark.parametrize(
-    ("tool", "arguments", "reason"),
-    [
-        ("kafka-metadata-quorum", ["describe", "--status"], "not support DESCRIBE_QUORUM"),
-        ("kafka-client-metrics", ["--list"], "not support LIST_CONFIG_RESOURCES"),
-        (
-            "kafka-configs",
-            [
-                *("--alter", "--entity-type", "groups", "--entity-name", "one"),
-                *("--add-config", "consumer.session.timeout.ms=50000"),
-            ],
-            "has no configs of its own",
-        ),
-    ],
-)
-def test_what_is_not_served_is_refused_by_name(
-    kafka: Tools, tool: str, arguments: list[str], reason: str
-) -> None:
-    with pytest.raises(ToolFailed, match=reason):
-        kafka.run(tool, *arguments)
+def test_the_quorum_and_client_metrics_are_told(kafka: Tools) -> None:
+    status = kafka.run("kafka-metadata-quorum", "describe", "--status")
+    assert "LeaderId:               1" in status
+    assert "1" in kafka.run("kafka-metadata-quorum", "describe", "--replication")
+    assert kafka.run("kafka-client-metrics", "--list").strip() == ""
+
+
+def test_a_group_has_settings_of_its_own(kafka: Tools, name: str) -> None:
+    group = ["--entity-type", "groups", "--entity-name", name]
+    own = "consumer.session.timeout.ms=50000"
+    kafka.run("kafka-configs", "--alter", *group, "--add-config", own)
+    assert own in kafka.run("kafka-configs", "--describe", *group)
+    assert name in kafka.run("kafka-configs", "--describe", "--entity-type", "groups")
+    other = "share.session.timeout.ms=50000"
+    with pytest.raises(ToolFailed, match="share groups"):
+        kafka.run("kafka-configs", "--alter", *group, "--add-config", other)
+
+
+def test_a_transaction_is_aborted_in_its_partition(kafka: Tools, name: str) -> None:
+    kafka.create(name)
+    at = ["--topic", name, "--partition", "0"]
+    producer = ["--producer-id", "77", "--producer-epoch", "0", "--coordinator-epoch", "0"]
+    kafka.run("kafka-transactions", "abort", *at, *producer)
+    described = kafka.run("kafka-transactions", "describe-producers", *at)
+    assert [row[0] for row in rows(described)[1:]] == ["77"]

@@ -16,6 +16,8 @@ from varve.broker.groups.classic_member import JoinRequest
 from varve.broker.groups.group import GroupServices
 from varve.broker.groups.records import GroupLog, Records
 from varve.broker.settings import GroupSettings
+from varve.broker.stored_configs import StoredConfigs
+from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import DirectoryOffline
 from varve.testing.kafka_kit import ManualTimers
@@ -105,6 +107,7 @@ class Groups(RuleBasedStateMachine):
             clock=self.clock,
             timers=self.timers,
             settings=GroupSettings(group_max_size=5),
+            configs=StoredConfigs(MemoryFileSystem(self.clock), []),
             random=random.Random(1),
             loop=self.loop,
             tasks=BackgroundTasks(self.loop),

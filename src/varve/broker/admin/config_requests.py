@@ -1,12 +1,14 @@
-"""DescribeConfigs, AlterConfigs and IncrementalAlterConfigs of topics, the broker and groups.
+"""DescribeConfigs, AlterConfigs and IncrementalAlterConfigs of topics, the broker and groups; and
+ListConfigResources.
 
 Invariant  the configs of one resource change together or not at all. A resource is described once,
            however often the request names it.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from varve.broker.admin.configs import (
@@ -23,6 +25,7 @@ from varve.wire import ErrorCode
 from varve.wire.errors import KafkaError
 from varve.wire.messages import topics as messages
 
+_FIRST_WITH_RESOURCE_TYPES: Final = 1
 _AUTHORIZED_TYPES: Final = {
     ResourceKind.TOPIC: ResourceType.TOPIC,
     ResourceKind.GROUP: ResourceType.GROUP,
@@ -99,7 +102,7 @@ def _get_entries(broker: Broker, kind: int, name: str) -> Sequence[ConfigEntry]:
             configs = broker.broker_configs
             return configs.entries() if name else configs.altered_entries()
         case ResourceKind.GROUP:
-            return broker.broker_configs.group_entries()
+            return broker.group_configs.entries(name)
         case _:
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST,
@@ -126,6 +129,8 @@ def _plan_replacement(broker: Broker, resource: messages.AlterConfigsResource) -
     values = check_no_nulls(configs)
     if resource.resource_type == ResourceKind.TOPIC:
         return broker.topic_configs.plan_replacement(resource.resource_name, values)
+    if resource.resource_type == ResourceKind.GROUP:
+        return broker.group_configs.plan_replacement(resource.resource_name, values)
     return broker.broker_configs.plan_replacement(values)
 
 
@@ -140,6 +145,8 @@ async def handle_incremental_alter_configs(
 def _plan_operations(broker: Broker, resource: messages.IncrementalAlterConfigsResource) -> Changes:
     if resource.resource_type == ResourceKind.TOPIC:
         return broker.topic_configs.plan_operations(resource.resource_name, resource.configs)
+    if resource.resource_type == ResourceKind.GROUP:
+        return broker.group_configs.plan_operations(resource.resource_name, resource.configs)
     return broker.broker_configs.plan_operations(resource.configs)
 
 
@@ -171,18 +178,25 @@ async def _alter_all(
 async def _alter(
     broker: Broker, resource: Any, plan: Callable[[Broker, Any], Changes], *, validate_only: bool
 ) -> None:
-    name, is_topic = resource.resource_name, resource.resource_type == ResourceKind.TOPIC
-    affected = [name] if is_topic else [topic.name for topic in broker.topics]
+    name, affected = resource.resource_name, [topic.name for topic in broker.topics]
+    check: Callable[[Changes], None]
+    apply: Callable[[Changes], object]
+    match resource.resource_type:
+        case ResourceKind.TOPIC:
+            affected = [name]
+            check = partial(broker.topic_configs.check_changes, name)
+            apply = partial(broker.store.alter_topic, name)
+        case ResourceKind.GROUP:
+            affected = []
+            check = partial(broker.group_configs.check, name)
+            apply = partial(broker.group_configs.apply, name)
+        case _:
+            check, apply = broker.broker_configs.check, broker.broker_configs.apply
     async with broker.changing_topics([] if validate_only else affected):
         changes = plan(broker, resource)
-        if is_topic:
-            broker.topic_configs.check_changes(name, changes)
-            if changes and not validate_only:
-                await broker.blocking.run(broker.store.alter_topic, name, changes)
-        else:
-            defaults = broker.broker_configs.as_defaults(changes)
-            if defaults and not validate_only:
-                await broker.blocking.run(broker.store.alter_defaults, defaults)
+        check(changes)
+        if changes and not validate_only:
+            await broker.blocking.run(apply, changes)
 
 
 def _check_alterable(broker: Broker, kind: int, name: str) -> None:
@@ -192,14 +206,47 @@ def _check_alterable(broker: Broker, kind: int, name: str) -> None:
         case ResourceKind.BROKER:
             _check_broker_name(broker, name)
         case ResourceKind.GROUP:
-            raise KafkaError(
-                ErrorCode.INVALID_CONFIG,
-                f"group {name:.260} has no configs of its own: those of all groups are set when "
-                "the broker starts",
-            )
+            return
         case _:
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST,
-                f"resources of type {kind} have no configs; alter those of a topic (2) or of the "
-                "broker (4)",
+                f"resources of type {kind} have no configs; alter those of a topic (2), of the "
+                "broker (4) or of a group (32)",
             )
+
+
+# ListConfigResources
+
+_LISTED_KINDS: Final = tuple(ResourceKind)
+
+
+async def handle_list_config_resources(
+    broker: Broker, context: RequestContext, request: messages.ListConfigResourcesRequest
+) -> messages.ListConfigResourcesResponse:
+    """What has configs: topics, this broker, and groups with configs of their own. KIP-1142.
+
+    Version 0 lists client metrics alone, of which there are none.
+    """
+    context.authorize(Operation.DESCRIBE_CONFIGS, ResourceType.CLUSTER)
+    kinds = frozenset(request.resource_types) or frozenset(_LISTED_KINDS)
+    if context.version < _FIRST_WITH_RESOURCE_TYPES:
+        kinds = frozenset({ResourceKind.CLIENT_METRICS})
+    unknown = kinds.difference(_LISTED_KINDS)
+    if unknown:
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"resource type {min(unknown)}")
+    node = [str(broker.settings.node_id)]
+    names: dict[ResourceKind, Iterable[str]] = {
+        ResourceKind.TOPIC: (topic.name for topic in broker.topics),
+        ResourceKind.BROKER: node,
+        ResourceKind.BROKER_LOGGER: node,
+        ResourceKind.CLIENT_METRICS: (),
+        ResourceKind.GROUP: broker.group_configs.names,
+    }
+    response = messages.ListConfigResourcesResponse()
+    size = AnswerSize(broker, context)
+    for kind in sorted(kinds):
+        async for name in in_turns(names[ResourceKind(kind)]):
+            resource = messages.ConfigResource(name, kind)
+            response.config_resources.append(resource)
+            size.add(resource)
+    return response

@@ -1,26 +1,23 @@
-"""The configs of topics and of the broker: their values, where those come from, and changes.
+"""The configs of topics: their values, where those come from, and changes.
 
 A topic config comes from the topic itself, from a default set at run time, from the settings the
-store was opened with, or is the built-in default. What changes at run time on the broker are the
-defaults of topics, by their broker-wide names. There is one broker, so its own configs and those of
-the whole cluster are the same.
+store was opened with, or is the built-in default.
 
 Invariant  changes are checked as a whole before anything is written, and are in the topic table of
            every log directory before they apply. Sensitive values are never returned.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from enum import IntEnum
 from typing import Final
 
-from varve.broker.settings import FixedSettings, ReplicationSettings
+from varve.broker.settings import ReplicationSettings
 from varve.commit_log import LogSettings
 from varve.embedded import Store
 from varve.foundation.errors import InvalidRequest, InvalidSetting
 from varve.foundation.settings import (
     SettingDeclaration,
-    Settings,
     SettingType,
     declared,
     format_value,
@@ -51,6 +48,7 @@ class ConfigSource(IntEnum):
     DYNAMIC_DEFAULT_BROKER_CONFIG = 3
     STATIC_BROKER_CONFIG = 4
     DEFAULT_CONFIG = 5
+    DYNAMIC_GROUP_CONFIG = 8
 
 
 class ConfigType(IntEnum):
@@ -79,6 +77,11 @@ ConfigEntry = messages.DescribeConfigsResourceResult
 """A config as DescribeConfigs returns it; the first synonym is in effect."""
 Synonym = messages.DescribeConfigsSynonym
 """A source of a value."""
+
+
+def with_own(entry: ConfigEntry, value: str, source: ConfigSource) -> ConfigEntry:
+    """The entry with a value that counts before the others."""
+    return _with_synonyms(entry, [Synonym(entry.name, value, source), *entry.synonyms])
 
 
 def make_entry(
@@ -151,8 +154,7 @@ class TopicConfigs:
             self._defaults, self._defaults_for = self._default_entries(), altered
         entries = dict(self._defaults)
         for name, value in own.items():
-            synonym = Synonym(name, value, ConfigSource.DYNAMIC_TOPIC_CONFIG)
-            entries[name] = _with_synonyms(entries[name], [synonym, *entries[name].synonyms])
+            entries[name] = with_own(entries[name], value, ConfigSource.DYNAMIC_TOPIC_CONFIG)
         return list(entries.values())
 
     def _default_entries(self) -> dict[str, ConfigEntry]:
@@ -187,11 +189,8 @@ class TopicConfigs:
         changed = {**self._store.given_settings(topic), **changes}
         own = {name: value for name, value in changed.items() if value is not None}
         self.check(topic, own)
-        if topic in INTERNAL_TOPICS and own.get("cleanup.policy") != "compact":
-            raise InvalidSetting(
-                f"topic {topic} holds the state of groups or transactions and would lose it: "
-                "leave cleanup.policy at compact"
-            )
+        if topic in INTERNAL_TOPICS:
+            _check_keeps_state(topic, own)
 
     def plan_replacement(self, topic: str, configs: Mapping[str, str | None]) -> Changes:
         """The changes after which a topic has these configs of its own and no others."""
@@ -203,6 +202,21 @@ class TopicConfigs:
         own = self._store.given_settings(topic)
         current = {entry.name: entry.value or "" for entry in self.entries(own)}
         return without_replication(topic, apply_operations(changes, current, _TOPIC_CONFIGS))
+
+
+def _check_keeps_state(topic: str, own: Mapping[str, str]) -> None:
+    """Raises InvalidSetting where an internal topic would lose records, or not be read at start."""
+    if own.get("cleanup.policy") != "compact":
+        raise InvalidSetting(
+            f"topic {topic} holds the state of groups or transactions and would lose it: "
+            "leave cleanup.policy at compact"
+        )
+    for name in ("remote.storage.enable", "varve.dedup.by"):
+        if own.get(name, _TOPIC_CONFIGS[name].default_text) != _TOPIC_CONFIGS[name].default_text:
+            raise InvalidSetting(
+                f"topic {topic} holds the state of groups or transactions, which the broker reads "
+                f"when it starts: leave {name} at its default"
+            )
 
 
 def without_replication(topic: str, configs: Mapping[str, str | None]) -> Changes:
@@ -275,95 +289,3 @@ def _apply(
 def _default_of(declaration: SettingDeclaration) -> Synonym:
     name = declaration.broker_name or declaration.kafka_name
     return Synonym(name, declaration.default_text, ConfigSource.DEFAULT_CONFIG)
-
-
-_DYNAMIC_CONFIGS: Final = {
-    declaration.broker_name: declaration
-    for declaration in declared(LogSettings)
-    if declaration.broker_name
-}
-_GROUP_CONFIGS: Final = ("consumer.session.timeout.ms", "consumer.heartbeat.interval.ms")
-_GROUP_PREFIX: Final = "group."
-
-
-class BrokerConfigs:
-    """Configs of the broker; `visible` are the settings that clients may see."""
-
-    def __init__(self, store: Store, topics: TopicConfigs, visible: Sequence[Settings]) -> None:
-        self._store = store
-        self._topics = topics
-        self._visible = visible
-
-    def entries(self) -> list[ConfigEntry]:
-        """Every config, by name."""
-        entries = {entry.name: entry for entry in self._static_entries()}
-        for name, declaration in _DYNAMIC_CONFIGS.items():
-            synonyms = self._topics.default_synonyms(declaration)
-            entries[name] = make_entry(name, declaration, synonyms, is_read_only=False)
-        return [entries[name] for name in sorted(entries)]
-
-    def _static_entries(self) -> Iterable[ConfigEntry]:
-        store = self._store.settings
-        own: list[Settings] = [store.store, store.cleaner, store.tier, store.metadata]
-        for settings in (*own, ReplicationSettings(), FixedSettings(), *self._visible):
-            for declaration in declared(settings):
-                synonyms = _static_synonyms(settings, declaration)
-                yield make_entry(declaration.kafka_name, declaration, synonyms, is_read_only=True)
-
-    def altered_entries(self) -> list[ConfigEntry]:
-        """Those that were changed at run time, for the whole cluster."""
-        source = ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
-        return [entry for entry in self.entries() if entry.config_source == source]
-
-    def group_entries(self) -> list[ConfigEntry]:
-        """The configs of every group: none has its own."""
-        entries = []
-        for settings in self._visible:
-            for declaration in declared(settings):
-                name = declaration.kafka_name.removeprefix(_GROUP_PREFIX)
-                if declaration.kafka_name.startswith(_GROUP_PREFIX) and name in _GROUP_CONFIGS:
-                    synonyms = _static_synonyms(settings, declaration)
-                    entries.append(make_entry(name, declaration, synonyms, is_read_only=True))
-        return entries
-
-    def plan_replacement(self, configs: Mapping[str, str | None]) -> Changes:
-        """The changes after which these configs, and no others, differ from the static ones."""
-        altered = self._store.altered_defaults
-        kept: Changes = {
-            name: None
-            for name, declaration in _DYNAMIC_CONFIGS.items()
-            if declaration.kafka_name in altered
-        }
-        return {**kept, **configs}
-
-    def plan_operations(self, changes: Iterable[ConfigChange]) -> Changes:
-        """The changes that the operations result in."""
-        current = {entry.name: entry.value or "" for entry in self.entries()}
-        return apply_operations(changes, current, _DYNAMIC_CONFIGS)
-
-    def as_defaults(self, changes: Changes) -> Changes:
-        """The changes by their topic config names; raises InvalidSetting."""
-        for name in changes:
-            if name not in _DYNAMIC_CONFIGS:
-                raise InvalidSetting(self._explain_static(name))
-        renamed = {_DYNAMIC_CONFIGS[name].kafka_name: value for name, value in changes.items()}
-        merged = {**self._store.altered_defaults, **renamed}
-        altered = {name: value for name, value in merged.items() if value is not None}
-        static = self._store.settings.defaults
-        parse_settings(LogSettings, altered, "the defaults of topics", base=static)
-        return renamed
-
-    def _explain_static(self, name: str) -> str:
-        if any(entry.name == name for entry in self.entries()):
-            return f"{name} is read when the broker starts: set it there"
-        return (
-            f"{name:.200} cannot be changed while the broker runs; these can: "
-            f"{', '.join(sorted(_DYNAMIC_CONFIGS))}"
-        )
-
-
-def _static_synonyms(settings: Settings, declaration: SettingDeclaration) -> Iterable[Synonym]:
-    name, value = declaration.kafka_name, getattr(settings, declaration.name)
-    if value != declaration.default:
-        yield Synonym(name, format_value(value), ConfigSource.STATIC_BROKER_CONFIG)
-    yield Synonym(name, declaration.default_text, ConfigSource.DEFAULT_CONFIG)

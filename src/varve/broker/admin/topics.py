@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import Final
 from uuid import UUID
 
+from varve.broker.admin.cluster import CLUSTER_METADATA_TOPIC
 from varve.broker.admin.configs import (
     ConfigEntry,
     TopicConfigs,
@@ -31,7 +32,6 @@ from varve.wire.errors import KafkaError
 from varve.wire.messages import topics as messages
 from varve.wire.messages.state_records import INTERNAL_TOPICS
 
-CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
 _DEFAULT: Final = -1
 """Stands for the default number of partitions or replicas."""
 

@@ -1,5 +1,5 @@
-"""Metadata, DescribeTopicPartitions, DescribeCluster, FindCoordinator, ElectLeaders,
-ListPartitionReassignments and DescribeLogDirs: what clients learn of the cluster.
+"""Metadata, DescribeTopicPartitions, DescribeCluster, FindCoordinator and DescribeLogDirs: what
+clients learn of the cluster.
 
 There is one broker. It leads every partition and coordinates every group and transaction.
 
@@ -329,40 +329,6 @@ async def _find_coordinator(
         return messages.Coordinator(key, -1, "", -1, error.code, str(error))
     endpoint = broker.endpoints[context.connection.listener]
     return messages.Coordinator(key, broker.settings.node_id, endpoint.host, endpoint.port)
-
-
-# ElectLeaders and ListPartitionReassignments
-
-
-def handle_elect_leaders(
-    broker: Broker, context: RequestContext, request: messages.ElectLeadersRequest
-) -> messages.ElectLeadersResponse:
-    """Without a list of partitions, those that need no election are left out, as in Kafka."""
-    response = messages.ElectLeadersResponse()
-    is_authorized = context.is_authorized(Operation.ALTER, ResourceType.CLUSTER)
-    if not is_authorized:
-        response.error_code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-    for requested in request.topic_partitions or ():
-        topic = broker.topics.find(requested.topic)
-        results = []
-        for number in requested.partitions:
-            error = ErrorCode.ELECTION_NOT_NEEDED, "its only replica is the leader"
-            if not is_authorized:
-                error = ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "not authorized to elect leaders"
-            elif topic is None or not 0 <= number < len(topic.logs):
-                error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "partition does not exist"
-            results.append(messages.PartitionResult(number, *error))
-        response.replica_election_results.append(
-            messages.ReplicaElectionResult(requested.topic, results)
-        )
-    return response
-
-
-def handle_list_partition_reassignments(
-    broker: Broker, context: RequestContext, request: messages.ListPartitionReassignmentsRequest
-) -> messages.ListPartitionReassignmentsResponse:
-    context.authorize(Operation.DESCRIBE, ResourceType.CLUSTER)
-    return messages.ListPartitionReassignmentsResponse(error_message=None)
 
 
 # DescribeLogDirs

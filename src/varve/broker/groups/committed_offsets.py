@@ -115,9 +115,13 @@ class CommittedOffsets:
         written.add_done_callback(written_or_failed)
         await asyncio.shield(written)
 
-    def complete_transaction(self, producer_id: int, committed: bool) -> None:
-        """The markers of the producer's transaction are in the log."""
+    def complete_transaction(
+        self, producer_id: int, committed: bool, *, partition: TopicPartition | None = None
+    ) -> None:
+        """The markers of the producer's transaction are in the log, or in one of its partitions."""
         for group in [group for group, by in self._pending.items() if producer_id in by]:
+            if partition is not None and self._log.topic.partition_of(group) != partition:
+                continue
             pending = self._pending[group].pop(producer_id)
             self._forget_if_idle(group)
             if not committed:

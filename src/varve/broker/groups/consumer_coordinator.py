@@ -117,7 +117,7 @@ class ConsumerGroup(Group):
         self._start_revocation(self.state.members[member_id])
 
     def renew_session(self, member_id: str) -> None:
-        timeout_ms = self._services.settings.group_consumer_session_timeout_ms
+        timeout_ms = self._services.consumer_configs(self.id).consumer_session_timeout_ms
         self._start_timer(self._sessions, member_id, timeout_ms)
 
     def _start_revocation(self, member: ConsumerMember) -> None:
@@ -264,7 +264,7 @@ class ConsumerCoordinator:
             state = state.put(member)
         await self._store(group, state, replaced)
         group.renew_session(member_id)
-        interval_ms = self._settings.group_consumer_heartbeat_interval_ms
+        interval_ms = self.services.consumer_configs(group.id).consumer_heartbeat_interval_ms
         return heartbeat_response(request, before.members.get(member_id), member, interval_ms)
 
     def _get_or_create(self, id: str, *, may_create: bool) -> tuple[ConsumerGroup, Records]:

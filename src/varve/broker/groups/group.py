@@ -17,7 +17,8 @@ from weakref import WeakValueDictionary
 
 from varve.broker.background import BackgroundTasks, Timers
 from varve.broker.groups.records import GroupLog, Records
-from varve.broker.settings import GroupSettings
+from varve.broker.settings import ConsumerGroupConfigs, GroupSettings
+from varve.broker.stored_configs import StoredConfigs
 from varve.foundation.clock import Clock
 from varve.foundation.errors import StoreError
 from varve.wire import ErrorCode
@@ -39,11 +40,16 @@ class GroupServices:
     clock: Clock
     timers: Timers
     settings: GroupSettings
+    configs: StoredConfigs
     random: random.Random
     loop: asyncio.AbstractEventLoop
     tasks: BackgroundTasks
     rebalance_counts: Counter[GroupKind] = field(default_factory=Counter)
     """Generations, or epochs of consumer groups, since the start."""
+
+    def consumer_configs(self, group_id: str) -> ConsumerGroupConfigs:
+        """The configs of a consumer group, its own or the broker's."""
+        return ConsumerGroupConfigs.of_group(self.settings, self.configs.of_group(group_id))
 
 
 @dataclass(frozen=True, slots=True)

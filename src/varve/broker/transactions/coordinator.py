@@ -171,7 +171,7 @@ class TransactionCoordinator:
         groups: StateTopic,
     ) -> None:
         self._log = log
-        self._markers = markers
+        self.markers = markers
         self._clock = clock
         self._timers = timers
         self._settings = settings
@@ -423,7 +423,7 @@ class TransactionCoordinator:
         if is_commit:
             # No batch is accepted any more; those accepted before must be on disk first.
             with entry.becoming(planned.status):
-                failed = await self._markers.sync(self._markers.logs_of(planned.partitions))
+                failed = await self.markers.sync(self.markers.logs_of(planned.partitions))
             if failed:
                 raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         await self._write(entry, planned)
@@ -480,7 +480,7 @@ class TransactionCoordinator:
         try:
             if remaining:
                 epoch = self._log.leader_epoch(decided.transactional_id)
-                failed = await self._markers.write(decided, remaining, coordinator_epoch=epoch)
+                failed = await self.markers.write(decided, remaining, coordinator_epoch=epoch)
                 remaining.intersection_update(failed)
             if remaining:
                 return False

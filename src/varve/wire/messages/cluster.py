@@ -2,7 +2,7 @@
 
 from uuid import UUID
 
-from varve.wire.schema import Int8, Int16, Int32, Int64, Message, Struct, field
+from varve.wire.schema import Int8, Int16, Int32, Int64, Message, Struct, UInt16, field
 
 
 class ApiVersionsRequest(Message, versions="0-4", flexible="3+", api_key=18):
@@ -263,3 +263,87 @@ class ListPartitionReassignmentsResponse(Message, versions="0", flexible="0+", a
     error_code: Int16 = field()
     error_message: str | None = field()
     topics: list[OngoingTopicReassignment] = field()
+
+
+class QuorumPartitionIndex(Struct):
+    partition_index: Int32 = field()
+
+
+class QuorumTopic(Struct):
+    topic_name: str = field()
+    partitions: list[QuorumPartitionIndex] = field()
+
+
+class DescribeQuorumRequest(Message, versions="0-2", flexible="0+", api_key=55):
+    topics: list[QuorumTopic] = field()
+
+
+class QuorumReplica(Struct):
+    replica_id: Int32 = field()
+    replica_directory_id: UUID = field("2+")
+    log_end_offset: Int64 = field()
+    last_fetch_timestamp: Int64 = field("1+", -1)
+    last_caught_up_timestamp: Int64 = field("1+", -1)
+
+
+class QuorumPartition(Struct):
+    partition_index: Int32 = field()
+    error_code: Int16 = field()
+    error_message: str | None = field("2+")
+    leader_id: Int32 = field()
+    leader_epoch: Int32 = field()
+    high_watermark: Int64 = field()
+    current_voters: list[QuorumReplica] = field()
+    observers: list[QuorumReplica] = field()
+
+
+class QuorumTopicResult(Struct):
+    topic_name: str = field()
+    partitions: list[QuorumPartition] = field()
+
+
+class QuorumListener(Struct):
+    name: str = field("2+")
+    host: str = field("2+")
+    port: UInt16 = field("2+")
+
+
+class QuorumNode(Struct):
+    node_id: Int32 = field("2+")
+    listeners: list[QuorumListener] = field("2+")
+
+
+class DescribeQuorumResponse(Message, versions="0-2", flexible="0+", api_key=55):
+    error_code: Int16 = field()
+    error_message: str | None = field("2+")
+    topics: list[QuorumTopicResult] = field()
+    nodes: list[QuorumNode] = field("2+")
+
+
+class GetTelemetrySubscriptionsRequest(Message, versions="0", flexible="0+", api_key=71):
+    client_instance_id: UUID = field()
+
+
+class GetTelemetrySubscriptionsResponse(Message, versions="0", flexible="0+", api_key=71):
+    throttle_time_ms: Int32 = field()
+    error_code: Int16 = field()
+    client_instance_id: UUID = field()
+    subscription_id: Int32 = field()
+    accepted_compression_types: list[Int8] = field()
+    push_interval_ms: Int32 = field()
+    telemetry_max_bytes: Int32 = field()
+    delta_temporality: bool = field()
+    requested_metrics: list[str] = field()
+
+
+class PushTelemetryRequest(Message, versions="0", flexible="0+", api_key=72):
+    client_instance_id: UUID = field()
+    subscription_id: Int32 = field()
+    terminating: bool = field()
+    compression_type: Int8 = field()
+    metrics: bytes = field()
+
+
+class PushTelemetryResponse(Message, versions="0", flexible="0+", api_key=72):
+    throttle_time_ms: Int32 = field()
+    error_code: Int16 = field()

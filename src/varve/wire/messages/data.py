@@ -91,7 +91,7 @@ class ForgottenTopic(Struct):
     partitions: list[Int32] = field("7+")
 
 
-class FetchRequest(Message, versions="4-18", flexible="12+", api_key=1, served="4-17"):
+class FetchRequest(Message, versions="4-18", flexible="12+", api_key=1):
     cluster_id: str | None = field("12+", None, tag=0)
     replica_id: Int32 = field("0-14", -1)
     replica_state: ReplicaState = field("15+", tag=1)

@@ -188,3 +188,18 @@ class IncrementalAlterConfigsRequest(Message, versions="0-1", flexible="1+", api
 class IncrementalAlterConfigsResponse(Message, versions="0-1", flexible="1+", api_key=44):
     throttle_time_ms: Int32 = field()
     responses: list[AlterConfigsResourceResponse] = field()
+
+
+class ListConfigResourcesRequest(Message, versions="0-1", flexible="0+", api_key=74):
+    resource_types: list[Int8] = field("1+")
+
+
+class ConfigResource(Struct):
+    resource_name: str = field()
+    resource_type: Int8 = field("1+", 16)
+
+
+class ListConfigResourcesResponse(Message, versions="0-1", flexible="0+", api_key=74):
+    throttle_time_ms: Int32 = field()
+    error_code: Int16 = field()
+    config_resources: list[ConfigResource] = field()

@@ -91,6 +91,42 @@ class EndTxnResponse(Message, versions="0-5", flexible="3+", api_key=26):
     producer_epoch: Int16 = field("5+", -1)
 
 
+class WritableTxnMarkerTopic(Struct):
+    name: str = field()
+    partition_indexes: list[Int32] = field()
+
+
+class WritableTxnMarker(Struct):
+    producer_id: Int64 = field()
+    producer_epoch: Int16 = field()
+    transaction_result: bool = field()
+    topics: list[WritableTxnMarkerTopic] = field()
+    coordinator_epoch: Int32 = field()
+
+
+class WriteTxnMarkersRequest(Message, versions="1", flexible="1+", api_key=27):
+    markers: list[WritableTxnMarker] = field()
+
+
+class WritableTxnMarkerPartitionResult(Struct):
+    partition_index: Int32 = field()
+    error_code: Int16 = field()
+
+
+class WritableTxnMarkerTopicResult(Struct):
+    name: str = field()
+    partitions: list[WritableTxnMarkerPartitionResult] = field()
+
+
+class WritableTxnMarkerResult(Struct):
+    producer_id: Int64 = field()
+    topics: list[WritableTxnMarkerTopicResult] = field()
+
+
+class WriteTxnMarkersResponse(Message, versions="1", flexible="1+", api_key=27):
+    markers: list[WritableTxnMarkerResult] = field()
+
+
 class TxnOffsetCommitRequestPartition(Struct):
     partition_index: Int32 = field()
     committed_offset: Int64 = field()

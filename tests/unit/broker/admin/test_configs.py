@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.broker_kit import BrokerKit
 from varve.broker.admin.configs import is_secret
-from varve.broker.settings import BrokerSettings
+from varve.broker.settings import BrokerSettings, ConsumerGroupConfigs, GroupSettings
 from varve.foundation.settings import setting
 from varve.wire import ErrorCode
 from varve.wire.messages import topics as topics_messages
@@ -157,15 +157,27 @@ def test_what_is_not_there_is_told_so(kit: BrokerKit) -> None:
 
 
 def test_a_group_has_what_all_groups_have(kit: BrokerKit) -> None:
-    @dataclass(frozen=True, slots=True, kw_only=True)
-    class Groups:
-        timeout: int = setting(45_000, "Patience.", kafka_name="group.consumer.session.timeout.ms")
+    found = _one(kit, GROUP, "readers", "consumer.session.timeout.ms")
+    assert (found.value, found.config_source, found.read_only) == ("45000", 5, False)
+    names = [config.name for config in _describe(kit, GROUP, "readers").configs]
+    assert names == ["consumer.heartbeat.interval.ms", "consumer.session.timeout.ms"]
 
-    kit.broker.visible_settings[:] = [Groups()]
-    [found] = _describe(kit, GROUP, "readers").configs
-    assert (found.name, found.value) == ("consumer.session.timeout.ms", "45000")
-    refused = _incremental(kit, GROUP, "readers", (found.name, SET, "1"))
-    assert refused.error_code == ErrorCode.INVALID_CONFIG
+
+def _list(kit: BrokerKit, *kinds: int, version: int = 1) -> list[tuple[int, str]]:
+    request = topics_messages.ListConfigResourcesRequest(list(kinds))
+    answer = kit.ask(request, version=version)
+    assert answer.error_code == ErrorCode.NONE
+    return [(one.resource_type, one.resource_name) for one in answer.config_resources]
+
+
+def test_resources_with_configs_are_listed(kit: BrokerKit) -> None:
+    _incremental(kit, GROUP, "readers", ("consumer.session.timeout.ms", SET, "50000"))
+    everything = [(TOPIC, "orders"), (BROKER, "1"), (8, "1"), (GROUP, "readers")]
+    assert _list(kit) == everything
+    assert _list(kit, GROUP, TOPIC) == [(TOPIC, "orders"), (GROUP, "readers")]
+    assert _list(kit, version=0) == []
+    unknown = kit.ask(topics_messages.ListConfigResourcesRequest([99]))
+    assert unknown.error_code == ErrorCode.UNSUPPORTED_VERSION
 
 
 # What is changed
@@ -268,6 +280,69 @@ def test_what_cannot_change_while_the_broker_runs_is_refused(
     assert text in refused.error_message
 
 
+def test_a_config_of_kafka_without_a_meaning_here_is_stored(kit: BrokerKit) -> None:
+    name = "sasl.login.refresh.min.period.seconds"
+    assert _incremental(kit, BROKER, "1", (name, SET, "58")).error_code == ErrorCode.NONE
+    kit.restart()
+    told = _one(kit, BROKER, "1", name)
+    assert (told.value, told.config_source, told.read_only) == ("58", 3, False)
+    assert [one.name for one in _describe(kit, BROKER, "").configs] == [name]
+    assert _incremental(kit, BROKER, "1", (name, DELETE, None)).error_code == ErrorCode.NONE
+    assert _describe(kit, BROKER, "").configs == []
+    assert _incremental(kit, BROKER, "1", (name, SET, "x" * 5000)).error_code != ErrorCode.NONE
+
+
+@pytest.mark.parametrize("name", ["ssl.cipher.suites", "max.connection.creation.rate"])
+def test_a_config_that_promises_protection_is_not_stored(kit: BrokerKit, name: str) -> None:
+    refused = _incremental(kit, BROKER, "1", (name, SET, "1"))
+    assert refused.error_code == ErrorCode.INVALID_CONFIG
+    assert _describe(kit, BROKER, "").configs == []
+
+
+def test_a_group_has_configs_of_its_own(kit: BrokerKit) -> None:
+    name = "consumer.session.timeout.ms"
+    assert _incremental(kit, GROUP, "readers", (name, SET, "50000")).error_code == ErrorCode.NONE
+    kit.restart()
+    found = _one(kit, GROUP, "readers", name)
+    assert (found.value, found.config_source) == ("50000", 8)
+    assert [one.value for one in found.synonyms] == ["50000", "45000"]
+    assert _one(kit, GROUP, "others", name).value == "45000"
+    replaced = _whole(kit, GROUP, "readers", consumer_heartbeat_interval_ms="6000")
+    assert replaced.error_code == ErrorCode.NONE
+    assert _one(kit, GROUP, "readers", name).value == "45000"
+    assert _one(kit, GROUP, "readers", "consumer.heartbeat.interval.ms").value == "6000"
+
+
+@pytest.mark.parametrize(
+    ("group", "change", "text"),
+    [
+        ("g", ("consumer.session.timeout.ms", SET, "1"), "45000 to 60000"),
+        ("g", ("consumer.session.timeout.ms", SET, "x"), "type int"),
+        ("g", ("consumer.heartbeat.interval.ms", SET, "15001"), "5000 to 15000"),
+        ("g", ("share.session.timeout.ms", SET, "45000"), "share groups"),
+        ("g", ("streams.session.timeout.ms", SET, "45000"), "streams groups"),
+        ("g", ("consumer.session.timeout", SET, "45000"), "did you mean"),
+        ("", ("consumer.session.timeout.ms", SET, "50000"), "no name"),
+    ],
+)
+def test_a_config_that_a_group_cannot_have_is_refused(
+    kit: BrokerKit, group: str, change: tuple[str, int, str], text: str
+) -> None:
+    refused = _incremental(kit, GROUP, group, change)
+    assert refused.error_code in (ErrorCode.INVALID_CONFIG, ErrorCode.INVALID_REQUEST)
+    assert text in refused.error_message
+    assert not kit.broker.group_configs.names
+
+
+def test_a_group_keeps_to_bounds_that_are_newer_than_its_configs(kit: BrokerKit) -> None:
+    _incremental(kit, GROUP, "g", ("consumer.session.timeout.ms", SET, "60000"))
+    settings = GroupSettings(group_consumer_max_session_timeout_ms=50_000)
+    kit.set_part(groups=settings)
+    kit.restart()
+    own = kit.broker.stored_configs.of_group("g")
+    assert ConsumerGroupConfigs.of_group(settings, own).consumer_session_timeout_ms == 50_000
+
+
 def test_a_resource_named_often_is_described_once_with_all_its_keys(kit: BrokerKit) -> None:
     def describe(*keys: list[str] | None) -> list[str]:
         resources = [DescribeConfigsResource(TOPIC, "orders", names) for names in keys]
@@ -286,5 +361,9 @@ def test_an_internal_topic_stays_compacted(kit: BrokerKit) -> None:
         answer = _incremental(kit, TOPIC, name, change)
         assert answer.error_code == ErrorCode.INVALID_CONFIG
         assert "leave cleanup.policy at compact" in answer.error_message
+    for change in (("remote.storage.enable", SET, "true"), ("varve.dedup.by", SET, "key")):
+        answer = _incremental(kit, TOPIC, name, change)
+        assert answer.error_code == ErrorCode.INVALID_CONFIG
+        assert "at its default" in answer.error_message
     assert _whole(kit, TOPIC, name, segment_bytes="1000000").error_code == ErrorCode.INVALID_CONFIG
     assert _incremental(kit, TOPIC, name, ("segment.bytes", SET, "1000000")).error_code == 0

@@ -199,7 +199,7 @@ def test_what_is_served_is_told(kit: BrokerKit, version: int) -> None:
     told = {one.api_key: (one.min_version, one.max_version) for one in answer.api_keys}
     assert set(told) == {*HANDLERS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE}
     assert told[ApiKey.PRODUCE] == (0, 13)  # older librdkafka would not compress otherwise
-    assert told[ApiKey.FETCH] == (4, 17)
+    assert told[ApiKey.FETCH] == (4, 18)
     assert answer.error_code == 0
     assert answer.finalized_features == []
 

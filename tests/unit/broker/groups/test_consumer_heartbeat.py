@@ -7,6 +7,7 @@ import pytest
 from tests.support.broker_kit import BrokerKit
 from tests.support.group_bench import ConsumerMember as Member
 from tests.support.group_bench import commit_request, settle
+from varve.broker.admin.configs import Changes
 from varve.broker.settings import GroupSettings
 from varve.wire import ErrorCode
 from varve.wire.messages.groups import (
@@ -45,6 +46,18 @@ def test_the_first_member_gets_all_partitions(kit: BrokerKit) -> None:
     assert response.heartbeat_interval_ms == 5_000
     (told,) = response.assignment.topic_partitions
     assert (told.topic_id, told.partitions) == (kit.topic("events").id, [0, 1, 2, 3])
+
+
+def test_a_group_with_timeouts_of_its_own(kit: BrokerKit) -> None:
+    own: Changes = {"consumer.session.timeout.ms": "60000"}
+    own["consumer.heartbeat.interval.ms"] = "7000"
+    kit.broker.group_configs.apply("g", own)
+    member = Member(kit, "a")
+    assert member.join().heartbeat_interval_ms == 7_000
+    kit.advance(59_000)
+    assert len(describe(kit).members) == 1
+    kit.advance(2_000)
+    assert describe(kit).members == []
 
 
 def test_version_0_gives_a_member_its_id(kit: BrokerKit) -> None:

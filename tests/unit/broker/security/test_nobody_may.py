@@ -65,6 +65,7 @@ ASKED: list[tuple[ApiKey, int, Op, ResourceType, dict[str, Any]]] = [
     (ApiKey.ADD_OFFSETS_TO_TXN, 3, Op.WRITE, TRANSACTION, {}),
     (ApiKey.END_TXN, 3, Op.WRITE, TRANSACTION, {}),
     (ApiKey.TXN_OFFSET_COMMIT, 3, Op.WRITE, TRANSACTION, {}),
+    (ApiKey.WRITE_TXN_MARKERS, 1, Op.CLUSTER_ACTION, CLUSTER, {}),
     (ApiKey.DESCRIBE_ACLS, 3, Op.DESCRIBE, CLUSTER, {}),
     (ApiKey.CREATE_ACLS, 3, Op.ALTER, CLUSTER, {}),
     (ApiKey.DELETE_ACLS, 3, Op.ALTER, CLUSTER, {}),
@@ -90,11 +91,18 @@ ASKED: list[tuple[ApiKey, int, Op, ResourceType, dict[str, Any]]] = [
     (ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, Op.READ, GROUP, {}),
     (ApiKey.CONSUMER_GROUP_DESCRIBE, 0, Op.DESCRIBE, GROUP, {}),
     (ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, Op.DESCRIBE, TOPIC, {"cursor": None}),
+    (ApiKey.DESCRIBE_QUORUM, 2, Op.DESCRIBE, CLUSTER, {}),
+    (ApiKey.LIST_CONFIG_RESOURCES, 1, Op.DESCRIBE_CONFIGS, CLUSTER, {}),
 ]
 """Requests with the right that each needs first."""
 LISTS = {ApiKey.LIST_GROUPS, ApiKey.LIST_TRANSACTIONS}
-# Kafka lets everybody see versions and the addresses of the brokers.
-OPEN = {ApiKey.API_VERSIONS, ApiKey.DESCRIBE_CLUSTER}
+# Kafka lets everybody see versions and the addresses of the brokers, and push client metrics.
+OPEN = {
+    ApiKey.API_VERSIONS,
+    ApiKey.DESCRIBE_CLUSTER,
+    ApiKey.GET_TELEMETRY_SUBSCRIPTIONS,
+    ApiKey.PUSH_TELEMETRY,
+}
 
 
 def _filled(type: type, version: int, told: dict[str, Any]) -> Any:

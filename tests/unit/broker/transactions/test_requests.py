@@ -252,3 +252,11 @@ def test_transactions_are_listed_by_what_is_asked(kit: BrokerKit) -> None:
         assert broken.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
     kit.broker.authorizer = all_but((Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, "t"))
     assert _listed(kit) == ["other"]
+
+
+@pytest.mark.parametrize("name", ["__consumer_offsets", "__transaction_state"])
+def test_partitions_of_internal_topics_are_not_added_by_clients(kit: BrokerKit, name: str) -> None:
+    producer = _begin(kit)
+    assert _add_offsets(kit, producer) == ErrorCode.NONE
+    added = _add(kit, producer, AddPartitionsToTxnTopic(name, [0]))
+    assert added == {(name, 0): ErrorCode.TOPIC_AUTHORIZATION_FAILED}
