@@ -12,32 +12,36 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.support.exhausting_requests import SHAPES, UNTRIED, exhausting_frames
-from tests.support.hostile_bench import PREY, HostileBench, ask
+from tests.support.exhausting_requests import SHAPES, UNTRIED, exhausting_frames, frame_of
+from tests.support.hostile_bench import PREY, VAULT, HostileBench, ask, end_of, produce
 from tests.support.hostile_requests import LENGTH
 from tests.support.kafka_server import HOST
 from tests.support.rounds import IS_LONG
 from varve.broker.settings import BrokerSettings
+from varve.records import Codec, Record, build_batch
 from varve.wire import APIS, Api
 from varve.wire.messages.cluster import ApiVersionsRequest
+from varve.wire.messages.data import PartitionProduceData, ProduceRequest, TopicProduceData
 
 ALLOWED_GROWTH_BYTES = 256 << 20
 HONEST_SECONDS = 2.5
 """How long an honest client may wait on a machine that does other things too."""
 SECONDS_MAX = 20.0
+CODECS = list(Codec)[1:] if IS_LONG else [Codec.LZ4, Codec.ZSTD]
+CONTENT_BYTES, TINY_COUNT = 40 << 20, 200_000
+BOMBED_COUNT = 40 if IS_LONG else 16
 FEW = [shape for shape in SHAPES if "few" in shape.name]
 TRIED = [one for one in APIS.values() if one.key not in UNTRIED]
 
 
 class HonestClient:
-    """Asks all the time, in a thread of its own."""
+    """Asks and produces all the time, in a thread of its own."""
 
     def __init__(self, bench: HostileBench) -> None:
         self._bench = bench
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._run)
-        self.longest_seconds = 0.0
-        self.count = 0
+        self.longest_seconds = SECONDS_MAX
 
     @contextmanager
     def asking(self) -> Iterator[None]:
@@ -49,12 +53,16 @@ class HonestClient:
             self._thread.join()
 
     def _run(self) -> None:
+        longest = 0.0
         with self._bench.honest() as client:
+            offset = end_of(client, VAULT, 1)
             while not self._is_over.wait(0.01):
                 began = time.monotonic()
                 ask(client, ApiVersionsRequest("honest", "1"))
-                self.longest_seconds = max(self.longest_seconds, time.monotonic() - began)
-                self.count += 1
+                produce(client, VAULT, 1, offset)
+                offset += 2
+                longest = max(longest, time.monotonic() - began)
+        self.longest_seconds = longest  # an error leaves the longest there is
 
 
 def _send(bench: HostileBench, data: bytes) -> int:
@@ -71,16 +79,48 @@ def _send(bench: HostileBench, data: bytes) -> int:
     return int(length)
 
 
+@pytest.mark.parametrize("codec", CODECS, ids=lambda codec: str(codec.name))
+@pytest.mark.parametrize("partition_count", [BOMBED_COUNT, 1], ids=["many", "one, repeated"])
+def test_batches_that_unpack_to_much_delay_no_other_topic(
+    bench: HostileBench, codec: Codec, partition_count: int
+) -> None:
+    """A few kilobytes in each batch, whose content no topic refuses."""
+    bench.give_all()
+    large = memoryview(build_batch([Record(b"key", bytes(CONTENT_BYTES))], codec=codec))
+    tiny = memoryview(build_batch([Record(None, b"")] * TINY_COUNT, codec=codec))
+    topic = f"bombed-{codec.name}-{partition_count}"
+    with bench.honest() as client:
+        bench.create(client, topic, partition_count)
+    data = [
+        PartitionProduceData(number % partition_count, large if number % 2 else tiny)
+        for number in range(BOMBED_COUNT)
+    ]
+    request = ProduceRequest(None, -1, 60_000, [TopicProduceData(topic, partition_data=data)])
+    with _spared(bench, f"{codec.name}, {partition_count} partitions"):
+        assert _send(bench, frame_of(request, 9)) > 0
+
+
+@contextmanager
+def _spared(bench: HostileBench, what: str) -> Iterator[None]:
+    """Little memory, no error, and an honest client that hardly waits."""
+    honest = HonestClient(bench)
+    bench.server.forget_peak()
+    had = bench.server.rss_bytes()
+    with honest.asking():
+        yield
+    assert honest.longest_seconds < HONEST_SECONDS, what
+    grown = bench.server.peak_bytes() - had
+    assert grown < ALLOWED_GROWTH_BYTES, f"{what}: {grown >> 20} MiB more at the peak"
+    assert bench.server.troubles() == []
+
+
 @pytest.mark.parametrize("api", TRIED, ids=lambda api: str(api.key.name))
 def test_many_elements_cost_little(bench: HostileBench, api: Api) -> None:
     bench.give_all()
     [id, *_] = bench.ids(PREY[:1])
     shapes = SHAPES if IS_LONG else [FEW[api.key % len(FEW)]]
     versions = range(api.versions.first, api.versions.last + 1)
-    honest = HonestClient(bench)
-    bench.server.forget_peak()
-    had = bench.server.rss_bytes()
-    with honest.asking():
+    with _spared(bench, api.key.name):
         for version in versions if IS_LONG else versions[-1:]:
             for shape, data in exhausting_frames(api, version, PREY[0], id, shapes):
                 began = time.monotonic()
@@ -89,7 +129,3 @@ def test_many_elements_cost_little(bench: HostileBench, api: Api) -> None:
                 what = f"{api.key.name} {version}, {shape.name}: {len(data)} bytes"
                 assert answer_bytes <= BrokerSettings().response_max_bytes, what
                 assert seconds < SECONDS_MAX, f"{what} took {seconds:.1f} s"
-    assert honest.longest_seconds < HONEST_SECONDS, api.key.name
-    grown = bench.server.peak_bytes() - had
-    assert grown < ALLOWED_GROWTH_BYTES, f"{api.key.name}: {grown >> 20} MiB more at the peak"
-    assert bench.server.troubles() == []

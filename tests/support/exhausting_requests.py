@@ -7,7 +7,7 @@ from uuid import UUID
 
 from tests.support.hostile_requests import LENGTH
 from varve.kafka_server.settings import ServerSettings
-from varve.wire import Api, ApiKey, Message, encode, write_request_header
+from varve.wire import APIS, Api, ApiKey, Message, encode, write_request_header
 from varve.wire.schema import FieldType, Kind, wire_fields
 
 _LIMITS: Final = ServerSettings()
@@ -50,13 +50,18 @@ def exhausting_frames(
 ) -> Iterator[tuple[Shape, bytes]]:
     """Those that the server reads; `name` and `id` are of something that is there."""
     for shape in shapes:
-        message = _Maker(shape, version, name, id).make(api.request)
-        body = encode(message, version)
-        if len(body) < 10_000 or len(body) > _LIMITS.request_max_bytes:
-            continue
-        is_flexible = api.is_flexible(version)
-        head = write_request_header(api.key, version, 1, "exhausting", is_flexible=is_flexible)
-        yield shape, LENGTH.pack(len(head) + len(body)) + head + body
+        data = frame_of(_Maker(shape, version, name, id).make(api.request), version)
+        if 10_000 < len(data) < _LIMITS.request_max_bytes:
+            yield shape, data
+
+
+def frame_of(message: Message, version: int) -> bytes:
+    """A request as it is sent."""
+    api = APIS[message.API_KEY]
+    is_flexible = api.is_flexible(version)
+    data = write_request_header(api.key, version, 1, "exhausting", is_flexible=is_flexible)
+    data += encode(message, version)
+    return LENGTH.pack(len(data)) + data
 
 
 class _Maker:

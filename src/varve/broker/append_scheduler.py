@@ -1,9 +1,10 @@
 """Appends to logs, off the loop: one thread writes, others sync.
 
 Appends to a log that is synced for every append (`flush=ack`) share one sync: all that were written
-before it starts.
+before it starts. A batch that takes long to check, as it unpacks to much more than its size, is
+checked by others too; the next entries of its log wait for it, those of other logs do not.
 
-Invariant  entries are appended in the order of submission. Entries of one submission fail
+Invariant  entries of a log are appended in the order of submission. Entries of one submission fail
            independently: one that is rejected does not keep the others from being appended.
 Threads    `submit` is called in the loop's thread; completions are called there. The append thread
            takes all that was submitted since its last pass and wakes the loop once for all of it.
@@ -12,6 +13,7 @@ Threads    `submit` is called in the loop's thread; completions are called there
 import asyncio
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -20,6 +22,7 @@ from typing import Final
 
 from varve.broker.data.parked_fetches import ParkedFetches
 from varve.commit_log import Log, LogAppendResult, TopicPartition
+from varve.commit_log.batch_validator import ValidatedBatch
 from varve.commit_log.producer_state import AppendOrigin
 from varve.disk import Buffer
 from varve.foundation.errors import Closed, StoreError, Unavailable
@@ -74,11 +77,28 @@ class AppendEntry:
     origin: AppendOrigin = AppendOrigin.CLIENT
     result: LogAppendResult | None = None
     error: Exception | None = None
+    checked: ValidatedBatch | None = None
+    """The batch as it is stored, where it was checked before the append."""
 
     def append(self) -> LogAppendResult:
         """Appends the batch, in the append thread; raises what the log rejected it for."""
+        checked, self.checked = self.checked, None
+        if checked is None:
+            checked = self.log.check(self.batch, origin=self.origin)
+        return self._append_checked(checked)
+
+    def append_if_quick(self) -> LogAppendResult | None:
+        """As `append`; None, and nothing is appended, where `check` should come before."""
+        checked = self.log.check_if_quick(self.batch, origin=self.origin)
+        return None if checked is None else self._append_checked(checked)
+
+    def check(self) -> None:
+        """Checks the batch, in any thread; raises what the log rejects it for."""
+        self.checked = self.log.check(self.batch, origin=self.origin)
+
+    def _append_checked(self, checked: ValidatedBatch) -> LogAppendResult:
         waits = not self.log.settings.syncs_every_append
-        return self.log.append(self.batch, origin=self.origin, waits=waits)
+        return self.log.append_checked(checked, origin=self.origin, waits=waits)
 
 
 class _Submission:
@@ -88,7 +108,40 @@ class _Submission:
         self.entries = entries
         self.complete = complete
         self.pending = 1
-        """Syncs that are awaited, and the append itself; changed in the loop's thread."""
+        """Syncs and checks that are awaited, and the append itself. The append thread adds, before
+        the loop's thread may complete the submission."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Checked:
+    """The first of the entries that wait in a log was checked."""
+
+    log: Log
+
+
+class _AppendPass:
+    """What one pass of the append thread did."""
+
+    __slots__ = ("done", "unsynced", "visible")
+
+    def __init__(self) -> None:
+        self.done: list[_Submission] = []
+        """A submission is in it as often as a part of it is complete."""
+        self.visible: set[TopicPartition] = set()
+        self.unsynced: dict[Log, list[_Submission]] = {}
+
+    def take(self, submission: _Submission, entry: AppendEntry) -> bool:
+        """Notes an entry that was tried; whether its submission waits for one more sync."""
+        if entry.result is None:
+            return False
+        if not entry.log.settings.syncs_every_append:
+            self.visible.add(entry.log.topic_partition)
+            return False
+        waiting = self.unsynced.setdefault(entry.log, [])
+        if waiting and waiting[-1] is submission:
+            return False
+        waiting.append(submission)
+        return True
 
 
 class AppendScheduler:
@@ -101,16 +154,22 @@ class AppendScheduler:
         failures: RecentFailures,
         sync_pool: Executor,
         *,
+        check_pool: Executor | None = None,
         name: str = "appends",
     ) -> None:
+        """Without a pool for checks, all batches are checked in the append thread."""
         self._loop = loop
         self._fetches = fetches
         self._failures = failures
         # None wakes the append thread to its end.
-        self._queue: SimpleQueue[_Submission | None] = SimpleQueue()
+        self._queue: SimpleQueue[_Submission | _Checked | None] = SimpleQueue()
         self._is_stopped = False
         self._thread = threading.Thread(target=self._run, name=f"varve-{name}", daemon=True)
         self._sync_pool = sync_pool
+        self._check_pool = check_pool
+        self._waiting: dict[Log, deque[tuple[_Submission, AppendEntry]]] = {}
+        """By log, the entry that is being checked and those behind it; the append thread's alone.
+        """
 
     def start(self) -> None:
         self._thread.start()
@@ -140,50 +199,92 @@ class AppendScheduler:
     # In the append thread
 
     def _run(self) -> None:
-        submission = self._queue.get()
-        while submission is not None:
-            self._append([submission, *self._drain()])
-            submission = self._queue.get()
+        item = self._queue.get()
+        while item is not None:
+            self._append([item, *self._drain()])
+            item = self._queue.get()
         self.run_once()
+        while self._waiting:
+            item = self._queue.get()
+            if item is not None:
+                self._append([item])
 
     def run_once(self) -> bool:
         """Appends what was submitted so far; False where that is nothing."""
-        submissions = self._drain()
-        if submissions:
-            self._append(submissions)
-        return bool(submissions)
+        items = self._drain()
+        if items:
+            self._append(items)
+        return bool(items)
 
-    def _drain(self) -> list[_Submission]:
+    def _drain(self) -> list[_Submission | _Checked]:
         """What is queued, up to the end sign, which stays in the queue."""
-        submissions: list[_Submission] = []
+        items: list[_Submission | _Checked] = []
         for _ in range(self._queue.qsize()):
-            submission = self._queue.get()
-            if submission is None:
+            item = self._queue.get()
+            if item is None:
                 self._queue.put(None)
                 break
-            submissions.append(submission)
-        return submissions
+            items.append(item)
+        return items
 
-    def _append(self, submissions: list[_Submission]) -> None:
-        visible: set[TopicPartition] = set()
-        unsynced: dict[Log, list[_Submission]] = {}
-        for submission in submissions:
-            for entry in submission.entries:
-                _append_entry(entry)
-                if entry.result is None:
-                    if isinstance(entry.error, Unavailable):
-                        self._failures.record(entry.log.topic_partition, entry.error)
-                    continue
-                if entry.log.settings.syncs_every_append:
-                    waiting = unsynced.setdefault(entry.log, [])
-                    if not waiting or waiting[-1] is not submission:
-                        waiting.append(submission)
-                        submission.pending += 1
-                else:
-                    visible.add(entry.log.topic_partition)
-        self._loop.call_soon_threadsafe(self._complete, submissions, visible)
-        for log, waiting in unsynced.items():
+    def _append(self, items: list[_Submission | _Checked]) -> None:
+        current = _AppendPass()
+        for item in items:
+            if isinstance(item, _Checked):
+                self._append_waiting(item.log, current)
+                continue
+            current.done.append(item)
+            for entry in item.entries:
+                self._append_entry(item, entry, current)
+        self._loop.call_soon_threadsafe(self._complete, current.done, current.visible)
+        for log, waiting in current.unsynced.items():
             self._sync_pool.submit(self._sync, log, waiting)
+
+    def _append_entry(
+        self, submission: _Submission, entry: AppendEntry, current: "_AppendPass"
+    ) -> None:
+        waiting = self._waiting.get(entry.log)
+        if waiting is None:
+            is_done = self._try(entry, is_quick=self._check_pool is not None)
+            if is_done:
+                if current.take(submission, entry):
+                    submission.pending += 1
+                return
+            waiting = self._waiting[entry.log] = deque()
+            self._start_check(entry)
+        waiting.append((submission, entry))
+        submission.pending += 1
+
+    def _append_waiting(self, log: Log, current: "_AppendPass") -> None:
+        """Appends the entry that was checked and those behind it, up to the next long check."""
+        waiting = self._waiting[log]
+        is_checked = True
+        while waiting:
+            submission, entry = waiting[0]
+            if not self._try(entry, is_quick=not is_checked):
+                self._start_check(entry)
+                return
+            is_checked = False
+            waiting.popleft()
+            if not current.take(submission, entry):
+                current.done.append(submission)
+        del self._waiting[log]
+
+    def _try(self, entry: AppendEntry, *, is_quick: bool) -> bool:
+        """Appends an entry unless it failed; False where it should be checked before."""
+        if entry.error is None:
+            _run_entry(entry, entry.append_if_quick if is_quick else entry.append)
+        if isinstance(entry.error, Unavailable):
+            self._failures.record(entry.log.topic_partition, entry.error)
+        return entry.result is not None or entry.error is not None
+
+    def _start_check(self, entry: AppendEntry) -> None:
+        assert self._check_pool is not None
+        self._check_pool.submit(self._check, entry)
+
+    def _check(self, entry: AppendEntry) -> None:
+        _run_entry(entry, entry.check)
+        self._queue.put(_Checked(entry.log))
 
     def _sync(self, log: Log, waiting: list[_Submission]) -> None:
         error: Exception | None = None
@@ -214,9 +315,10 @@ def _set_done(future: "asyncio.Future[None]") -> None:
         future.set_result(None)
 
 
-def _append_entry(entry: AppendEntry) -> None:
+def _run_entry(entry: AppendEntry, work: Callable[[], LogAppendResult | None]) -> None:
+    """Sets the result or the error of an entry."""
     try:
-        entry.result = entry.append()
+        entry.result = work()
     except StoreError as error:
         entry.error = _without_frames(error)
     except Exception as error:

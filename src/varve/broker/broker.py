@@ -51,6 +51,8 @@ from varve.wire.messages.state_records import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 
 _SYNC_THREADS: Final = 8
 """They wait for the disk, which syncs several files at once, and use little CPU time."""
+_CHECK_THREADS: Final = 2
+"""Each holds the content of one batch: at most varve.batch.content.max.bytes, as it is unpacked."""
 _STOP_SECONDS: Final = 5.0
 
 
@@ -116,6 +118,9 @@ class Broker:
         self.group_configs = GroupConfigs(groups, self.stored_configs)
         self._make_security(quotas)
         self._sync_pool = sync_pool or ThreadPoolExecutor(_SYNC_THREADS, "varve-sync")
+        self._check_pool: Executor | None = None
+        if has_append_threads:
+            self._check_pool = ThreadPoolExecutor(_CHECK_THREADS, "varve-check")
         self._make_data(settings)
         self._make_dedup(boot_id)
         self._make_coordinators(groups, transactions)
@@ -143,7 +148,12 @@ class Broker:
         self.failed_appends = RecentFailures("append failed", self.loop.time)
         self.appends, self.dedup_appends = (
             AppendScheduler(
-                self.loop, self.parked_fetches, self.failed_appends, self._sync_pool, name=name
+                self.loop,
+                self.parked_fetches,
+                self.failed_appends,
+                self._sync_pool,
+                check_pool=self._check_pool,
+                name=name,
             )
             # Deduplicated topics have a thread of their own: they need more time for a batch.
             for name in ("appends", "dedup")
@@ -235,6 +245,8 @@ class Broker:
         for appends in (self.appends, self.dedup_appends):
             await self.loop.run_in_executor(None, appends.stop)
         await self.loop.run_in_executor(None, self._sync_pool.shutdown)
+        if self._check_pool is not None:
+            self._check_pool.shutdown(wait=False)
         await self.dedup_topics.stop()
         await self.blocking.stop(timeout_seconds=timeout_seconds)
 

@@ -74,8 +74,11 @@ class Appender:
         batch = self.check(data, origin)
         return self.append_checked(batch, origin=origin, leader_epoch=leader_epoch, waits=waits)
 
-    def check(self, data: Buffer, origin: AppendOrigin = AppendOrigin.CLIENT) -> ValidatedBatch:
+    def check(self, data: Buffer, origin: AppendOrigin) -> ValidatedBatch:
         return self._validator.check(data, origin, self._log.clock.now_ms())
+
+    def check_if_quick(self, data: Buffer, origin: AppendOrigin) -> ValidatedBatch | None:
+        return self._validator.check_if_quick(data, origin, self._log.clock.now_ms())
 
     def is_repeated(self, batch: ValidatedBatch) -> bool:
         if not batch.has_producer:
@@ -89,7 +92,7 @@ class Appender:
         self,
         batch: ValidatedBatch,
         *,
-        origin: AppendOrigin = AppendOrigin.CLIENT,
+        origin: AppendOrigin,
         leader_epoch: int | None = None,
         waits: bool,
     ) -> LogAppendResult:

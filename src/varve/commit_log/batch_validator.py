@@ -5,6 +5,8 @@ Invariant  the input is never modified; the result is the stored batch except fo
 Threads    pure; runs before the log's lock is taken.
 """
 
+from typing import Final
+
 import numpy as np
 
 from varve.commit_log.producer_snapshots import decode_marker
@@ -61,6 +63,12 @@ _RECORDS_NULL_KEYS = int(InspectionColumn.RECORDS_NULL_KEYS)
 _OK = int(ScanStatus.OK)
 _RECORDS_OK = int(RecordStatus.OK)
 
+# Content that is unpacked for a quick check: these bytes and a multiple of the batch's size; and
+# how large its records are on average at least.
+_QUICK_BYTES: Final = 64 << 10
+_QUICK_RATIO: Final = 16
+_QUICK_RECORD_BYTES: Final = 64
+
 
 class ValidatedBatch:
     """A batch that may be appended: its bytes, and the fields that appending needs."""
@@ -114,6 +122,19 @@ class BatchValidator:
 
     def check(self, data: Buffer, origin: AppendOrigin, now_ms: int) -> ValidatedBatch:
         """The batch as it is stored; raises an InvalidRequest or Corrupt that names the rule."""
+        checked = self._check(data, origin, now_ms, is_quick=False)
+        assert checked is not None
+        return checked
+
+    def check_if_quick(
+        self, data: Buffer, origin: AppendOrigin, now_ms: int
+    ) -> ValidatedBatch | None:
+        """As `check`; None for a batch that unpacks to much more than its size or is rebuilt."""
+        return self._check(data, origin, now_ms, is_quick=True)
+
+    def _check(
+        self, data: Buffer, origin: AppendOrigin, now_ms: int, *, is_quick: bool
+    ) -> ValidatedBatch | None:
         buffer = np.frombuffer(data, np.uint8)
         row = inspection_row()
         status = inspect_append(buffer, row)
@@ -133,9 +154,18 @@ class BatchValidator:
                 return ValidatedBatch(stamped, fields, now_ms, marker)
             return ValidatedBatch(data, fields, fields[_MAX_TIMESTAMP], marker)
         codec = attributes & CODEC_MASK
+        if is_quick and self._stored_codec not in (None, codec):
+            return None
         if codec:
             self._check_record_count(fields[_RECORD_COUNT])
-            payload = self._decompress(Codec(codec), memoryview(data)[HEADER_BYTES:])
+            limit_bytes = self._content_max_bytes
+            if is_quick:
+                limit_bytes = min(limit_bytes, _QUICK_BYTES + _QUICK_RATIO * buffer.size)
+                if fields[_RECORD_COUNT] * _QUICK_RECORD_BYTES > limit_bytes:
+                    return None
+            payload = self._decompress(codec, memoryview(data)[HEADER_BYTES:], limit_bytes)
+            if payload is None:
+                return None
             summarize_records(
                 payload,
                 0,
@@ -146,6 +176,8 @@ class BatchValidator:
             )
             fields = row.tolist()
         self._check_records(fields, now_ms)
+        if is_quick and codec and not fields[InspectionColumn.RECORDS_CONSECUTIVE]:
+            return None
         return self._as_stored(data, fields, now_ms)
 
     def _check_record_count(self, count: int) -> None:
@@ -156,11 +188,13 @@ class BatchValidator:
                 "setting"
             )
 
-    def _decompress(self, codec: Codec, payload: memoryview) -> Bytes:
-        limit_bytes = self._content_max_bytes
+    def _decompress(self, codec: int, payload: memoryview, limit_bytes: int) -> Bytes | None:
+        """The content; None where it exceeds the limit, but not that of the topic."""
         try:
-            return decompress(codec, payload, where=self._where, limit_bytes=limit_bytes)
+            return decompress(Codec(codec), payload, where=self._where, limit_bytes=limit_bytes)
         except ContentTooLarge as error:
+            if limit_bytes < self._content_max_bytes:
+                return None
             if limit_bytes == DECOMPRESSED_BYTES_MAX:
                 raise RecordTooLarge(f"{error}; send smaller batches") from error
             raise RecordTooLarge(

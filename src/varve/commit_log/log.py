@@ -205,23 +205,33 @@ class Log:
         """
         return self._appender.append(batch, origin=origin, leader_epoch=leader_epoch, waits=waits)
 
-    def check(self, batch: Buffer) -> ValidatedBatch:
-        """A producer's batch as it would be stored; raises the error that `append` would raise.
+    def check(self, batch: Buffer, *, origin: AppendOrigin = AppendOrigin.CLIENT) -> ValidatedBatch:
+        """A batch as it would be stored; raises the error that `append` would raise.
 
         It does not check sequences.
         """
-        return self._appender.check(batch)
+        return self._appender.check(batch, origin)
+
+    def check_if_quick(self, batch: Buffer, *, origin: AppendOrigin) -> ValidatedBatch | None:
+        """As `check`; None for a batch whose check takes much longer than its size suggests."""
+        return self._appender.check_if_quick(batch, origin)
 
     def is_repeated(self, batch: ValidatedBatch) -> bool:
         """Whether the idempotent producer of the batch has appended it before."""
         return self._appender.is_repeated(batch)
 
-    def append_checked(self, batch: ValidatedBatch, *, waits: bool = True) -> LogAppendResult:
+    def append_checked(
+        self,
+        batch: ValidatedBatch,
+        *,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+        waits: bool = True,
+    ) -> LogAppendResult:
         """As `append`, for a batch that `check` returned.
 
         Records may have been removed from it since; their offsets stay unused.
         """
-        return self._appender.append_checked(batch, waits=waits)
+        return self._appender.append_checked(batch, origin=origin, waits=waits)
 
     def sync_appends(self) -> None:
         """Completes all appends made without `waits` so far, with one sync."""

@@ -3,13 +3,14 @@
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 import pytest
 
 import varve
-from tests.support.broker_kit import BrokerKit
+from tests.support.broker_kit import BrokerKit, ManualExecutor
 from tests.support.data_requests import produce
 from tests.support.log_bench import make_batch
 from varve.broker.append_scheduler import AppendEntry, AppendScheduler, RecentFailures
@@ -19,7 +20,9 @@ from varve.commit_log import Log, TopicPartition
 from varve.disk import MemoryFileSystem
 from varve.embedded import Store
 from varve.foundation.clock import ManualClock
-from varve.foundation.errors import Closed, DiskFull, LogPoisoned
+from varve.foundation.errors import Closed, DiskFull, InvalidRecord, LogPoisoned
+from varve.kernels.crc import crc32c
+from varve.records import Codec, Record, build_batch
 from varve.wire import ErrorCode
 
 Work = Callable[[AppendScheduler], Coroutine[Any, Any, None]]
@@ -38,12 +41,12 @@ def log_of(store: Store, topic: str, partition: int = 0) -> Log:
     return store.topic(topic).partition(partition).log
 
 
-def run(work: Work, *, is_started: bool = True) -> None:
+def run(work: Work, *, is_started: bool = True, check_pool: Executor | None = None) -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
         fetches, failures = ParkedFetches(LoopTimers(loop)), RecentFailures("failed", loop.time)
         with ThreadPoolExecutor(4) as sync_pool:
-            appends = AppendScheduler(loop, fetches, failures, sync_pool)
+            appends = AppendScheduler(loop, fetches, failures, sync_pool, check_pool=check_pool)
             if is_started:
                 appends.start()
             try:
@@ -145,6 +148,64 @@ def test_a_submission_is_complete_when_all_its_logs_are_synced(
     run(work)
 
 
+def large_content() -> bytes:
+    """A small batch that unpacks to megabytes."""
+    return bytes(build_batch([Record(b"k", bytes(4 << 20))], codec=Codec.ZSTD))
+
+
+def test_a_batch_that_takes_long_to_check_delays_its_log_alone(store: Store) -> None:
+    checks = ManualExecutor()
+    log, other = log_of(store, "plain"), log_of(store, "safe")
+    batches = [large_content(), make_batch(), large_content(), make_batch()]
+    entries = [AppendEntry(log, batch) for batch in batches]
+
+    async def work(appends: AppendScheduler) -> None:
+        first = appends.submit([entries[0], AppendEntry(other, make_batch())])
+        later = [appends.submit([entry]) for entry in entries[1:]]
+        assert appends.run_once()
+        assert (log.end_offset, other.end_offset) == (0, 1)
+        for end_offset in (2, 4):
+            assert checks.run_once()
+            assert not checks.count
+            assert appends.run_once()
+            assert log.end_offset == end_offset
+        await asyncio.gather(first, *later)
+        assert [one.result and one.result.base_offset for one in entries] == [0, 1, 2, 3]
+
+    run(work, is_started=False, check_pool=checks)
+
+
+def test_a_batch_whose_long_check_fails_does_not_keep_those_behind_it(store: Store) -> None:
+    log = log_of(store, "safe")
+    broken = bytearray(large_content())
+    broken[-1] ^= 1
+    broken[17:21] = crc32c(np.frombuffer(broken, np.uint8), 21, len(broken)).to_bytes(4)
+    entries = [AppendEntry(log, large_content()), AppendEntry(log, bytes(broken))]
+    entries += [AppendEntry(log, make_batch())]
+
+    async def work(appends: AppendScheduler) -> None:
+        await asyncio.gather(*(appends.submit([entry]) for entry in entries))
+        assert isinstance(entries[1].error, InvalidRecord)
+        assert [one.result and one.result.base_offset for one in entries] == [0, None, 1]
+        assert log.high_watermark == 2
+
+    with ThreadPoolExecutor(1) as check_pool:
+        run(work, check_pool=check_pool)
+
+
+def test_a_stop_waits_for_long_checks(store: Store) -> None:
+    log = log_of(store, "plain")
+
+    async def work(appends: AppendScheduler) -> None:
+        waiting = [appends.submit([AppendEntry(log, large_content())]) for _ in range(3)]
+        await asyncio.get_running_loop().run_in_executor(None, appends.stop)
+        await asyncio.gather(*waiting)
+
+    with ThreadPoolExecutor(1) as check_pool:
+        run(work, check_pool=check_pool)
+    assert log.end_offset == 3
+
+
 def test_a_stop_appends_what_was_submitted_and_nothing_after(store: Store) -> None:
     log = log_of(store, "plain")
 
@@ -186,6 +247,6 @@ def test_a_full_disk_is_noted(kit: BrokerKit, monkeypatch: pytest.MonkeyPatch) -
     def fail(*_: object, **__: object) -> None:
         raise DiskFull("events-0: no room")
 
-    monkeypatch.setattr(type(kit.log("events")), "append", fail)
+    monkeypatch.setattr(type(kit.log("events")), "append_checked", fail)
     assert produce(kit).error_code == ErrorCode.KAFKA_STORAGE_ERROR
     assert kit.broker.failed_appends.find_recent() == "events-0: no room"

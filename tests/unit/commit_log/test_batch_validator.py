@@ -77,6 +77,30 @@ def test_content_beyond_its_limit_is_refused(codec: Codec, zstd_size_is_known: b
     check(batch, varve_batch_content_max_bytes=0, max_message_bytes=3_100_000)
 
 
+def is_quick(batch: bytes, **settings: Any) -> bool:
+    validator = BatchValidator(LogSettings(**settings), "topic-0")
+    found = validator.check_if_quick(batch, AppendOrigin.CLIENT, NOW_MS)
+    if found is not None:
+        assert bytes(found.data) == bytes(check(batch, **settings).data)
+    return found is not None
+
+
+@pytest.mark.parametrize("codec", CODECS[1:], ids=lambda codec: codec.name)
+def test_a_check_is_quick_unless_a_batch_unpacks_to_much_or_is_rebuilt(codec: Codec) -> None:
+    usual = build_batch(
+        [Record(b"%d" % number, b"some value " * 9, timestamp=NOW_MS) for number in range(500)],
+        codec=codec,
+    )
+    assert is_quick(usual)
+    assert is_quick(usual, compression_type=codec.name.lower())
+    assert not is_quick(usual, compression_type="uncompressed")
+    assert not is_quick(build_batch([Record(b"k", bytes(3_000_000))], codec=codec))
+    if codec in (Codec.GZIP, Codec.ZSTD):  # with the others tiny records take some bytes each
+        assert not is_quick(build_batch([Record(b"", b"")] * 50_000, codec=codec))
+    other = Codec.ZSTD if codec is Codec.GZIP else Codec.GZIP
+    assert not is_quick(usual, compression_type=other.name.lower())
+
+
 def test_content_that_no_reader_would_unpack_is_refused() -> None:
     batch = build_batch([Record(b"k", b"v", timestamp=NOW_MS)], codec=Codec.ZSTD)
     frame = zstandard.ZstdCompressor().compress(bytes(DECOMPRESSED_BYTES_MAX + 1))

@@ -77,6 +77,10 @@ class DedupAppend(AppendEntry):
         assert self.dedup is not None
         return self.dedup.append(self.batch)
 
+    def append_if_quick(self) -> LogAppendResult:
+        # Its partition unpacks it once more: a check before would save nothing.
+        return self.append()
+
 
 @dataclass(slots=True, eq=False)
 class _WaitingAppend:
