@@ -26,7 +26,7 @@ async def test_a_subset_has_the_rows_and_what_they_contain(http: ShapeHttp) -> N
     ):
         assert answer.status_code == 200
         assert answer.headers["electric-snapshot"] == "true"
-        assert answer.headers["electric-offset"] == "1_0"
+        assert answer.headers["electric-offset"] == "0_0"
         assert answer.headers["cache-control"] == "no-cache"
         found = answer.json()
         assert [one["key"] for one in found["data"]] == ["1"]
@@ -40,6 +40,48 @@ async def test_a_subset_has_the_rows_and_what_they_contain(http: ShapeHttp) -> N
     for size, status in ((262_144, 400), (262_145, 413)):
         large = await http.client.post(url, content=b" " * size)
         assert large.status_code == status
+
+
+@with_server()
+async def test_a_client_keeps_its_place_and_another_gets_that_of_the_rows(http: ShapeHttp) -> None:
+    shape, _ = await http.begin()
+    http.engine.add(shape, message(b"1", 1), message(b"1", 2))
+    for query, offset in (("", "2_0"), ("&offset=now", "2_0"), ("&offset=-1", "2_0")):
+        answer = await http.client.post(f"/v1/shape?table=items{query}", json={})
+        assert answer.headers["electric-offset"] == offset
+    for offset in ("0_inf", "1_0", "2_0"):
+        url = f"/v1/shape?table=items&handle={shape.handle}&offset={offset}"
+        answer = await http.client.post(url, json={})
+        assert answer.headers["electric-offset"] == offset
+
+
+@with_server()
+async def test_a_client_of_a_replaced_shape_gets_rows_and_its_next_read_409(
+    http: ShapeHttp,
+) -> None:
+    shape, _ = await http.begin()
+    http.engine.add(shape, message(b"1", 1))
+    http.engine.drop(shape)
+    url = f"/v1/shape?table=items&handle={shape.handle}&offset=1_0"
+    answer = await http.client.post(url, json={})
+    assert answer.status_code == 200
+    assert answer.headers["electric-handle"] == shape.handle
+    assert (await http.client.get(url)).status_code == 409
+    unknown = await http.client.post("/v1/shape?table=items&handle=x%0Ay&offset=1_0", json={})
+    assert unknown.headers["electric-handle"] == "0002-handle"
+
+
+@with_server()
+async def test_a_shape_that_goes_during_a_subset_is_503_for_who_follows_it(http: ShapeHttp) -> None:
+    shape, _ = await http.begin()
+    for offset, status in (("1_0", 503), ("now", 409)):
+        held = _HeldSubsets(http)
+        url = f"/v1/shape?table=items&handle={shape.handle}&offset={offset}"
+        asked = asyncio.ensure_future(http.client.post(url, json={}))
+        await until(lambda held=held: len(held.limits) == 1)
+        http.engine.drop(next(iter(http.engine.shapes())))
+        held.go.set()
+        assert (await asked).status_code == status
 
 
 @with_server(long_poll_ms=400)

@@ -207,6 +207,10 @@ class ShapeResolver:
             raise must_refetch(shape.handle)
         return shape
 
+    async def resolve_for_rows(self, request: ShapeRequest) -> Shape:
+        """The shape that a request defines, also if the client follows an earlier one."""
+        return await self._find_or_create(await self.define(request.texts, request.shape_name))
+
     async def refetch(self, shape: Shape) -> HttpError:
         """The response for a client of a dropped shape: 409 with the handle to follow.
 

@@ -1,8 +1,9 @@
 """Subset requests: one response with the rows of a shape that match a query.
 
-Invariant  the offset of the response is not beyond the state of its rows, so a client that
-           continues from there misses nothing. After a restart no rows are sent that are older than
-           those that clients got before. A request whose client disconnected is not started, or
+Invariant  a client that continues from the offset of the response misses nothing: it is that of
+           the request, from which the client has every change; without one, the state of the rows
+           is not older. So is the handle: the next read of a client whose shape was replaced gets
+           409. After a restart no rows are sent that are older than those that clients got before. A request whose client disconnected is not started, or
            ends early.
 Threads    the event loop only; rows are read in a pool. Requests wait for its threads in the loop,
            where a disconnected client costs nothing.
@@ -15,12 +16,21 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from varve.foundation.errors import InvalidRequest, NotFound
-from varve.http.exchange import JSON, NO_CACHE, HttpExchange, Response, invalid, unavailable
+from varve.http.exchange import (
+    JSON,
+    NO_CACHE,
+    HttpError,
+    HttpExchange,
+    Response,
+    invalid,
+    unavailable,
+)
 from varve.http.shapes import headers as electric
 from varve.http.shapes.parameters import SUBSET_FIELDS, ShapeRequest, SubsetQuery
 from varve.http.shapes.read import ShapeReads
 from varve.shapes.filter.subset import Subset, parse_order
 from varve.shapes.shape import Shape
+from varve.shapes.storage.layout import HANDLE_TEXT
 from varve.shapes.topic import SubsetResult
 
 if TYPE_CHECKING:
@@ -29,6 +39,7 @@ if TYPE_CHECKING:
 _DISCONNECT_ROUNDS: Final = 8
 """Iterations of the event loop before a subset is read, to detect a client that has disconnected.
 A thread that reads rows slows the loop down, and with it the detection of other disconnects."""
+_REPLACED_RETRY_S: Final = 1
 
 
 class SubsetReads:
@@ -43,10 +54,20 @@ class SubsetReads:
         self._held_bytes = 0
 
     async def respond(self, exchange: HttpExchange, request: ShapeRequest) -> Response:
+        """The requested rows; clients that follow a shape keep their place in it."""
+        try:
+            return await self._respond(exchange, request)
+        except HttpError as error:
+            if error.status != 409 or request.is_initial:
+                raise
+            # The client would continue at its offset in the other shape, without a refetch.
+            raise unavailable("the shape was replaced: try again", retry_s=_REPLACED_RETRY_S) from error
+
+    async def _respond(self, exchange: HttpExchange, request: ShapeRequest) -> Response:
         api = self._api
         assert request.subset is not None
         exchange.watch()
-        shape = await api.resolver.resolve(request)
+        shape = await api.resolver.resolve_for_rows(request)
         exchange.error_headers.append((electric.HANDLE, shape.handle.encode()))
         await self._reads.wait_for_snapshot(exchange, shape)
         await self._reads.wait_until_read_again(exchange, shape)
@@ -61,10 +82,13 @@ class SubsetReads:
             ) from None
         if shape.is_dropped:
             raise await api.resolver.refetch(shape)
+        is_followed = not request.is_initial and HANDLE_TEXT.fullmatch(request.handle or "")
+        handle = request.handle if is_followed and request.handle else shape.handle
+        offset = result.position if request.is_initial else request.offset
         fields = [
             JSON,
-            (electric.HANDLE, shape.handle.encode()),
-            (electric.OFFSET, str(result.position).encode()),
+            (electric.HANDLE, handle.encode()),
+            (electric.OFFSET, str(offset).encode()),
             electric.NO_SCHEMA,
             (electric.SNAPSHOT, b"true"),
             (electric.HAS_DATA, b"true"),
