@@ -142,9 +142,12 @@ class LiveTable:
             admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
             created = admin.create_topics([NewTopic(TOPIC, 1, 1)])
             created[TOPIC].result(PATIENCE_SECONDS)
-            served = Command("shape", "serve", "-b", self.bootstrap, "--data", shapes, *options)
-            self.shape_url = f"http://{stack.enter_context(served).address}/v1/shape"
             page = stack.enter_context(Page()).address
+            allowed = f"--set=shapes.http.allowed.origins=http://{page}"
+            served = Command(
+                "shape", "serve", "-b", self.bootstrap, "--data", shapes, allowed, *options
+            )
+            self.shape_url = f"http://{stack.enter_context(served).address}/v1/shape"
             self.page_url = f"http://{page}/?{urlencode({'shapes': self.shape_url})}"
             self._stack = stack.pop_all()
         return self

@@ -21,6 +21,7 @@ _TIGHT = (
     "http.long.poll.ms=700",
     "http.events.ms=1500",
     "http.shared.response.bytes=1",
+    "http.allowed.origins=*",
 )
 
 

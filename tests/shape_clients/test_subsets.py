@@ -5,7 +5,6 @@ it asks for meanwhile, it misses no change of another row. Carries S1.
 """
 
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -13,6 +12,7 @@ import httpx
 import pytest
 
 from tests.support.npm_clients import NpmClients
+from tests.support.shape_engine import wait_until
 from tests.support.shape_server import ShapeServer
 from tests.support.shape_topic import Rows, ShapeTopic
 from tests.support.shape_traffic import Traffic
@@ -35,7 +35,7 @@ def _changing(traffic: Traffic) -> Iterator[None]:
         try:
             while not ended.is_set():
                 traffic.change(5)
-                time.sleep(0.002)
+                ended.wait(0.002)
         except BaseException as error:
             failures.append(error)
 
@@ -80,13 +80,15 @@ def _check(npm: NpmClients, topic: ShapeTopic, names: list[str], before: Rows) -
 
 def _rows_with(npm: NpmClients, name: str, key: str) -> Rows:
     """The rows of a client once it has that one."""
-    until = time.monotonic() + 60
-    while time.monotonic() < until:
-        found: Rows = npm.look(name)["rows"]
-        if key in found:
-            return found
-        time.sleep(0.05)
-    raise AssertionError(f"{name} does not get {key}: {npm.facts(name)}")
+    found: Rows = {}
+
+    def has_it() -> bool:
+        found.clear()
+        found.update(npm.look(name)["rows"])
+        return key in found
+
+    wait_until(has_it)
+    return found
 
 
 @_MODES

@@ -46,7 +46,7 @@ class ShapeHttp:
 
 @contextlib.asynccontextmanager
 async def open_shape_http(
-    access: Access = OPEN, *, can_delete: bool = True, **settings: int
+    access: Access = OPEN, *, can_delete: bool = True, **settings: Any
 ) -> AsyncIterator[ShapeHttp]:
     engine = FakeEngine()
     api = ShapeApi(
@@ -75,7 +75,7 @@ def run_with_server(
 
 
 def with_server(
-    access: Access = OPEN, *, can_delete: bool = True, **settings: int
+    access: Access = OPEN, *, can_delete: bool = True, **settings: Any
 ) -> Callable[[Callable[..., Awaitable[None]]], Callable[..., None]]:
     """Runs a test in a loop with a server of its own, which is the first argument of the test."""
 

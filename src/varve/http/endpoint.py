@@ -26,13 +26,11 @@ from varve.http.exchange import (
     HttpError,
     HttpExchange,
     Response,
-    cross_origin,
-    preflight,
     to_http_error,
     unavailable,
-    varying,
 )
 from varve.http.metrics import HttpMetrics
+from varve.http.origins import OriginRules, preflight
 from varve.http.settings import HttpSettings
 
 logger = logging.getLogger(__name__)
@@ -46,7 +44,7 @@ _QUEUED_PER_THREAD: Final = 2500
 _DISCONNECTED: Final = 0
 """The status that is counted when the client did not wait for the response."""
 _METHODS: Final = frozenset({"GET", "POST", "HEAD", "DELETE", "OPTIONS"})
-_CACHEABLE: Final = frozenset({"GET", "OPTIONS"})
+_CACHEABLE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 class HttpApi(ABC):
@@ -54,6 +52,7 @@ class HttpApi(ABC):
 
     settings: HttpSettings
     metrics: HttpMetrics
+    origins: OriginRules
     exposed_headers: bytes
     """Names of the response headers that pages of other origins may read."""
     unavailable_headers: tuple[Header, ...] = ()
@@ -120,6 +119,7 @@ class HttpEndpoint:
             return http_error.response()
 
     async def _handle(self, exchange: HttpExchange) -> Response:
+        self._api.origins.check(exchange)
         if exchange.method == "OPTIONS":
             requested = exchange.header(b"access-control-request-headers")
             return Response(204, preflight(requested))
@@ -140,8 +140,9 @@ class HttpEndpoint:
         if exchange.method not in _CACHEABLE:
             fields = [header for header in fields if header[0] != CACHE]
             fields.append(NO_CACHE)
-        fields += varying(exchange.headers)
-        fields += cross_origin(exchange.header(b"origin"), self._api.exposed_headers)
+        origins = self._api.origins
+        fields += origins.varying(exchange.headers)
+        fields += origins.headers(exchange.header(b"origin"), self._api.exposed_headers)
         response.headers = fields
 
 

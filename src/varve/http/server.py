@@ -20,7 +20,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from varve.foundation.errors import Unavailable
 from varve.http.endpoint import HttpApi
-from varve.http.exchange import NO_STORE, TRANSPORT, cross_origin
+from varve.http.exchange import NO_STORE, TRANSPORT
+from varve.http.origins import OriginRules
 
 _WRITE_BUFFER_BYTES: Final = 64 << 10
 """Unsent bytes of a connection above which its response pauses."""
@@ -148,7 +149,7 @@ class HttpConnection(HttpToolsProtocol):
 
     def _refuse(self, status: bytes, text: bytes) -> None:
         """Responds to bytes that are not a request, so that pages of browsers can read it."""
-        fields = [*NO_STORE, *cross_origin(None, self._api.exposed_headers)]
+        fields = [*NO_STORE, *OriginRules().headers(None, self._api.exposed_headers)]
         lines = [
             b"HTTP/1.1 " + status,
             b"content-type: text/plain",

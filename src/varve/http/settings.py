@@ -98,6 +98,9 @@ class HttpSettings:
     read_threads: int = setting(
         8, "Threads that read files for responses.", at_least=1, at_most=256
     )
+    parse_threads: int = setting(
+        2, "Threads that parse filters of new definitions.", at_least=1, at_most=256
+    )
     admin_threads: int = setting(
         16, "Threads that create, compact and drop shapes.", at_least=1, at_most=256
     )
@@ -124,6 +127,12 @@ class HttpSettings:
         kafka_name="shapes.http.shutdown.timeout.ms",
         at_least=0,
         at_most=3_600_000,
+    )
+
+    allowed_origins: tuple[str, ...] = setting(
+        (),
+        "Origins, such as http://localhost:5173, whose pages may use a server without a token; * "
+        "allows all. A server with a token serves all.",
     )
 
     def __post_init__(self) -> None:

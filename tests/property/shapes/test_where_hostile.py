@@ -42,6 +42,7 @@ _operands = st.recursive(
         | st.builds("({} {} 'k')".format, inner, st.sampled_from(["->", "->>"]))
         | st.builds("({} -> 0)".format, inner)
         | st.builds("coalesce({}, {})".format, inner, inner)
+        | st.builds("concat({}, {})".format, inner, inner)
     ),
     max_leaves=3,
 )

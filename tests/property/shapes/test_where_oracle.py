@@ -44,7 +44,16 @@ _integers = st.recursive(
 )
 _numbers = _integers | st.sampled_from([*map(str, _FRACTIONS), "n", "(n + 1)", "(- n)"])
 _texts = st.sampled_from(
-    [*map(_quote, _TEXTS), "s", "t", "lower(s)", "upper(t)", "s || t", "coalesce(s, t, 'z')"]
+    [
+        *map(_quote, _TEXTS),
+        "s",
+        "t",
+        "lower(s)",
+        "upper(t)",
+        "s || t",
+        "concat(s, t)",
+        "coalesce(s, t, 'z')",
+    ]
 )
 _patterns = st.sampled_from(["%", "a%", "%b", "_", "a_%", "%a%b%", "", "A%", "__"]).map(_quote)
 _orders = st.sampled_from(["=", "<>", "<", "<=", ">", ">="])

@@ -50,7 +50,7 @@ def test_http_1_0_gets_whole_answers_and_no_events() -> None:
         figures = (await http.client.get("/metrics")).text
         assert 'endpoint="shape",method="GET",status="505"} 1.0' in figures
 
-    run_with_server(scene)
+    run_with_server(scene, allowed_origins=("*",))
 
 
 @with_server()

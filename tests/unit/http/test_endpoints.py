@@ -16,6 +16,7 @@ from varve.foundation import errors
 from varve.foundation.errors import Corrupt, StoreError, Unavailable
 from varve.http.exchange import STATUSES, status_of, to_http_error
 from varve.http.server import HttpServer
+from varve.http.shapes.access import Access
 from varve.http.shapes.headers import next_cursor
 from varve.http.shapes.openapi import make_document
 
@@ -62,7 +63,6 @@ async def test_half_a_character_is_told_as_it_was_sent(http: ShapeHttp) -> None:
     told = await http.client.post(asked, content=b'{"where": "\\ud800 =="}')
     assert told.status_code == 400
     assert "\ud800" in told.json()["errors"]["subset"]["where"][0]
-    assert told.headers["access-control-allow-origin"] == "*"
 
 
 def _block(called: threading.Event, end: threading.Event) -> Callable[..., NoReturn]:
@@ -140,7 +140,90 @@ async def test_a_topic_that_cannot_be_read_is_told_to_who_waits(http: ShapeHttp)
     assert (await http.get(offset="-1")).status_code == 200
 
 
+_PAGE = "http://a.example"
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200),
+        ({"origin": _PAGE}, 403),
+        ({"origin": "null"}, 403),
+        ({"origin": _PAGE, "sec-fetch-site": "cross-site"}, 403),
+        ({"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors"}, 403),
+        ({"sec-fetch-site": "same-site", "sec-fetch-mode": "no-cors"}, 403),
+        ({"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}, 200),
+        ({"sec-fetch-site": "same-origin", "sec-fetch-mode": "cors"}, 200),
+        ({"sec-fetch-site": "same-origin", "origin": "https://proxy.example"}, 200),
+        ({"sec-fetch-mode": "cors"}, 200),
+        ({"host": "shapes.example:81", "origin": "http://shapes.example:81"}, 200),
+        ({"host": "shapes.example:81", "origin": "http://shapes.example:82"}, 403),
+    ],
+)
+def test_without_a_token_pages_of_other_origins_are_refused(
+    headers: dict[str, str], status: int
+) -> None:
+    async def scene(http: ShapeHttp) -> None:
+        for method, path in (
+            ("GET", "/v1/shape?table=items&offset=-1"),
+            ("POST", "/v1/shape?table=items"),
+            ("GET", "/metrics"),
+        ):
+            answer = await http.client.request(method, path, headers=headers)
+            assert answer.status_code == status, answer.text
+            assert "access-control-allow-origin" not in answer.headers
+            assert answer.headers["vary"] == "origin"
+        assert http.engine.made == (status == 200)
+        if status == 403:
+            assert "shapes.http.allowed.origins" in answer.json()["message"]
+            asked = await http.client.options("/v1/shape", headers=headers)
+            assert asked.status_code == 403
+
+    run_with_server(scene)
+
+
+@pytest.mark.parametrize(
+    ("access", "allowed", "is_allowed"),
+    [
+        (Access(), (_PAGE,), True),
+        (Access(), ("*",), True),
+        (Access(), ("http://b.example",), False),
+        (Access(admin_token="adm"), (), False),
+        (Access(token="t0k"), (), True),
+    ],
+)
+def test_pages_of_allowed_origins_and_all_that_know_the_token_are_served(
+    access: Access, allowed: tuple[str, ...], is_allowed: bool
+) -> None:
+    async def scene(http: ShapeHttp) -> None:
+        answer = await http.client.get(
+            "/v1/shape?table=items&offset=-1&secret=t0k", headers={"origin": _PAGE}
+        )
+        assert answer.is_success == is_allowed
+        page = answer.headers.get("access-control-allow-origin")
+        assert page == (_PAGE if is_allowed else None)
+        plain = await http.get(offset="-1", secret="t0k")
+        assert plain.is_success
+        is_for_all = access.token is not None or "*" in allowed
+        assert plain.headers.get("access-control-allow-origin") == ("*" if is_for_all else None)
+
+    run_with_server(scene, access, allowed_origins=allowed)
+
+
 @with_server()
+async def test_slashes_that_a_base_address_adds_do_not_matter(http: ShapeHttp) -> None:
+    shape, _ = await http.begin()
+    for path in ("/v1/shape/", "//v1/shape", "/v1//shape//"):
+        answer = await http.client.get(
+            f"http://127.0.0.1:{http.server.port}{path}?table=items&offset=-1"
+        )
+        assert answer.headers["electric-handle"] == shape.handle
+    for path in ("/v1/shapes/", f"/v1/shapes//{shape.handle}/", "//metrics", "//"):
+        answer = await http.client.get(f"http://127.0.0.1:{http.server.port}{path}")
+        assert answer.status_code == 200, path
+
+
+@with_server(allowed_origins=("*",))
 async def test_browsers_may_ask_from_elsewhere(http: ShapeHttp) -> None:
     asked = {
         "origin": "http://a.example",

@@ -1,5 +1,6 @@
 """From a request to its shape: what is kept of it, and what is not."""
 
+import asyncio
 import gc
 import threading
 
@@ -9,6 +10,7 @@ from tests.support.fake_shapes import FakeShape
 from tests.support.shape_http import ShapeHttp, run_with_server, until, with_server
 from varve.http.exchange import HttpExchange
 from varve.http.shapes import access
+from varve.http.shapes.parameters import DefinitionTexts
 from varve.shapes.definition import Definition
 
 
@@ -44,6 +46,32 @@ def test_a_request_that_waited_leaves_nothing_for_the_collector() -> None:
         run_with_server(scene, long_poll_ms=20, events_ms=20)
     finally:
         gc.enable()
+
+
+def test_filters_that_take_long_to_parse_hold_up_nobody_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    called, go = threading.Event(), threading.Event()
+    define = DefinitionTexts.define
+
+    def define_late(texts: DefinitionTexts) -> Definition:
+        if texts.where is not None:
+            called.set()
+            go.wait(30)
+        return define(texts)
+
+    async def scene(http: ShapeHttp) -> None:
+        shape, _ = await http.begin()
+        late = [asyncio.ensure_future(http.get(offset="-1", where=f"id > {n}")) for n in range(3)]
+        await until(called.is_set)
+        assert (await http.get(offset="0_0", handle=shape.handle)).status_code == 200
+        for path in ("/metrics", "/v1/shapes"):
+            assert (await http.client.get(path)).status_code == 200
+        go.set()
+        assert [(await one).status_code for one in late] == [200] * 3
+
+    monkeypatch.setattr(DefinitionTexts, "define", define_late)
+    run_with_server(scene, read_threads=1, admin_threads=1)
 
 
 @with_server(admin_threads=1, snapshot_wait_ms=50)

@@ -1,6 +1,7 @@
 """Subsets: the rows of a shape that a query asks for."""
 
 import asyncio
+import functools
 import socket
 import threading
 from collections.abc import Callable
@@ -35,9 +36,11 @@ async def test_a_subset_has_the_rows_and_what_they_contain(http: ShapeHttp) -> N
     refused = await http.client.get(f"{url}&subset__where=x = 1")
     assert refused.json()["errors"] == {"subset": {"where": ["no such column"]}}
     assert refused.headers["electric-handle"] == "0001-handle"
+    empty = await http.client.post(f"{url}&subset__where=x = 1", content=b"")
+    assert empty.json()["errors"] == {"subset": {"where": ["no such column"]}}
     refused = await http.client.get(f"{url}&subset__order_by=lower(id)")
     assert refused.json()["errors"]["subset"].keys() == {"order_by"}
-    for size, status in ((262_144, 400), (262_145, 413)):
+    for size, status in ((1, 400), (262_144, 400), (262_145, 413)):
         large = await http.client.post(url, content=b" " * size)
         assert large.status_code == status
 
@@ -78,7 +81,7 @@ async def test_a_shape_that_goes_during_a_subset_is_503_for_who_follows_it(http:
         held = _HeldSubsets(http)
         url = f"/v1/shape?table=items&handle={shape.handle}&offset={offset}"
         asked = asyncio.ensure_future(http.client.post(url, json={}))
-        await until(lambda held=held: len(held.limits) == 1)
+        await until(functools.partial(bool, held.limits))
         http.engine.drop(next(iter(http.engine.shapes())))
         held.go.set()
         assert (await asked).status_code == status

@@ -166,13 +166,13 @@ class ShapeResolver:
         self,
         engine: ShapeEngine,
         access: Access,
-        read_pool: WorkerPool,
+        parse_pool: WorkerPool,
         admin_pool: WorkerPool,
         wait_ms: int,
     ) -> None:
         self._engine = engine
         self._access = access
-        self._read_pool = read_pool
+        self._parse_pool = parse_pool
         self._admin_pool = admin_pool
         self._wait_ms = wait_ms
         self._cache: OrderedDict[DefinitionTexts, Definition] = OrderedDict()
@@ -243,7 +243,7 @@ class ShapeResolver:
     async def _parse(self, texts: DefinitionTexts) -> Definition:
         definition = self._cache.get(texts)
         if definition is None:
-            definition = await self._read_pool.run(texts.define)
+            definition = await self._parse_pool.run(texts.define)
             self._add_to_cache(texts, definition)
         return definition
 

@@ -2,14 +2,16 @@
 
 Invariant  on the event loop only those methods of the engine are called that neither block nor read
            files: `find`, `find_by_definition`, `newest_tx`, `is_caught_up`, `is_read_again`,
-           `health`, `topic_health` and `end_compactions`. Reads, creations and administration,
-           whole tables, and snapshots that are still being written have pools of their own, so that
-           none delays another. A request that names no shape, or two, deletes none.
+           `health`, `topic_health` and `end_compactions`. Reads, parsing, creations and
+           administration, whole tables, and snapshots that are still being written have pools of
+           their own, so that none delays another. A request that names no shape, or two, deletes
+           none.
 Threads    the event loop only.
 """
 
 import asyncio
 import heapq
+import re
 from random import Random
 from typing import Any, Final
 
@@ -21,6 +23,7 @@ from varve.foundation.metrics import exposition
 from varve.http.endpoint import Handler, HttpApi, HttpEndpoint, WorkerPool
 from varve.http.exchange import NO_CACHE, NO_STORE, HttpError, HttpExchange, Response, invalid
 from varve.http.metrics import HttpMetrics
+from varve.http.origins import ANY_ORIGIN, OriginRules
 from varve.http.settings import HttpSettings
 from varve.http.shapes import headers as electric
 from varve.http.shapes.access import Access, ShapeResolver
@@ -36,6 +39,7 @@ from varve.shapes.shape import DropReason, Shape
 SHAPE_PATH: Final = "/v1/shape"
 METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _LISTED_MAX: Final = 1000
+_SLASHES: Final = re.compile("//+")
 _NOT_ALLOWED: Final = (*NO_STORE, (b"allow", b"GET, POST, HEAD, OPTIONS"))
 
 
@@ -62,14 +66,18 @@ class ShapeApi(HttpApi):
         self.clock = clock
         self.random = random
         self.metrics = HttpMetrics()
+        self.origins = OriginRules(
+            settings.allowed_origins if access.token is None else (ANY_ORIGIN,)
+        )
         self.limiter = RequestLimiter(settings)
         self.read_pool = WorkerPool("shape-read", settings.read_threads)
+        self.parse_pool = WorkerPool("shape-parse", settings.parse_threads)
         self.admin_pool = WorkerPool("shape-admin", settings.admin_threads)
         self.snapshot_pool = WorkerPool("shape-snapshot", settings.snapshot_threads)
         self.subset_pool = WorkerPool("shape-subset", settings.subset_threads)
         self.reader = RangeReader(self.read_pool, self.snapshot_pool, settings.shared_bytes)
         self.resolver = ShapeResolver(
-            engine, access, self.read_pool, self.admin_pool, settings.snapshot_wait_ms
+            engine, access, self.parse_pool, self.admin_pool, settings.snapshot_wait_ms
         )
         self.waiters = Waiters(asyncio.get_running_loop())
         self._unsubscribe = engine.subscribe(self.waiters.wake_later)
@@ -97,7 +105,11 @@ class ShapeApi(HttpApi):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         # Nearly all requests have this path, and routing takes a tenth of the time of a response.
-        endpoint = self._shape if scope.get("path") == SHAPE_PATH else self._router
+        if scope["path"] != SHAPE_PATH:
+            # A base address that ends with a slash, joined with a path, gives two.
+            path = _SLASHES.sub("/", scope["path"]).rstrip("/") or "/"
+            scope = {**scope, "path": path}
+        endpoint = self._shape if scope["path"] == SHAPE_PATH else self._router
         await endpoint(scope, receive, send)
 
     def begin_stop(self) -> None:
@@ -107,7 +119,13 @@ class ShapeApi(HttpApi):
 
     def close(self) -> None:
         self._unsubscribe()
-        for pool in (self.read_pool, self.admin_pool, self.snapshot_pool, self.subset_pool):
+        for pool in (
+            self.read_pool,
+            self.parse_pool,
+            self.admin_pool,
+            self.snapshot_pool,
+            self.subset_pool,
+        ):
             pool.close()
 
     # Data of shapes

@@ -24,7 +24,7 @@ _HANDLE_IN_PATH: Final = {"name": "handle", "in": "path", "required": True, "sch
 _ERRORS: Final = {
     "400": ("A parameter cannot be used.", "Invalid"),
     "401": ("The token is missing or wrong.", "Message"),
-    "403": ("The shape is not in the allow-list of the server.", "Message"),
+    "403": ("The server does not serve this shape, or pages of this origin.", "Message"),
     "404": ("There is no such shape.", "Message"),
     "405": ("Shapes may not be deleted here.", "Message"),
     "408": ("The body did not arrive.", "Message"),
@@ -33,7 +33,7 @@ _ERRORS: Final = {
     "503": ("Not now: try again after `retry-after` seconds.", "Message"),
     "505": ("Events need HTTP/1.1.", "Message"),
 }
-_COMMON: Final = ("401", "500", "503")
+_COMMON: Final = ("401", "403", "500", "503")
 """Errors that every operation may have, except that of the health."""
 
 
@@ -90,6 +90,7 @@ def _paths() -> Document:
                 "responses": {
                     "200": _content("They are.", "Health"),
                     "202": _content("Not yet.", "Health"),
+                    "403": _content(*_ERRORS["403"]),
                 },
             }
         },
@@ -128,7 +129,7 @@ def _read_shape() -> Document:
         "readShape",
         "What follows an offset: rows first, then changes; live, when they happen.",
         {"200": data, "304": unchanged, "409": _refetch()},
-        errors=("400", "403", "505"),
+        errors=("400", "505"),
         parameters=_parameters(*READ_PARAMETERS, *SUBSET_PARAMETERS),
     )
 
@@ -140,10 +141,10 @@ def _query_subset() -> Document:
         "querySubset",
         "Some rows of a shape, once; the body says which.",
         {"200": rows, "409": _refetch()},
-        errors=("400", "403", "408", "413"),
+        errors=("400", "408", "413"),
         parameters=_parameters(*READ_PARAMETERS),
         requestBody={
-            "required": True,
+            "required": False,
             "content": {"application/json": {"schema": _reference("Subset")}},
         },
     )
@@ -157,7 +158,7 @@ def _delete_shape() -> Document:
             "202": {"description": "The shape is dropped."},
             "400": _content("Nothing is named, or handle and definition differ.", "Invalid"),
         },
-        errors=("403", "404", "405"),
+        errors=("404", "405"),
         parameters=_parameters(HANDLE, *DEFINITION_PARAMETERS),
     )
 

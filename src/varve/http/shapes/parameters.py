@@ -367,8 +367,9 @@ def _parse_subset(
 
 
 def _parse_body(body: bytes) -> dict[str, Any]:
+    """The fields of a subset; an empty body has none."""
     try:
-        sent = json.loads(body)
+        sent = json.loads(body or b"{}")
     except (ValueError, RecursionError):
         raise HttpError(400, {"message": "the body is not JSON"}) from None
     if not isinstance(sent, dict):

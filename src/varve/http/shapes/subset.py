@@ -3,8 +3,8 @@
 Invariant  a client that continues from the offset of the response misses nothing: it is that of
            the request, from which the client has every change; without one, the state of the rows
            is not older. So is the handle: the next read of a client whose shape was replaced gets
-           409. After a restart no rows are sent that are older than those that clients got before. A request whose client disconnected is not started, or
-           ends early.
+           409. After a restart no rows are sent that are older than those that clients got before.
+           A request whose client disconnected is not started, or ends early.
 Threads    the event loop only; rows are read in a pool. Requests wait for its threads in the loop,
            where a disconnected client costs nothing.
 """
@@ -61,7 +61,9 @@ class SubsetReads:
             if error.status != 409 or request.is_initial:
                 raise
             # The client would continue at its offset in the other shape, without a refetch.
-            raise unavailable("the shape was replaced: try again", retry_s=_REPLACED_RETRY_S) from error
+            raise unavailable(
+                "the shape was replaced: try again", retry_s=_REPLACED_RETRY_S
+            ) from error
 
     async def _respond(self, exchange: HttpExchange, request: ShapeRequest) -> Response:
         api = self._api

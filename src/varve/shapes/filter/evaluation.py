@@ -360,6 +360,8 @@ def _call(name: str, arguments: Sequence[Evaluation]) -> Evaluation:
         return lambda values: next(
             (value for item in arguments if (value := item(values)) is not None), None
         )
+    if name == "concat":
+        return _concat(arguments)
     (operand,) = arguments
     if name == "abs":
         return lambda values: absolute(_number(values, operand))
@@ -371,6 +373,19 @@ def _call(name: str, arguments: Sequence[Evaluation]) -> Evaluation:
         return change(value) if is_read else None
 
     return changed
+
+
+def _concat(arguments: Sequence[Evaluation]) -> Evaluation:
+    """All values as one text, as PostgreSQL's function: null is empty, and true is t."""
+
+    def together(values: RowValues) -> Value:
+        parts = [item(values) for item in arguments]
+        if not values.may_read(*parts):
+            return None
+        texts = [str(part)[0].lower() if isinstance(part, bool) else show(part) for part in parts]
+        return "".join([text for text in texts if text is not None])
+
+    return together
 
 
 def _extract(operator: str, item: Evaluation, step: Evaluation) -> Evaluation:

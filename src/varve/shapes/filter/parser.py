@@ -202,6 +202,8 @@ def _depth(text: str) -> int:
 
 
 def _refuse(part: exp.Expr, why: str = "is not supported in a filter") -> InvalidRequest:
+    if part.find(exp.Query) is not None:
+        why = "holds a sub-query, and sub-queries are not supported in a filter"
     return InvalidRequest(f"{shorten(part.sql(dialect='postgres'))!r} {why}")
 
 
@@ -248,6 +250,7 @@ class _ExpressionReader:
             exp.Neg: lambda part: fold(sql.Negate(self._scalar(part.this))),
             exp.Cast: self._cast,
             exp.Coalesce: self._coalesce,
+            exp.Concat: self._concat,
             exp.JSONExtract: lambda part: self._extract(part, "->"),
             exp.JSONExtractScalar: lambda part: self._extract(part, "->>"),
         }
@@ -402,6 +405,9 @@ class _ExpressionReader:
         return sql.Call(
             "coalesce", tuple([self.read(item) for item in (part.this, *part.expressions)])
         )
+
+    def _concat(self, part: exp.Expr) -> sql.Node:
+        return sql.Call("concat", tuple([self._scalar(item) for item in part.expressions]))
 
     def _extract(self, part: exp.Expr, operator: str) -> sql.Node:
         path = part.expression
