@@ -72,6 +72,9 @@ class Segments:
         self._ids: list[int] = []
         self._missing_ids: list[int] = []
         self._lock: Lock | None = None
+        self._opening_count = 0
+        self.opening = 0
+        """The number of the present opening; 0 while the store is closed."""
         self._has_new_directory = False
 
     def __iter__(self) -> Iterator[Segment]:
@@ -126,6 +129,8 @@ class Segments:
         try:
             self._file_system.make_directory(self.directory)
             self._lock = self._file_system.lock(f"{self.directory}/{LOCK_NAME}")
+            self._opening_count += 1
+            self.opening = self._opening_count
         except OSError as error:
             raise to_store_error(error, f"open of {self.directory}") from error
 
@@ -214,6 +219,7 @@ class Segments:
     def close(self) -> None:
         """Close all segments, then raise the first error; closing twice is harmless."""
         errors: list[StoreError] = []
+        self.opening = 0
         try:
             while self._ids:
                 try:

@@ -46,18 +46,24 @@ class WindowSettings:
     retain_duplicates: bool = False
 
     def __post_init__(self) -> None:
-        if not _NAME.fullmatch(self.name):
+        if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
             raise InvalidSetting(
                 f"name {self.name!r:.80} of a window store; use up to 200 letters, digits, '.', "
                 "'_' and '-', and no '.' at the beginning"
             )
         for name in ("retention_ms", "segment_ms"):
             span_ms = getattr(self, name)
-            if not isinstance(span_ms, int) or not 0 <= span_ms <= TIME_MAX_MS:
+            is_whole = isinstance(span_ms, int) and not isinstance(span_ms, bool)
+            if not is_whole or not 0 <= span_ms <= TIME_MAX_MS:
                 raise InvalidSetting(
                     f"store {self.name}: {name} is {span_ms!r:.40}; give whole milliseconds, from "
                     f"0 to {TIME_MAX_MS}"
                 )
+        if not isinstance(self.retain_duplicates, bool):
+            raise InvalidSetting(
+                f"store {self.name}: retain_duplicates is {self.retain_duplicates!r:.40}; give "
+                "True or False"
+            )
         if self.segment_ms == 0:
             default_ms = max(self.retention_ms // 2, SEGMENT_MS_MIN_DEFAULT)
             object.__setattr__(self, "segment_ms", default_ms)

@@ -5,7 +5,8 @@ Layout     key, time (i64), sequence (i32); big-endian, no length, no separator.
 Invariant  of one key, byte order is order of time, then of sequence. Keys of different lengths
            interleave, so bounds only narrow a scan and every entry is compared by its parts.
            An iterator reads the segments that existed when it was created, each as of its first
-           read; a segment that is dropped or closed meanwhile ends early, without an error.
+           read; a segment that is dropped meanwhile ends early, without an error. It ends with the
+           opening of its store: after a close, a rebuild or a reopening it has no entry.
 """
 
 import struct
@@ -16,7 +17,7 @@ from typing import Final, NamedTuple, Self
 
 from varve.foundation.closing import Closing
 from varve.foundation.errors import Closed, Corrupt, InvalidRequest
-from varve.rocks.segments import Segment
+from varve.rocks.segments import Segment, Segments
 
 TIME_MAX_MS: Final = 2**63 - 1
 SEQUENCE_MAX: Final = 2**31 - 1
@@ -61,9 +62,18 @@ def decode_time(data: bytes) -> int:
 
 
 def check_time(time_ms: int) -> None:
+    check_whole(time_ms, "time")
     if not 0 <= time_ms <= TIME_MAX_MS:
         raise InvalidRequest(
             f"time {time_ms} is outside 0 to {TIME_MAX_MS}; give milliseconds since 1970"
+        )
+
+
+def check_whole(value: object, name: str) -> None:
+    """Raises InvalidRequest for a time of another type; a whole number may be any."""
+    if not isinstance(value, int):
+        raise InvalidRequest(
+            f"{name} {value!r:.40} is of type {type(value).__name__}; give milliseconds as an int"
         )
 
 
@@ -129,7 +139,16 @@ class WindowEntry(NamedTuple):
 class WindowIterator(Closing):
     """Iterates over entries. Use it as a context manager: it keeps files open until closed."""
 
-    def __init__(self, segments: Sequence[Segment], key_range: KeyRange, *, backward: bool) -> None:
+    def __init__(
+        self,
+        owner: Segments,
+        segments: Sequence[Segment],
+        key_range: KeyRange,
+        *,
+        backward: bool,
+    ) -> None:
+        self._owner = owner
+        self._opening = owner.opening
         self._entries = _read_entries(segments, key_range, backward)
         self._next: WindowEntry | None = None
 
@@ -144,6 +163,8 @@ class WindowIterator(Closing):
         return entry
 
     def has_next(self) -> bool:
+        if self._owner.opening != self._opening:
+            self.close()
         if self._next is None:
             self._next = next(self._entries, None)
         return self._next is not None

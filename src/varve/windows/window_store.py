@@ -43,6 +43,7 @@ from varve.windows.entries import (
     KeyRange,
     WindowIterator,
     check_time,
+    check_whole,
     decode_time,
     encode_window_key,
 )
@@ -296,6 +297,7 @@ class WindowStore(Closing):
         That advances with every record the task reads; it is not the wall clock. Kafka Streams has
         no equivalent.
         """
+        check_whole(stream_time_ms, "stream_time_ms")
         self.segments.check_open()
         self._raise_stream_time(stream_time_ms)
         return self.segments.cleanup(self.stream_time_ms)
@@ -405,6 +407,11 @@ class WindowStore(Closing):
         backward: bool = False,
     ) -> WindowIterator:
         """The entries of keys `first` to `last`, all inclusive; None leaves a side unbounded."""
+        for name, time_ms in (("from_ms", from_ms), ("to_ms", to_ms)):
+            check_whole(time_ms, name)
+        for key in (first, last):
+            if key is not None:
+                self._check_key(key)
         self.segments.check_open()
         within = KeyRange(first, last, max(from_ms, self.visible_from_ms), min(to_ms, TIME_MAX_MS))
         segments: list[Segment] = []
@@ -415,7 +422,7 @@ class WindowStore(Closing):
             )
         elif within.to_ms >= max(0, within.from_ms):
             segments = self.segments.live(within.from_ms, within.to_ms, backward=backward)
-        return WindowIterator(segments, within, backward=backward)
+        return WindowIterator(self.segments, segments, within, backward=backward)
 
     def _find_segment(self, time_ms: int) -> Segment | None:
         return self.segments.find(self.segments.segment_id(time_ms))

@@ -14,7 +14,7 @@ from tests.support.window_bench import (
     times,
     visible,
 )
-from varve.foundation.errors import Closed
+from varve.foundation.errors import Closed, Corrupt
 from varve.windows.entries import WindowEntry
 from varve.windows.window_store import WindowStore
 
@@ -148,6 +148,34 @@ def test_iteration_ends_when_the_store_is_closed(bench: WindowBench) -> None:
     with bench.store() as again:
         assert not begun.has_next()
         assert times(again.all()) == [1_000, 2_000, 21_000]
+
+
+@pytest.mark.parametrize("is_reopened", [False, True])
+def test_an_entry_that_was_looked_ahead_ends_with_the_store(
+    bench: WindowBench, *, is_reopened: bool
+) -> None:
+    store = bench.store()
+    put_all(store, [1_000, 2_000, 21_000])
+    ahead, begun, fresh = store.all(), store.all(), store.all()
+    assert ahead.has_next()
+    assert next(begun).time_ms == 1_000
+    store.close()
+    if is_reopened:
+        store.open()
+    for entries in (ahead, begun, fresh):
+        assert not entries.has_next()
+        assert list(entries) == []
+    store.close()
+
+
+def test_a_rebuild_ends_the_iterators_before_it(bench: WindowBench) -> None:
+    with bench.store() as store:
+        put_all(store, [1_000, 2_000])
+        entries = store.all()
+        assert entries.has_next()
+        store.rebuild(Corrupt("a block"))
+        assert list(entries) == []
+        assert times(store.all()) == [1_000, 2_000]
 
 
 def test_iterators_left_open_do_not_hold_the_directory(bench: WindowBench) -> None:

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from tests.support.window_bench import WindowBench, memory_bench, put_all, times, visible
-from varve.foundation.errors import InvalidRequest, InvalidSetting
+from varve.foundation.clock import ManualClock
+from varve.foundation.errors import DiskFull, InvalidRequest, InvalidSetting
+from varve.testing.faulty_disk import FaultyFileSystem
 from varve.windows.changelog import WindowSettings
 from varve.windows.entries import TIME_MAX_MS
 from varve.windows.window_store import WindowStore
@@ -118,6 +120,50 @@ def test_values_are_bytes_or_none(store: WindowStore) -> None:
         store.put(b"k", 5, 1)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("time_ms", [None, "1", 1.5, b"1"])
+def test_times_are_whole_numbers(store: WindowStore, time_ms: Any) -> None:
+    for use in (
+        lambda: store.put(b"k", b"v", time_ms),
+        lambda: store.remove(b"k", time_ms),
+        lambda: store.get(b"k", time_ms),
+        lambda: store.fetch(b"k", time_ms, 1),
+        lambda: store.fetch(b"k", 0, time_ms),
+        lambda: store.fetch_all(time_ms, 1),
+        lambda: store.fetch_range(None, None, 0, time_ms),
+        lambda: store.maintain(time_ms),
+    ):
+        with pytest.raises(InvalidRequest, match=f"of type {type(time_ms).__name__}; give milli"):
+            use()
+    assert store.stream_time_ms == -1
+
+
+def test_the_keys_of_a_range_are_bytes_or_none(store: WindowStore) -> None:
+    for first, last in ((b"a", "z"), ("a", b"z"), (1, None), (None, 1)):
+        with pytest.raises(InvalidRequest, match="give bytes"):
+            store.fetch_range(first, last, 0, 1)  # type: ignore[arg-type]
+
+
+def test_an_unwritable_checkpoint_costs_a_longer_restore_and_no_entry() -> None:
+    files = FaultyFileSystem(ManualClock())
+    bench = memory_bench(files)
+    with bench.store() as store:
+        put_all(store, [1_000, 2_000])
+    store = bench.store()
+    assert store.restored.written_count == 0
+    put_all(store, [3_000])
+    files.fail_under(bench.path("checkpoint.json"), OSError(28, "No space left on device"))
+    with pytest.raises(DiskFull, match=r"checkpoint\.json"):
+        store.checkpoint()
+    assert store.put(b"k", b"v", 4_000)
+    with pytest.raises(DiskFull, match=r"checkpoint\.json"):
+        store.close()
+    assert not store.segments.is_open
+    files.mend()
+    with bench.store() as again:
+        assert again.restored.written_count == 2
+        assert times(again.all()) == [1_000, 2_000, 3_000, 4_000]
+
+
 @pytest.mark.parametrize("time_ms", [-1, 2**63])
 def test_times_outside_the_range_are_refused_and_move_nothing(
     bench: WindowBench, store: WindowStore, time_ms: int
@@ -207,6 +253,13 @@ def test_a_duplicate_is_found_by_get_only_when_it_is_the_latest(bench: WindowBen
         {"name": "a/b"},
         {"name": "."},
         {"name": ".."},
+        {"name": 5},
+        {"name": None},
+        {"name": b"s"},
+        {"retention_ms": "10"},
+        {"retention_ms": True},
+        {"segment_ms": None},
+        {"retain_duplicates": "no"},
     ],
 )
 def test_impossible_settings_are_refused(changes: dict[str, Any]) -> None:
