@@ -20,11 +20,12 @@ from typing import Final, Self
 from varve.disk import FileSystem, make_durable_directory
 from varve.foundation.clock import Clock
 from varve.foundation.closing import Closing
-from varve.foundation.errors import Closed, Unavailable
+from varve.foundation.errors import Closed
 from varve.shapes import metrics
 from varve.shapes.compaction.compactor import CompactionReport
 from varve.shapes.compaction.scheduler import CompactionScheduler
 from varve.shapes.definition import Definition
+from varve.shapes.eviction import ShapeEviction
 from varve.shapes.feed.topic_feed import TopicFeed
 from varve.shapes.filter.subset import Subset
 from varve.shapes.metrics import EngineMetrics, TopicHealth
@@ -40,8 +41,6 @@ from varve.shapes.topics import TopicMap
 from varve.shapes.workers import EngineWorkers
 
 LOCK_FILE: Final = ".lock"
-EVICTED_TOGETHER: Final = 100
-"""The most shapes that are evicted for one new shape."""
 
 OpenFeed = Callable[[str], TopicFeed]
 """Returns the feed of a topic; raises NotFound if there is no such topic."""
@@ -87,6 +86,7 @@ class ShapeEngine(Closing):
             self.settings.flush_threads, thread_name_prefix="shapes-flush"
         )
         self.removal = ShapeRemoval(self)
+        self.eviction = ShapeEviction(self)
         self.topics = TopicMap(self)
         self.snapshotter = Snapshotter(self)
         self.compaction = CompactionScheduler(
@@ -204,7 +204,7 @@ class ShapeEngine(Closing):
 
     def _create(self, definition: Definition, connected: ShapeTopic | None) -> Shape:
         topic = self.topics.get_or_start(definition.topic, connected)
-        self._evict_if_full()
+        self.eviction.make_room()
         handle, now_ms = self.registry.new_handle(definition), self.clock.now_ms()
         shape = Shape(self, topic, handle, definition, created_ms=now_ms, start=None)
         self.registry.add(shape)
@@ -219,21 +219,6 @@ class ShapeEngine(Closing):
     def open_storage(self, handle: str) -> ShapeStorage:
         """The storage of a shape with a snapshot; raises NotFound, and Corrupt if it is damaged."""
         return ShapeStorage.open(self.fs, self.root, handle, self._storage_settings, self.clock)
-
-    def _evict_if_full(self) -> None:
-        registry = self.registry
-        excess = len(registry) + 1 - self.settings.shapes_max
-        if excess <= 0:
-            return
-        # More than one if the limit was higher in an earlier run.
-        count = min(excess, EVICTED_TOGETHER)
-        evicted = registry.least_recently_read(self.clock.now_ms(), count)
-        if not evicted:
-            raise Unavailable(
-                f"there are {len(registry)} shapes and all of them are in use or were just "
-                f"created; the limit is {self.settings.shapes_max} (shapes.max): try again"
-            )
-        self.removal.drop(evicted, DropReason.EVICTED)
 
     def shapes(self) -> list[Shape]:
         """All shapes, the oldest first."""
@@ -322,8 +307,10 @@ class ShapeEngine(Closing):
         self.topics.for_each(lambda topic: topic.checkpoint.run_now())
 
     def run_maintenance(self) -> None:
-        """Ends unused topics, and deletes files that belong to no shape."""
+        """Evicts shapes that take too much disk, ends unused topics, and deletes files that belong
+        to no shape."""
         try:
+            self.eviction.enforce()
             self.topics.end_unused()
         finally:
             self.removal.clean_up()

@@ -24,6 +24,11 @@ RESULTS: Final = ("changes", "unchanged", "nothing", "skipped")
 """Results of reading a record of a topic; each record has one."""
 
 SHAPES = gauge("varve_shapes", "Shapes of a topic.", unit="shapes", labels=_TOPIC)
+DISK_BYTES = gauge(
+    "varve_shapes_disk_bytes",
+    "Bytes of the files of all shapes, when they were last measured.",
+    unit="bytes",
+)
 READY = gauge(
     "varve_shapes_topic_ready",
     "1 once the table of a topic is loaded and its feed is open.",
@@ -158,6 +163,7 @@ class EngineMetrics(MetricTable):
             if feed is not None:
                 with suppress(Closed):  # it was just lost
                     lags[topic.topic,], unflushed_rows[topic.topic,] = feed.lag, feed.unflushed_rows
+        self.replace(DISK_BYTES, {(): self._engine.eviction.total_bytes})
         self.replace(SHAPES, {(topic.topic,): topic.shape_count for topic in topics})
         self.replace(READY, {(topic.topic,): (topic.topic,) in lags for topic in topics})
         self.replace(LAG, lags)

@@ -22,6 +22,14 @@ class EngineSettings:
         kafka_name="shapes.max",
         at_least=1,
     )
+    bytes_max: int = setting(
+        100 << 30,
+        "When the files of all shapes have more bytes, the least recently read shapes are evicted; "
+        "a snapshot of more than half of it is refused.",
+        kafka_name="shapes.max.bytes",
+        at_least=1 << 20,
+        long=True,
+    )
     chunk_bytes: int = setting(
         10 << 20, "A chunk of a snapshot or a log ends at this many bytes of messages.", at_least=1
     )

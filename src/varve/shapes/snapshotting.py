@@ -10,10 +10,11 @@ Threads    one scan per topic at a time; different topics may be scanned side by
 """
 
 import logging
+from collections import Counter
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Final
 
-from varve.foundation.errors import Closed, StoreError
+from varve.foundation.errors import Closed, StoreError, Unavailable
 from varve.shapes.definition import LogMode
 from varve.shapes.feed.row import Row
 from varve.shapes.feed.table import TableView
@@ -33,6 +34,8 @@ SCAN_SHAPES_MAX: Final = 512
 """Shapes that share one scan: each has a buffer, and a file once that is full."""
 _PUBLISHED_AFTER_ROWS: Final = 4096
 """Rows of the table after which the rows written so far become visible to readers."""
+CHECKED_BYTES: Final = 16 << 20
+"""Bytes of snapshots after which the limit of the bytes of all shapes is checked."""
 
 
 class Snapshotter:
@@ -103,6 +106,10 @@ class Snapshotter:
         """Notifies clients that wait for the snapshots of shapes."""
         self._engine.publish([shape.handle for shape in shapes])
 
+    def check_bytes(self, snapshot_bytes: int) -> None:
+        """Evicts shapes for a snapshot of so many bytes; raises Unavailable if it is too large."""
+        self._engine.eviction.check_snapshot(snapshot_bytes)
+
     def fail(self, shapes: Collection[Shape], error: Exception) -> None:
         """Drops shapes, except those that were dropped for another reason meanwhile."""
         failed = [shape for shape in shapes if not shape.is_dropped]
@@ -136,6 +143,8 @@ class _SnapshotScan:
         self._started: set[Shape] = set()
         self._end = snapshot_end(view.position)
         self.rows = 0
+        self._sizes: Counter[Shape] = Counter()
+        self._unchecked_bytes = 0
         for shape in shapes:
             try:
                 self.writers[shape] = SnapshotWriter(shape.open().snapshot)
@@ -159,6 +168,7 @@ class _SnapshotScan:
             if scanned % _PUBLISHED_AFTER_ROWS == 0:
                 if self._topic.is_ended:
                     raise Closed(f"topic {self._topic.topic} ended during the scan")
+                self._check_bytes()
                 self._publish_rows()
                 if not self._indexed:
                     return
@@ -192,8 +202,21 @@ class _SnapshotScan:
             try:
                 self.writers[shape].add(texts[encoder])
                 self.rows += 1
+                self._sizes[shape] += len(texts[encoder])
+                self._unchecked_bytes += len(texts[encoder])
             except (StoreError, OSError) as error:
                 self._fail_shape(shape, error)
+
+    def _check_bytes(self) -> None:
+        """Fails the largest snapshot if the shapes take too much disk."""
+        if self._unchecked_bytes < CHECKED_BYTES:
+            return
+        self._unchecked_bytes = 0
+        largest = max(self._indexed, key=lambda shape: self._sizes[shape])
+        try:
+            self._snapshotter.check_bytes(self._sizes[largest])
+        except Unavailable as error:
+            self._fail_shape(largest, error)
 
     def _publish_rows(self) -> None:
         """Lets readers start, and leaves out shapes that were dropped."""
