@@ -15,6 +15,7 @@ Threads    every method may be called from any thread. `lock` guards every chang
            sync completes all appends that wait for it.
 """
 
+import contextlib
 import logging
 import posixpath
 import threading
@@ -514,6 +515,8 @@ class Log:
                 self.health.check_usable()
                 replacement.exchange_locked(self.snapshots)
             replacement.sync_names()
+            with contextlib.suppress(OSError):  # without it the index is used unchecked
+                self.segments.record_txn_check(new)
         return new
 
     def drop_segments_before(self, offset: int, *, now_ms: int) -> list[Segment]:
@@ -616,6 +619,7 @@ class Log:
                     continue
                 try:
                     opened.write_indexes()
+                    self.segments.record_txn_check(opened.segment)
                 except (OSError, Corrupt) as error:
                     logger.warning(
                         "cannot write a rebuilt index",

@@ -5,14 +5,21 @@ Crash      loading may be interrupted anywhere and repeated; it only truncates d
            obsolete.
 """
 
+import contextlib
 import logging
 import random
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
-from varve.commit_log.append_times import AppendSpan, AppendTimes
+from varve.commit_log.append_times import (
+    UNKNOWN_CHECK,
+    AppendSpan,
+    AppendTimes,
+    read_txn_checks,
+    txn_check_of,
+)
 from varve.commit_log.leader_epochs import LeaderEpochs
 from varve.commit_log.names import (
     INDEX,
@@ -41,14 +48,21 @@ from varve.commit_log.segment import (
     SegmentFiles,
     read_contents,
 )
-from varve.commit_log.segment_reader import ReadableSegment, is_zeros
-from varve.commit_log.segment_recovery import scan_segment, write_recovered
+from varve.commit_log.segment_reader import (
+    BatchWalk,
+    ReadableSegment,
+    find_batch_position,
+    find_end,
+    is_zeros,
+)
+from varve.commit_log.segment_recovery import assign_epochs, scan_segment, write_recovered
 from varve.commit_log.segment_replacement import finish_or_undo_swaps, split_segment
 from varve.commit_log.settings import LogSettings
 from varve.disk import FileInfo, FileSystem, write_atomically
 from varve.foundation.clock import Clock
 from varve.foundation.errors import Corrupt, OffsetOverflow, PolicyViolation
-from varve.kernels.batch_layout import INT64_MAX
+from varve.kernels.batch_layout import HEADER_BYTES, INT64_MAX
+from varve.records import decode_header
 
 logger = logging.getLogger(__name__)
 
@@ -105,6 +119,8 @@ class LogLoader:
         self._segments: list[Segment] = []
         self._recovered: dict[int, SegmentContents] = {}
         self._messages: list[str] = []
+        self._txn_checks: dict[int, int] = {}
+        self._must_rebuild_epochs = False
         self._epoch_file: bytes | None = None
         self._overflowing: Segment | None = None
         self._without_time_index: set[int] = set()
@@ -123,6 +139,7 @@ class LogLoader:
                 self._split_overflowing(error)
                 entries = self._list_segments()
         self._create_missing_time_indexes()
+        self._rebuild_epochs()
         last = self._read_last_segment()
         next_offset = request.log_start_offset
         if last is not None and last.next_offset >= next_offset:
@@ -179,16 +196,58 @@ class LogLoader:
         path = f"{self._directory}/{LEADER_EPOCH_FILE}"
         try:
             self._epoch_file = self._fs.read(path)
+            if not self._epoch_file:
+                raise Corrupt(f"{path} is empty")
+            return LeaderEpochs.decode(self._epoch_file, where=path)
         except FileNotFoundError:
-            return LeaderEpochs()
-        return LeaderEpochs.decode(self._epoch_file, where=path)
+            self._must_rebuild_epochs = not self._request.is_new
+        except Corrupt as error:
+            self._log_recovery(f"rebuilding the leader epochs: {error}")
+            self._must_rebuild_epochs = True
+        return LeaderEpochs()
+
+    def _rebuild_epochs(self) -> None:
+        """Reads the epochs of all batches if the file is lost or contradicts a batch."""
+        segments = [segment for segment in self._segments if segment.size]
+        if not segments:
+            return
+        end_offset = find_end(segments[-1], size=segments[-1].size)[0]
+        if not self._must_rebuild_epochs and not self._contradicts_batches(segments, end_offset):
+            return
+        latest, self._epochs = self._epochs.latest, LeaderEpochs()
+        for segment in segments:
+            for table in BatchWalk(segment.file(), start=0, end=segment.size, verify_crc=False):
+                assign_epochs(table, self._epochs)
+        if latest is not None and latest.start_offset >= end_offset:
+            self._epochs.assign(*latest)  # no record of it was appended, or all were lost
+
+    def _contradicts_batches(self, segments: Sequence[Segment], end_offset: int) -> bool:
+        """Whether a batch next to the start of a late epoch, or the last one, has another epoch."""
+        newest = self._epochs.entries[-_EPOCHS_CHECKED_MAX:]
+        starts = [min(entry.start_offset, end_offset) for entry in newest]
+        offsets = {offset for start in starts for offset in (start - 1, start)} | {end_offset - 1}
+        bases = [segment.base_offset for segment in segments]
+        for offset in sorted(offset for offset in offsets if bases[0] <= offset < end_offset):
+            segment = segments[bisect_right(bases, offset) - 1]
+            batch = find_batch_position(segment, offset, size=segment.size)
+            if batch is None:
+                continue
+            data = segment.file().read_at(batch[0], HEADER_BYTES)
+            header = decode_header(data, where=segment.path(LOG))
+            known = self._epochs.epoch_for_offset(header.base_offset)
+            if header.partition_leader_epoch not in (NO_EPOCH, known):
+                return True
+        return False
+
+    @property
+    def _latest_epoch(self) -> int:
+        return -1 if self._epochs.latest is None else self._epochs.latest.epoch
 
     def _producer_load(self, log_start_offset: int) -> ProducerLoad:
         return ProducerLoad(
             log_start_offset=log_start_offset,
             now_ms=self._request.clock.now_ms(),
             expiration_ms=self._request.producer_expiration_ms,
-            clean=self._request.clean,
             where=str(self._request.topic_partition),
         )
 
@@ -209,6 +268,7 @@ class LogLoader:
         self._snapshots.remove_stray(sorted(sizes))
         self._remove_orphans(offsets, sizes)
         self._recovered.clear()
+        self._txn_checks = read_txn_checks(self._fs, self._directory)
         self._segments = [
             self._segment(base, size=sizes[base], has_txn_index=base in offsets[TXN_INDEX])
             for base in sorted(sizes)
@@ -226,6 +286,7 @@ class LogLoader:
             base_offset=base_offset,
             size=size,
             has_txn_index=has_txn_index,
+            txn_check=self._txn_checks.get(base_offset, UNKNOWN_CHECK),
             settings=self._request.settings,
         )
 
@@ -308,6 +369,7 @@ class LogLoader:
                 self._drop_segments_after(number)
         write_recovered(self._fs, self._directory, recovered, is_final=is_final)
         self._files.forget(segment)
+        self._txn_checks[segment.base_offset] = txn_check_of(contents.txn_index.encode())
         self._segments[number] = self._segment(
             segment.base_offset, size=contents.size, has_txn_index=bool(contents.txn_index.count)
         )
@@ -324,9 +386,7 @@ class LogLoader:
         if not self._request.settings.remote_storage_enable:
             log_start_offset = max(log_start_offset, self._segments[0].base_offset)
         # With a remote tier, earlier producers are known only by the snapshot at the first segment.
-        load = self._producer_load(min(log_start_offset, self._segments[number].base_offset))
-        # A scratch state must not take the shortcut for directories without snapshots.
-        return replace(load, clean=False)
+        return self._producer_load(min(log_start_offset, self._segments[number].base_offset))
 
     def _check_loss(self, segment: Segment, position: int) -> None:
         """Raises PolicyViolation unless the end of a data file may be lost or is all zeros."""
@@ -396,7 +456,6 @@ class LogLoader:
         self._remove_marked()
         self._segments = []
         self._recovered.clear()
-        self._epochs = LeaderEpochs()
         return had_segments
 
     def _activate(self, next_offset: int, last: SegmentContents | None) -> ActiveSegment:
@@ -431,6 +490,12 @@ class LogLoader:
                 if span is not None and end > self._request.recovery_point:
                     extended = self._extend_to_modified(segment, span)
                     times.set_in_memory(segment.base_offset, extended)
+        for segment in self._segments:
+            span = times.find(segment.base_offset)
+            if span is not None and segment.base_offset in self._recovered:
+                # A stale check costs another rebuild: no reason to fail on a full disk.
+                with contextlib.suppress(OSError):
+                    times.write(segment.base_offset, span, txn_check=segment.txn_check)
         if active.size:
             active.appended = self._extend_to_modified(active, times.find(active.base_offset))
         return times
@@ -444,8 +509,12 @@ class LogLoader:
         return AppendSpan(span.first_ms, max(span.last_ms, last_ms))
 
     def _trim_epochs(self, next_offset: int, log_start_offset: int) -> None:
+        latest_epoch = self._latest_epoch
         self._epochs.truncate_from_end(next_offset)
         self._epochs.truncate_from_start(log_start_offset)
+        if latest_epoch > self._latest_epoch:
+            # Its records are gone; the remote tier and clients would fence a lower epoch.
+            self._epochs.assign(latest_epoch, next_offset)
         if self._request.is_new:
             return  # the first append creates the file
         data = self._epochs.encode()
@@ -459,6 +528,9 @@ class LogLoader:
         self._messages.append(message)
 
 
+_EPOCHS_CHECKED_MAX: Final = 8
+"""Leader epochs that loading compares with batches: it opens their segments."""
+NO_EPOCH: Final = -1
 _CHUNK_BYTES: Final = 4 << 20
 
 

@@ -13,7 +13,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, TypeVar
 
-from varve.commit_log.append_times import AppendSpan
+from varve.commit_log.append_times import AppendSpan, txn_check_of
 from varve.commit_log.health import LogHealth
 from varve.commit_log.log_loader import LoadedLog, LoadRequest
 from varve.commit_log.names import DELETED, LOG, SNAPSHOT, log_name
@@ -166,9 +166,20 @@ class LogSegments:
     def record_closing_locked(self) -> None:
         """Writes the final append times of the active segment, which gets no more appends."""
         active = self.view.active
-        span = active.appended
-        if span is not None and span != self.append_times.find(active.base_offset):
-            self.append_times.write(active.base_offset, span)
+        span, times, base_offset = active.appended, self.append_times, active.base_offset
+        if span is None:
+            return
+        txn_check = active.txn_check
+        if (span, txn_check) != (times.find(base_offset), times.find_txn_check(base_offset)):
+            times.write(base_offset, span, txn_check=txn_check)
+
+    def record_txn_check(self, segment: Segment) -> None:
+        """Writes the check of a closed segment's transaction index, if it is another one."""
+        txn_check = txn_check_of(segment.txn_index().encode())
+        segment.txn_check = txn_check
+        span = self.append_times.find(segment.base_offset)
+        if span is not None and txn_check != self.append_times.find_txn_check(segment.base_offset):
+            self.append_times.write(segment.base_offset, span, txn_check=txn_check)
 
     # Change
 

@@ -118,15 +118,22 @@ def load_snapshot(
     producers: ProducerStateManager,
     data: bytes,
     *,
+    offset: int = INT64_MAX,
     now_ms: int = 0,
     expiration_ms: int = INT64_MAX,
     where: str = "producer snapshot",
 ) -> None:
     """Replaces all state by a snapshot without its expired producers.
 
-    Raises Corrupt, and changes nothing, if the snapshot is damaged.
+    Raises Corrupt, and changes nothing, if the snapshot is damaged or is not one at `offset`.
     """
     loaded = [_from_snapshot(row) for row in decode_producer_snapshot(data, where)]
+    newest = max((entry.last_offset for entry in loaded), default=NONE)
+    if newest >= offset:
+        raise Corrupt(
+            f"{where}: offset {newest} lies at or after the snapshot's own offset {offset}: "
+            f"{_REMEDY}"
+        )
     producers.replace(entry for entry in loaded if not entry.is_expired(now_ms, expiration_ms))
 
 
@@ -316,16 +323,27 @@ class ProducerSnapshots:
             self.remove(offset)
 
     def load_newest(
-        self, producers: ProducerStateManager, *, now_ms: int, expiration_ms: int
+        self,
+        producers: ProducerStateManager,
+        segments: Sequence[ReadableSegment],
+        *,
+        now_ms: int,
+        expiration_ms: int,
     ) -> int | None:
-        """Loads the newest readable snapshot and returns its offset; removes damaged ones."""
+        """Loads the newest valid snapshot and returns its offset; removes others after it."""
         while self.offsets:
-            path = self.path(self.latest)
+            path, offset = self.path(self.latest), self.latest
             try:
                 data = self.fs.read(path)
-                load_snapshot(
-                    producers, data, now_ms=now_ms, expiration_ms=expiration_ms, where=path
+                load_snapshot(producers, data, offset=offset, where=path)
+                _check_against_end(
+                    producers,
+                    segments,
+                    offset=offset,
+                    expired_before_ms=now_ms - expiration_ms,
+                    where=path,
                 )
+                producers.expire(now_ms, expiration_ms)
             except (Corrupt, FileNotFoundError) as error:
                 extra = {"path": path, "error": str(error)}
                 logger.warning("removed a damaged snapshot", extra=extra)
@@ -343,7 +361,6 @@ class ProducerLoad:
     log_start_offset: int
     now_ms: int
     expiration_ms: int
-    clean: bool = False
     where: str = "log"
 
 
@@ -357,14 +374,11 @@ def load_producers(
     """Loads producer state up to `end_offset`; writes the snapshots that a loaded log has."""
     producers = ProducerStateManager(load.where)
     last_bases = [segment.base_offset for segment in segments[-2:]]
-    if load.clean and not snapshots.offsets:
-        for offset in [*last_bases, end_offset]:
-            producers.map_end_offset = offset
-            snapshots.write(producers)
-        return producers
     for offset in [o for o in snapshots.offsets if o > end_offset or o <= load.log_start_offset]:
         snapshots.remove(offset)
-    newest = snapshots.load_newest(producers, now_ms=load.now_ms, expiration_ms=load.expiration_ms)
+    newest = snapshots.load_newest(
+        producers, segments, now_ms=load.now_ms, expiration_ms=load.expiration_ms
+    )
     map_end = load.log_start_offset if newest is None else newest
     for number, segment in enumerate(segments):
         upper = segments[number + 1].base_offset if number + 1 < len(segments) else end_offset
@@ -394,7 +408,10 @@ def read_snapshot(
         path = snapshots.path(snapshot)
         try:
             data = snapshots.fs.read(path)
-            load_snapshot(producers, data, where=path)
+            load_snapshot(producers, data, offset=snapshot, where=path)
+            _check_against_end(
+                producers, segments, offset=snapshot, expired_before_ms=INT64_MAX, where=path
+            )
         except (Corrupt, FileNotFoundError):
             producers.clear()
             continue
@@ -409,6 +426,43 @@ def read_snapshot(
             _replay_segment(segment, producers, start=first, end=offset)
     producers.map_end_offset = offset
     return encode_snapshot(producers)
+
+
+def _check_against_end(
+    producers: ProducerStateManager,
+    segments: Sequence[ReadableSegment],
+    *,
+    offset: int,
+    expired_before_ms: int,
+    where: str,
+) -> None:
+    """Raises Corrupt if the state at an offset lacks a batch of a producer right before it.
+
+    A snapshot of another offset is found so, unless no producer wrote in between. Only the last
+    `_CHECKED_BYTES` are read. A producer may be missing once it has expired.
+    """
+    before = [segment for segment in segments if segment.base_offset < offset]
+    if not before:
+        return
+    segment = before[-1]
+    end = find_start_position(segment, offset, size=segment.size)
+    position = _tail_position(segment, end - _CHECKED_BYTES)
+    for table in BatchWalk(segment.file(), start=position, end=segment.size, verify_crc=False):
+        rows = table.rows
+        is_data = (rows[:, BatchColumn.ATTRIBUTES] & CONTROL_BIT) == 0
+        is_data &= rows[:, BatchColumn.PRODUCER_ID] >= 0
+        for row in rows[is_data & (rows[:, BatchColumn.LAST_OFFSET] < offset)].tolist():
+            entry = producers.entries.get(row[BatchColumn.PRODUCER_ID])
+            if entry is None:
+                is_missing = row[BatchColumn.MAX_TIMESTAMP] >= expired_before_ms
+            else:
+                is_same_epoch = entry.epoch == row[BatchColumn.PRODUCER_EPOCH]
+                is_missing = is_same_epoch and entry.last_offset < row[BatchColumn.LAST_OFFSET]
+            if is_missing:
+                raise Corrupt(
+                    f"{where}: it lacks the batch of producer {row[BatchColumn.PRODUCER_ID]} that "
+                    f"ends at offset {row[BatchColumn.LAST_OFFSET]}: {_REMEDY}"
+                )
 
 
 def _replay_segment(
@@ -430,6 +484,7 @@ def _replay_segment(
     walk.check_ended(path)
 
 
+_CHECKED_BYTES: Final = 64 << 10
 RESTORED_BYTES: Final = 1 << 20
 """How much of a segment's end is replayed: batches that a producer may retry are the newest."""
 
@@ -454,7 +509,7 @@ def restore_cached_batches(
 def _replay_tails(segments: Sequence[ReadableSegment]) -> ProducerStateManager:
     manager = ProducerStateManager()
     for segment in segments:
-        start = _tail_position(segment)
+        start = _tail_position(segment, segment.size - RESTORED_BYTES)
         for table in BatchWalk(segment.file(), start=start, end=segment.size, verify_crc=False):
             replay_batches(table, manager, None, where=segment.path(LOG))
     return manager
@@ -474,10 +529,10 @@ def _has_same_newest(other: ProducerStateEntry, entry: ProducerStateEntry) -> bo
     return other.epoch == entry.epoch and sequences_and_offsets[0] == sequences_and_offsets[1]
 
 
-def _tail_position(segment: ReadableSegment) -> int:
-    """The position of a batch about `RESTORED_BYTES` before the end of the segment."""
+def _tail_position(segment: ReadableSegment, before: int) -> int:
+    """The position of a batch at or not far before a position."""
     entries = segment.offset_index().entries()
-    number = int(np.searchsorted(entries[:, 1], segment.size - RESTORED_BYTES, side="right")) - 1
+    number = int(np.searchsorted(entries[:, 1], before, side="right")) - 1
     if number < 0:
         return 0
     return find_start_position(segment, int(entries[number, 0]), size=segment.size)

@@ -129,6 +129,11 @@ class ProducerStateEntry(NamedTuple):
     transaction_first_offset: int | None = None
 
     @property
+    def last_offset(self) -> int:
+        """The end of its last data batch; -1 when none is cached."""
+        return self.batches[-1].last_offset if self.batches else NONE
+
+    @property
     def last_sequence(self) -> int:
         """-1 when no data batch of this epoch is cached."""
         return self.batches[-1].last_sequence if self.batches else NONE

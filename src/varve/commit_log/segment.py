@@ -24,7 +24,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, TypeVar
 
-from varve.commit_log.append_times import AppendSpan
+from varve.commit_log.append_times import (
+    NO_TXN_INDEX,
+    UNKNOWN_CHECK,
+    AppendSpan,
+    txn_check_of,
+)
 from varve.commit_log.names import (
     DELETED,
     INDEX,
@@ -146,8 +151,11 @@ class OpenSegment:
             try:
                 if self._fs.info(path).size > self._index_bytes_max:
                     raise Corrupt(f"{path} is larger than the index of its segment can be")
+                data = self._fs.read(path)
+                if self.segment.txn_check not in (UNKNOWN_CHECK, txn_check_of(data)):
+                    raise Corrupt(f"{path} is not the file that was written")
                 self._txn_index = TransactionIndex.decode(
-                    self._fs.read(path), base_offset=self.segment.base_offset, where=path
+                    data, base_offset=self.segment.base_offset, where=path
                 )
             except FileNotFoundError:
                 self._txn_index = TransactionIndex(self.segment.base_offset)
@@ -173,12 +181,13 @@ class OpenSegment:
                     f"{segment.path(TXN_INDEX)} is missing or damaged, and so is {snapshot}, which "
                     "rebuilding it needs; `varve check --repair` rebuilds both"
                 ) from None
-            load_snapshot(producers, data, where=snapshot)
+            load_snapshot(producers, data, offset=segment.base_offset, where=snapshot)
         index = TransactionIndex(segment.base_offset)
         walk = BatchWalk(self.file, start=0, end=segment.size, verify_crc=False)
         for table in walk:
             replay_batches(table, producers, index, where=path)
         walk.check_ended(path)
+        segment.txn_check = txn_check_of(index.encode())
         self._files.add_rebuilt(self)
         logger.warning("rebuilt the index of aborted transactions", extra={"path": path})
         return index
@@ -247,6 +256,7 @@ class Segment:
 
     __slots__ = (
         "_files", "_newest", "base_offset", "directory", "has_txn_index", "settings", "size",
+        "txn_check",
     )  # fmt: skip
 
     def __init__(
@@ -257,15 +267,20 @@ class Segment:
         base_offset: int,
         size: int,
         has_txn_index: bool = False,
+        txn_check: int = UNKNOWN_CHECK,
         settings: LogSettings | None = None,
     ) -> None:
-        """`settings` are the log's, by which lost indexes are rebuilt."""
+        """`settings` are the log's, by which lost indexes are rebuilt.
+
+        `txn_check` recognises its transaction index: a lost one counts as lost, not as none.
+        """
         self._files = files
         self.directory = directory
         self.settings = settings or _DEFAULT_SETTINGS
         self.base_offset = base_offset
         self.size = size
-        self.has_txn_index = has_txn_index
+        self.has_txn_index = has_txn_index or txn_check not in (UNKNOWN_CHECK, NO_TXN_INDEX)
+        self.txn_check = txn_check
         self._newest: tuple[int, int] | None = None
 
     def path(self, kind: str) -> str:
@@ -361,6 +376,7 @@ class SegmentContents:
 
 def read_contents(segment: ReadableSegment, settings: LogSettings) -> SegmentContents:
     """The contents of a whole segment."""
+    find_newest_entry(segment, size=segment.size)  # rebuilds a time index that lost its end
     next_offset, size = find_end(segment, size=segment.size)
     return _read_contents(segment, settings, next_offset=next_offset, size=size)
 
@@ -557,6 +573,10 @@ class ActiveSegment:
             except FileNotFoundError:
                 write_atomically(fs, self.path(kind), index.encode())
 
+    @property
+    def txn_check(self) -> int:
+        return txn_check_of(self._txn_index.encode())
+
     def closed(self) -> Segment:
         """The same segment as a closed one."""
         return Segment(
@@ -565,5 +585,6 @@ class ActiveSegment:
             base_offset=self.base_offset,
             size=self.size,
             has_txn_index=bool(self._txn_index.count),
+            txn_check=self.txn_check,
             settings=self._settings,
         )

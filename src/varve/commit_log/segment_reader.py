@@ -397,15 +397,19 @@ def _first_record_at_or_after(
 def find_newest_entry(segment: ReadableSegment, *, size: int) -> tuple[int, int]:
     """The largest timestamp in the time index, and the last offset of its batch.
 
-    A wrong entry makes the segment rebuild its indexes; if it cannot, as its data is damaged, the
-    entry is used anyway: a smaller one would expire the segment early and hide it from searches by
-    time, and an error would stop the retention of the log.
+    A wrong entry makes the segment rebuild its indexes, and so does a later batch with a larger
+    timestamp: an index that lost its end would expire the segment early and hide it from searches
+    by time. If it cannot rebuild them, as its data is damaged, the entry is used anyway; an error
+    would stop the retention of the log.
     """
     entry = segment.time_index().last
     try:
         is_valid = entry[0] < 0 or _is_valid_time_entry(segment, entry, size)
     except Corrupt:
         return entry
+    if is_valid:
+        times, offsets = segment.time_index(), segment.offset_index()
+        is_valid = find_largest_timestamp(segment.file(), times, offsets, size=size) == entry
     return entry if is_valid or not segment.rebuild_indexes() else segment.time_index().last
 
 

@@ -59,7 +59,7 @@ def scan_segment(
             readable_count = count_before_bad_marker(table, where=path)
             valid_count = indexer.add(table.rows[:readable_count])
             valid = table.first(valid_count)
-            _assign_epochs(valid, epochs)
+            assign_epochs(valid, epochs)
             replay_batches(valid, producers, txn_index, where=path)
             valid_end = valid.end
             if valid_count < len(table.rows):
@@ -127,7 +127,8 @@ def is_old_message(file: File, position: int, file_size: int) -> bool:
     return crc == int.from_bytes(head[12:16], "big")
 
 
-def _assign_epochs(table: BatchTable, epochs: LeaderEpochs) -> None:
+def assign_epochs(table: BatchTable, epochs: LeaderEpochs) -> None:
+    """Records the epochs that begin in a table; the caller walks the log in order."""
     leader_epochs = table.rows[:, BatchColumn.LEADER_EPOCH]
     latest = epochs.latest
     if not leader_epochs.size or (latest is not None and leader_epochs.max() <= latest.epoch):

@@ -5,6 +5,7 @@ import pytest
 from tests.support.log_bench import (
     BROKEN,
     DIRECTORY,
+    NOW_MS,
     Bench,
     FaultyBench,
     make_batch,
@@ -14,7 +15,7 @@ from tests.support.log_bench import (
 from varve.commit_log import Isolation
 from varve.commit_log.names import log_name
 from varve.commit_log.transaction_index import AbortedTransaction
-from varve.foundation.errors import Corrupt, PolicyViolation
+from varve.foundation.errors import PolicyViolation
 
 SIZE = len(make_batch())
 EPOCHS = f"{DIRECTORY}/leader-epoch-checkpoint"
@@ -181,8 +182,8 @@ def test_a_log_that_ends_before_its_log_start_begins_anew_there(bench: Bench) ->
     log = bench.open(clean=True, log_start_offset=10)
     assert bases(bench) == [10]
     assert (log.log_start_offset, log.end_offset) == (10, 10)
-    assert bench.fs.read(EPOCHS) == b"0\n0\n"
-    assert bench.names(".snapshot") == [log_name(10, ".snapshot")]
+    assert bench.fs.read(EPOCHS) == b"0\n1\n3 10\n"
+    assert bench.names(".snapshot") == []
     assert not log.producers.entries
     assert log.recovery_point == 0
 
@@ -222,22 +223,38 @@ def test_epochs_are_cut_to_the_log(bench: Bench) -> None:
     with bench.fs.open_writable(EPOCHS) as file:
         file.write_at(0, b"0\n4\n1 0\n2 2\n3 4\n7 6\n")
     bench.open(clean=True, log_start_offset=3)
-    assert bench.fs.read(EPOCHS) == b"0\n2\n2 3\n3 4\n"
+    assert bench.fs.read(EPOCHS) == b"0\n3\n2 3\n3 4\n7 6\n"
 
 
-def test_a_missing_epoch_file_is_written(bench: Bench) -> None:
-    closed(bench, 1)
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_log_that_lost_all_records_keeps_its_leader_epoch(bench: Bench, clean: bool) -> None:
+    """A lower epoch would be fenced by the manifest of the log itself, and by clients."""
+    bench.open()
+    bench.log.append(make_batch(), leader_epoch=5)
+    bench.log.roll()
+    bench.log.drop_segments_before(1, now_ms=NOW_MS)
+    bench.log.close()
+    log = bench.open(clean=clean, log_start_offset=1)
+    assert log.epochs == ((5, 1),)
+    assert log.append(make_batch()).base_offset == 1
+    assert log.epochs == ((5, 1),)
+
+
+@pytest.mark.parametrize("damage", ["missing", "version", "empty", "earlier", "later"])
+def test_a_lost_or_wrong_epoch_file_is_rebuilt(bench: Bench, damage: str) -> None:
+    bench.open()
+    for epoch in (1, 2, 3):
+        bench.log.append(make_batch(2), leader_epoch=epoch)
+        bench.log.roll()
+    bench.log.close()
+    data = bench.fs.read(EPOCHS)
     bench.fs.remove(EPOCHS)
+    if damage != "missing":
+        wrong = {"empty": b"", "earlier": b"0\n1\n1 0\n", "later": b"0\n2\n1 0\n7 2\n"}
+        with bench.fs.open_writable(EPOCHS) as file:
+            file.write_at(0, wrong.get(damage, b"9" + data[1:]))
     bench.open(clean=True)
-    assert bench.fs.read(EPOCHS) == b"0\n0\n"
-
-
-def test_a_damaged_epoch_file_is_named(bench: Bench) -> None:
-    closed(bench, 1)
-    with bench.fs.open_writable(EPOCHS) as file:
-        file.write_at(0, b"9")
-    with pytest.raises(Corrupt, match="leader-epoch-checkpoint"):
-        bench.open(clean=True)
+    assert bench.fs.read(EPOCHS) == data
 
 
 @pytest.mark.parametrize(("checkpoint", "expected"), [(0, 5), (5, 5), (7, 7)])

@@ -208,20 +208,11 @@ def test_the_largest_stray_below_the_last_segment_goes_too(rolled: Bench) -> Non
     assert 1 not in snapshots(rolled)
 
 
-def test_without_any_snapshot_a_clean_log_starts_with_no_producers(rolled: Bench) -> None:
+@pytest.mark.parametrize("clean", [True, False])
+def test_without_any_snapshot_a_log_is_replayed(rolled: Bench, clean: bool) -> None:
     for offset in snapshots(rolled):
         rolled.fs.remove(rolled.path(offset, ".snapshot"))
-    rolled.open(clean=True)
-    assert known(rolled) == {}
-    assert snapshots(rolled) == [2, 3, 4]
-    for offset in (2, 3, 4):
-        assert decode_producer_snapshot(rolled.read_file(offset, ".snapshot"), "s") == []
-
-
-def test_without_any_snapshot_an_unclean_log_is_replayed(rolled: Bench) -> None:
-    for offset in snapshots(rolled):
-        rolled.fs.remove(rolled.path(offset, ".snapshot"))
-    rolled.open()
+    rolled.open(clean=clean)
     assert known(rolled) == {1: 3}
 
 
