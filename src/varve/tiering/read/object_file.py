@@ -8,11 +8,14 @@ Threads    any; nothing is held open.
 from struct import Struct
 from typing import Final, NamedTuple, NoReturn
 
+import numpy as np
+
 from varve.commit_log.sparse_index import OffsetIndex, TimeIndex
 from varve.commit_log.transaction_index import TransactionIndex
 from varve.disk import Buffer
 from varve.foundation.closing import Closing
 from varve.foundation.errors import Corrupt, InvalidRequest, UnsupportedFormat
+from varve.records.committed import scan_whole_batches
 from varve.tiering.manifest.paths import RemotePath
 from varve.tiering.manifest.segment import RemoteSegment
 from varve.tiering.read.extent_cache import Extent, ExtentSource
@@ -181,6 +184,19 @@ class LogObjectFile(ObjectFile):
         is_onward = start_offset < next_offset <= self.segment.end_offset + 1
         if first < self.segment.base_offset or not is_onward:
             raise self._not_in_order(position, first, next_offset - 1)
+
+    def check_checksums(self, position: int, data: memoryview) -> None:
+        """Raises Corrupt unless every batch in the data at a position matches its CRC.
+
+        An object lies where no recovery scans it, and not every client checks.
+        """
+        valid_bytes = scan_whole_batches(np.frombuffer(data, np.uint8))[1]
+        if valid_bytes < len(data):
+            batch = self.get_batch(position + valid_bytes)
+            raise Corrupt(
+                f"{self._where(position + valid_bytes)}: the batch of offsets {batch.base_offset} "
+                f"to {batch.last_offset} does not match its CRC: restore the object; {_REMEDY}"
+            )
 
     def not_a_batch(self, position: int) -> Corrupt:
         """The error for a position where no batch of message format 2 begins."""

@@ -266,6 +266,7 @@ class RemoteLog:
             raise file.not_a_batch(position)
         if end:
             file.check_offsets(position, piece, request.start_offset, next_offset)
+            file.check_checksums(position, piece[:end])
         return piece[:end], next_offset
 
     def _wait(self, read_ahead: ReadAhead, request: RemoteReadRequest, load: Callable[[], T]) -> T:

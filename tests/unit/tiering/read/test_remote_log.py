@@ -336,6 +336,17 @@ def test_bytes_that_are_no_batch_are_corrupt(bench: RemoteBench, position: int) 
         bench.read(0)
 
 
+def test_a_changed_byte_of_a_record_is_corrupt(bench: RemoteBench) -> None:
+    segment = bench.add(make_batches(0, 5))
+    data = bytearray(bench.bucket.get(bench.key(segment)))
+    second = 12 + int.from_bytes(data[8:12], "big")
+    data[second + 70] ^= 4
+    bench.bucket.put(bench.key(segment), bytes(data))
+    for _ in range(2):
+        with pytest.raises(Corrupt, match=f"position {second}: .* does not match its CRC"):
+            bench.read_on(0)
+
+
 def test_old_message_formats_are_named(bench: RemoteBench) -> None:
     segment = bench.add(make_batches(0, 5))
     data = bytearray(bench.bucket.get(bench.key(segment)))
