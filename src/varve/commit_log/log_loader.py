@@ -62,7 +62,7 @@ from varve.disk import FileInfo, FileSystem, write_atomically
 from varve.foundation.clock import Clock
 from varve.foundation.errors import Corrupt, OffsetOverflow, PolicyViolation
 from varve.kernels.batch_layout import HEADER_BYTES, INT64_MAX
-from varve.records import decode_header
+from varve.records import BatchHeader, decode_header
 
 logger = logging.getLogger(__name__)
 
@@ -229,11 +229,12 @@ class LogLoader:
         bases = [segment.base_offset for segment in segments]
         for offset in sorted(offset for offset in offsets if bases[0] <= offset < end_offset):
             segment = segments[bisect_right(bases, offset) - 1]
-            batch = find_batch_position(segment, offset, size=segment.size)
-            if batch is None:
+            try:
+                header = _find_header(segment, offset)
+            except Corrupt:
+                continue  # reads and checks report the damage
+            if header is None:
                 continue
-            data = segment.file().read_at(batch[0], HEADER_BYTES)
-            header = decode_header(data, where=segment.path(LOG))
             known = self._epochs.epoch_for_offset(header.base_offset)
             if header.partition_leader_epoch not in (NO_EPOCH, known):
                 return True
@@ -526,6 +527,13 @@ class LogLoader:
             "recovery: %s", message, extra={"partition": str(self._request.topic_partition)}
         )
         self._messages.append(message)
+
+
+def _find_header(segment: Segment, offset: int) -> BatchHeader | None:
+    batch = find_batch_position(segment, offset, size=segment.size)
+    if batch is None:
+        return None
+    return decode_header(segment.file().read_at(batch[0], HEADER_BYTES), where=segment.path(LOG))
 
 
 _EPOCHS_CHECKED_MAX: Final = 8

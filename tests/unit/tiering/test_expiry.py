@@ -54,6 +54,21 @@ def test_the_log_start_rises_over_both_tiers_and_objects_go_with_the_manifests_t
     assert [one.base_offset for one in orders.remote()] == [2, 4, 6]
 
 
+@pytest.mark.parametrize("local_ms", [-2, 5_000])
+def test_an_idle_topic_rolls_copies_and_expires_its_last_records(local_ms: int) -> None:
+    """Whatever keeps the local disk: segment.ms of these topics is years."""
+    orders = TieredTopic({"retention.ms": 10_000, "local.retention.ms": local_ms})
+    orders.topic.append(key="a", value=b"a", timestamp_ms=orders.kit.now_ms)
+    for _ in range(2):
+        orders.kit.advance(minutes=1)
+        orders.tier._cleaner.retention.run_once(orders.kit.now_ms)
+        orders.copy()
+        orders.expire()
+    assert orders.log.log_start_offset == 1
+    assert orders.offsets() == []
+    orders.close()
+
+
 def test_size_is_that_of_both_tiers_each_record_once(orders: TieredTopic) -> None:
     sizes = [one.size for one in orders.remote()]
     orders.fill(2)
