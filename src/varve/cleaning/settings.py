@@ -50,6 +50,20 @@ class CleanerSettings:
     log_cleaner_backoff_ms: int = setting(
         15_000, "Sleep of a thread that found nothing to compact.", at_least=0, long=True
     )
+    varve_retention_clock_jump_max_ms: int = setting(
+        3_600_000,
+        "How far the clock of the machine may be set forward at once. After a larger jump "
+        "background work removes records by the time before it, for a while.",
+        at_least=1_000,
+        long=True,
+    )
+    varve_retention_clock_hold_ms: int = setting(
+        86_400_000,
+        "How long the clock must keep its time after such a jump before it counts. 0 follows every "
+        "jump at once.",
+        at_least=0,
+        long=True,
+    )
 
     def __post_init__(self) -> None:
         check_settings(self)

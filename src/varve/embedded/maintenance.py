@@ -23,7 +23,7 @@ from varve.cleaning.retention.segments import list_segments, read_consistently
 from varve.cleaning.settings import CleanerSettings
 from varve.commit_log import Log, LogManager, TopicPartition
 from varve.embedded.store_tier import StoreTier
-from varve.foundation.clock import Clock
+from varve.foundation.clock import Clock, RemovalClock
 from varve.foundation.errors import Unavailable
 from varve.foundation.worker import Worker, WorkerHealth
 
@@ -57,7 +57,8 @@ class StoreHealth:
 
     `offline` has log directories as keys, `unreadable`, `retention` and `tier` partitions; each
     value describes the problem. `mirror` describes a problem of a mirrored remote tier, and is
-    empty while both object stores are available and in sync. `workers` is empty when the store was
+    empty while both object stores are available and in sync. `clock` is set after the clock of the
+    machine was set forward, while removals do not follow it. `workers` is empty when the store was
     opened with `maintain` off.
     """
 
@@ -68,6 +69,7 @@ class StoreHealth:
     offline: dict[str, str]
     tier: dict[TopicPartition, str] = field(default_factory=dict)
     mirror: str = ""
+    clock: str = ""
 
     @property
     def is_healthy(self) -> bool:
@@ -76,7 +78,7 @@ class StoreHealth:
             all(worker.is_healthy for worker in self.workers)
             and all(partition.is_healthy for partition in self.cleaning)
             and not (self.retention or self.unreadable or self.offline or self.tier)
-            and not self.mirror
+            and not (self.mirror or self.clock)
         )
 
 
@@ -84,16 +86,23 @@ class StoreMaintenance:
     """The background work of one open store."""
 
     def __init__(
-        self, logs: LogManager, *, clock: Clock, settings: CleanerSettings, tier: StoreTier
+        self,
+        logs: LogManager,
+        *,
+        clock: Clock,
+        removal_clock: RemovalClock,
+        settings: CleanerSettings,
+        tier: StoreTier,
     ) -> None:
         self._logs = logs
         self._tier = tier
         self._clock = clock
+        self._removal_clock = removal_clock
         self._settings = settings
         self.metrics = CleanerMetrics(clock=clock, store=logs)
         self.cleaner = LogCleaner(
             logs,
-            clock=clock,
+            clock=removal_clock,
             settings=settings,
             metrics=self.metrics,
             remote=tier,
@@ -105,11 +114,11 @@ class StoreMaintenance:
     def start(self) -> None:
         """Starts the threads."""
         settings = self._settings
-        self._retention_due_ms = self._clock.now_ms() + settings.log_initial_task_delay_ms
+        self._retention_due_ms = self._removal_clock.now_ms() + settings.log_initial_task_delay_ms
         tick_ms = min(MAINTENANCE_INTERVAL_MS, settings.log_retention_check_interval_ms)
         self._workers = [
             Worker("varve-maintenance", self._logs.run_once, MAINTENANCE_INTERVAL_MS, self._clock),
-            Worker("varve-retention", self._run_retention_when_due, tick_ms, self._clock),
+            Worker("varve-retention", self._run_retention_when_due, tick_ms, self._removal_clock),
         ]
         for worker in self._workers:
             worker.start()
@@ -197,6 +206,7 @@ class StoreMaintenance:
             ),
             tier=self._tier.failures(),
             mirror=self._tier.mirror_trouble(),
+            clock=self._removal_clock.describe_hold(),
             cleaning=tuple(self.cleaner.health()),
             retention=dict(self.cleaner.retention.failures),
             unreadable={

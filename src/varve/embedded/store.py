@@ -26,7 +26,7 @@ from varve.embedded.tier_opening import TierOpening
 from varve.embedded.topic import Topic
 from varve.embedded.topic_admin import TopicAdmin
 from varve.embedded.topic_table import TopicCatalog, TopicEntry, lost_settings_message
-from varve.foundation.clock import Clock, SystemClock
+from varve.foundation.clock import Clock, RemovalClock, SystemClock
 from varve.foundation.errors import (
     Closed,
     InconsistentTopicId,
@@ -89,13 +89,25 @@ class Store(StoreRemovals):
             settings=parsed.store,
             topic_settings=lambda topic: self._admin.settings_of(topic),
         )
-        self._tier = StoreTier(TierOpening(logs, clock, random, parsed, objects))
+        removal_clock = RemovalClock(
+            clock,
+            jump_max_ms=parsed.cleaner.varve_retention_clock_jump_max_ms,
+            hold_ms=parsed.cleaner.varve_retention_clock_hold_ms,
+        )
+        opening = TierOpening(logs, clock, random, parsed, objects)
+        self._tier = StoreTier(opening, removal_clock)
         logs.attach_remote(self._tier)
         self._catalog = TopicCatalog(fs, logs.directories)
         self._admin = TopicAdmin(
             self._catalog, logs, settings=parsed, random=random, tier=self._tier
         )  # changes under _changes
-        maintenance = StoreMaintenance(logs, clock=clock, settings=parsed.cleaner, tier=self._tier)
+        maintenance = StoreMaintenance(
+            logs,
+            clock=clock,
+            removal_clock=removal_clock,
+            settings=parsed.cleaner,
+            tier=self._tier,
+        )
         self._tier.cleaner = maintenance.cleaner
         self._metrics = StoreMetrics(maintenance.metrics, self._tier)
         super().__init__(logs, maintenance, self._tier, fs=fs, clock=clock)

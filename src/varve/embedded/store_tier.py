@@ -23,6 +23,7 @@ from varve.commit_log import (
     TopicPartition,
 )
 from varve.embedded.tier_opening import TierOpening
+from varve.foundation.clock import RemovalClock
 from varve.foundation.errors import (
     Closed,
     InvalidRequest,
@@ -73,8 +74,9 @@ class TierRemoteReader:
 class StoreTier:
     """The remote tier of one store, opened on first use."""
 
-    def __init__(self, opening: TierOpening) -> None:
+    def __init__(self, opening: TierOpening, removal_clock: RemovalClock) -> None:
         self._logs = opening.logs
+        self._removal_clock = removal_clock
         self._clock = opening.clock
         self._opening = opening
         self._settings = opening.settings.tier
@@ -160,8 +162,8 @@ class StoreTier:
                 return
             interval_ms = self._settings.remote_log_manager_task_interval_ms
             self._workers = [
-                Worker("varve-tier-copy", self._copy_once, interval_ms, self._clock),
-                Worker("varve-tier-expiry", self._expire_once, interval_ms, self._clock),
+                Worker("varve-tier-copy", self._copy_once, interval_ms, self._removal_clock),
+                Worker("varve-tier-expiry", self._expire_once, interval_ms, self._removal_clock),
             ]
             for worker in self._workers:
                 worker.start()

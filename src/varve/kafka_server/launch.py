@@ -296,5 +296,6 @@ def _problems(health: StoreHealth) -> dict[str, Any]:
         "offline": dict(health.offline),
         "tier": {str(partition): text for partition, text in health.tier.items()},
         "mirror": health.mirror,
+        "clock": health.clock,
     }
     return {name: value for name, value in problems.items() if value}
