@@ -216,7 +216,24 @@ class TieredPartition:
         newest = self.manifests.find(manifest, highest)
         if newest is not None and is_in_lineage(newest, log.epochs, log_end_offset=log.end_offset):
             return max(highest + 1, log.log_start_offset)
-        return max(self._find_shared_end(manifest), log.log_start_offset)
+        return max(self._align(manifest, self._find_shared_end(manifest)), log.log_start_offset)
+
+    def _align(self, manifest: Manifest, offset: int) -> int:
+        """The offset, or an earlier one from which whole local segments replace remote ones.
+
+        A truncation may have cut the log inside what one remote segment holds: its first records
+        are copied again, with the borders that the log has now.
+        """
+        log = self.log
+        while True:
+            closed = find_closed(log, offset)
+            start = closed[0][0].base_offset if closed else log.view.active.base_offset
+            before = self.manifests.find(manifest, start - 1) if start > 0 else None
+            if before is None or before.end_offset < start:
+                return offset
+            if before.base_offset < log.local_start_offset:
+                return offset  # its first records are remote only: copying says so
+            offset = before.base_offset
 
     def _find_shared_end(self, manifest: Manifest) -> int:
         """Where the log and the copied segments diverge: by the latest common epoch, as in Kafka.
@@ -225,9 +242,10 @@ class TieredPartition:
         """
         highest_by_epoch: dict[int, int] = {}
         for segment in self.manifests.readable(manifest):
-            for epoch, _ in segment.epochs:
+            ends = [start - 1 for _, start in segment.epochs[1:]] + [segment.end_offset]
+            for (epoch, _), end_offset in zip(segment.epochs, ends, strict=True):
                 previous = highest_by_epoch.get(epoch, -1)
-                highest_by_epoch[epoch] = max(previous, segment.end_offset)
+                highest_by_epoch[epoch] = max(previous, end_offset)
         epoch_end, is_latest = self.log.end_offset, True
         for epoch, start in reversed(self.log.epochs):
             highest = highest_by_epoch.get(epoch)

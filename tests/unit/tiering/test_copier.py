@@ -233,6 +233,46 @@ def test_a_log_cut_by_a_new_leader_is_copied_from_where_the_epochs_part() -> Non
     assert [(one.base_offset, one.end_offset) for one in bench.readable()] == [(0, 2), (3, 7)]
 
 
+def append_in_epoch(bench: TierBench, epoch: int, count: int) -> None:
+    data = bytes(bench.hot.log.read(start_offset=0, max_bytes=1).data)
+    for _ in range(count):
+        bench.hot.log.append(data, leader_epoch=epoch)
+
+
+def test_a_tier_with_another_history_ends_where_its_own_epochs_do() -> None:
+    """The tier left epoch 0 at offset 3 for an epoch that the log never had; the log went on."""
+    bench = TierBench(settings=tiered(cleanup_policy=("delete",)))
+    bench.hot.put("a", "1")
+    append_in_epoch(bench, 0, 2)
+    append_in_epoch(bench, 2, 5)
+    bench.hot.roll()
+    bench.copy()
+    bench.hot.log.truncate_to(3)
+    bench.hot.log.leader_epochs.truncate_from_end(3)
+    append_in_epoch(bench, 0, 3)
+    append_in_epoch(bench, 3, 1)
+    bench.hot.roll()
+    tiered_partition = bench.partitions.get(PARTITION)
+    tiered_partition.load()
+    assert tiered_partition.copied_offset == 3
+
+
+def test_copying_goes_on_after_a_cut_inside_a_copied_segment_and_a_roll_there() -> None:
+    bench = TierBench(settings=tiered(cleanup_policy=("delete",)))
+    bench.fill(6)
+    bench.copy()
+    bench.hot.log.truncate_to(3)
+    bench.hot.log.roll()
+    append_in_epoch(bench, 4, 5)
+    bench.hot.roll()
+    local = bench.local_files()
+    for _ in range(2):
+        report = bench.copy()
+        assert report.error is None, report.error
+    bench.note(local)
+    assert [(one.base_offset, one.end_offset) for one in bench.readable()] == [(0, 2), (3, 7)]
+
+
 @pytest.mark.parametrize("position", [0, 75])
 def test_a_damaged_segment_is_not_copied_and_waits_longer_each_time(position: int) -> None:
     bench = TierBench(settings=tiered(cleanup_policy=("delete",)))
