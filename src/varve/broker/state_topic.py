@@ -5,14 +5,13 @@ the name. The topic is created when a name is first used. Most of its batches ho
 the records of many batches are parsed as if they were in one: a start after a busy day reads
 millions.
 
-Layout     a key is its type (int16) and a message at version 0, a value its version (int16) and a
-           message at that version; null is a tombstone.
+Layout     see `wire.state_records`; a value of null is a tombstone.
 Invariant  `append` and `submit` complete in the order of the calls for one partition: what follows
            an `await` of them may change memory without looking at others.
            In a replay the last committed record of a key counts; records of transactions that have
            not ended are returned separately, with their producer.
-           A batch or record that cannot be read is left out of a replay, logged and counted: it
-           does not keep the broker from starting. It stays in the log.
+           A batch or record that cannot be read or used is left out of a replay, logged and
+           counted: it does not keep the broker from starting. It stays in the log.
 Crash      the topic is created with `flush=ack`: a completed append is on disk. The records of one
            append are there together or not at all.
 Threads    the loop's; replays and the creation of the topic run in the blocking pool.
@@ -21,10 +20,10 @@ Threads    the loop's; replays and the creation of the topic run in the blocking
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import dropwhile
-from struct import Struct
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -45,9 +44,6 @@ from varve.kernels.batch_layout import (
 from varve.records import ControlType, Producer, Record, build_batch, decode_control_record
 from varve.records.columns import Integers, frozen_bytes
 from varve.records.committed import parse_columns, scan_whole_batches
-from varve.wire import Message, decode, encode
-
-M = TypeVar("M", bound=Message)
 
 logger = logging.getLogger(__name__)
 
@@ -199,10 +195,30 @@ class StateTopic:
                     extra={"topic": self._name, "partition": number},
                 )
                 continue
-            replayed = await self._blocking.run(replay_log, log)
+            try:
+                replayed = await self._blocking.run(replay_log, log)
+            except DirectoryOffline as offline:
+                # As above: nothing is answered from the part that was read.
+                logger.warning(
+                    "coordinator state is offline",
+                    extra={"topic": self._name, "partition": number, "error": str(offline)},
+                )
+                self._topics.refresh()
+                continue
             for error in replayed.errors:
                 self.report_unreadable(error)
             yield replayed
+
+    @contextmanager
+    def setting_aside(self, where: str) -> Iterator[None]:
+        """Around the use of one record at a start: one that cannot be used is left out."""
+        try:
+            yield
+        except Corrupt as error:
+            self.report_unreadable(error)
+        except Exception as error:
+            # A coordinator that starts without one record serves all others.
+            self.report_unreadable(Corrupt(f"{where}: {type(error).__name__}: {error}"))
 
     def report_unreadable(self, error: Corrupt) -> None:
         """Counts and logs a record or batch that a replay leaves out."""
@@ -236,28 +252,6 @@ def partition_for(name: str, partition_count: int) -> int:
     return 0 if signed == -(1 << 31) else abs(signed) % partition_count
 
 
-_NUMBER: Final = Struct(">h")
-
-
-def encode_numbered(number: int, message: Message, version: int) -> bytes:
-    """A key behind its type, or a value behind its version, as Kafka's coordinators write them."""
-    return bytes(encode(message, version, bytearray(_NUMBER.pack(number))))
-
-
-def read_number(data: bytes, where: str) -> int:
-    """The type of a key, or the version of a value; raises Corrupt."""
-    if len(data) < _NUMBER.size:
-        raise Corrupt(
-            f"{where}: a record has {len(data)} bytes; it starts with a number of {_NUMBER.size}"
-        )
-    return int(_NUMBER.unpack_from(data)[0])
-
-
-def decode_numbered(kind: type[M], data: bytes, version: int) -> M:
-    """The message behind the number; raises Corrupt."""
-    return decode(kind, version, data, _NUMBER.size)
-
-
 class StateRecord(NamedTuple):
     """A record of a state topic; `producer_id` is set in a transaction that has not ended."""
 
@@ -286,8 +280,13 @@ def replay_log(log: Log) -> StateReplay:
     open_records: dict[int, list[StateRecord]] = {}
     for offset, producer_id, attributes, key, value in scan_records(log, errors):
         if attributes & CONTROL_BIT:
+            try:
+                marker = decode_control_record(key, value)
+            except Corrupt as error:
+                errors.append(error)
+                continue
             ended = open_records.pop(producer_id, [])
-            if decode_control_record(key, value).type is ControlType.COMMIT:
+            if marker.type is ControlType.COMMIT:
                 for record in ended:
                     # A later record of the key may be in the log already.
                     if last.get(record.key, (-1, None))[0] < record.offset:

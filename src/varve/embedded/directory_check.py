@@ -1,4 +1,5 @@
-"""The check of a log directory or partition: files, key indexes, topic table and remote tier.
+"""The check of a log directory or partition: files, key indexes, the records of internal topics,
+the topic table and the remote tier.
 
 Invariant  nothing is written without `repair`, and no data is cut without `allow_data_loss`. The
            remote tier is only read. The evidence of removals is not checked here, see
@@ -29,6 +30,7 @@ from varve.commit_log.names import LOG_START_OFFSET_FILE, TopicPartition
 from varve.commit_log.offset_checkpoints import decode_offsets
 from varve.disk import FileSystem
 from varve.embedded.offline_tier import OfflineTier
+from varve.embedded.state_records_check import STATE_RULES, check_state_records
 from varve.embedded.tier_location import DEFAULT_METADATA, TIER_FILE, read_location
 from varve.embedded.topic_table import (
     TOPICS_FILE,
@@ -47,6 +49,7 @@ QUARANTINE_NAME: Final = "varve-quarantine"
 
 CHECK_RULES: Final = {
     **RULES,
+    **STATE_RULES,
     "topics-lost": "Every topic with a part in the remote tier has its settings.",
     "tier-file": "The file with the location of the remote tier can be read.",
     "tier-unavailable": "The remote tier responds (with --tier).",
@@ -143,6 +146,7 @@ class _Check:
         findings = [*facts.findings]
         if self._options.deep:
             findings += check_key_indexes(self._fs, facts)
+        findings += check_state_records(self._fs, facts)
         findings += self._check_topics()
         findings += self._check_tier_file()
         if self._options.store_settings is not None:

@@ -54,6 +54,8 @@ NO_MEMBER: Final = ""
 _NEW_MEMBER_TIMEOUT_MS: Final = 300_000
 """How long a member may wait for its first generation: old clients join again with another id when
 their request times out, and leave the first one behind."""
+_GENERATION_MAX: Final = (1 << 31) - 1
+"""As in Kafka, 0 follows."""
 _FIRST_WITH_SKIPPED_ASSIGNMENT: Final = 9
 _FIRST_WITH_REQUIRED_MEMBER_ID: Final = 4
 
@@ -515,7 +517,7 @@ class ClassicGroup(Group):
 
     def _start_generation(self) -> None:
         """The members of now make a generation, or leave the group empty."""
-        self.generation += 1
+        self.generation = self.generation + 1 if self.generation < _GENERATION_MAX else 0
         self.members.unsynced = set(self.members)
         if self.members:
             self.protocol = self.members.select_protocol()

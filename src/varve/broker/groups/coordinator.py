@@ -21,13 +21,18 @@ from varve.broker.groups.group import (
     commit_error_code,
     kafka_errors,
 )
-from varve.broker.groups.records import CONSUMER_PROTOCOL, ConsumerStateReader
+from varve.broker.groups.records import CONSUMER_PROTOCOL, ConsumerStateReader, GroupRecord
 from varve.broker.topics import ServedTopic, Topics
 from varve.commit_log import TopicPartition
 from varve.foundation.errors import StoreError
 from varve.wire import ErrorCode
 from varve.wire.errors import KafkaError
-from varve.wire.messages.state_records import GroupMetadataKey, GroupMetadataValue, OffsetCommitKey
+from varve.wire.messages.state_records import (
+    OFFSETS_TOPIC,
+    GroupMetadataKey,
+    GroupMetadataValue,
+    OffsetCommitKey,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -64,15 +69,8 @@ class GroupCoordinator:
         """Reads groups and offsets from the log, and schedules the expiration of offsets."""
         consumer_states = ConsumerStateReader()
         async for record in self.log.replay():
-            match record.key, record.value:
-                case OffsetCommitKey(), _:
-                    self.offsets.load(record)
-                case _ if record.producer_id >= 0:
-                    continue
-                case GroupMetadataKey() as key, GroupMetadataValue() as value:
-                    self.groups.put(ClassicGroup.from_record(key.group, value, self._services))
-                case _:
-                    consumer_states.load(record)
+            with self.log.topic.setting_aside(f"{OFFSETS_TOPIC} at offset {record.offset}"):
+                self._load(record, consumer_states)
         self.consumer.load(consumer_states.states())
         for group_id in self.offsets.groups():
             self.get_or_create(group_id)
@@ -80,6 +78,17 @@ class GroupCoordinator:
             if isinstance(group, ClassicGroup):
                 group.start_sessions()
         self._schedule_expiry()
+
+    def _load(self, record: GroupRecord, consumer_states: ConsumerStateReader) -> None:
+        match record.key, record.value:
+            case OffsetCommitKey(), _:
+                self.offsets.load(record)
+            case _ if record.producer_id >= 0:
+                return
+            case GroupMetadataKey() as key, GroupMetadataValue() as value:
+                self.groups.put(ClassicGroup.from_record(key.group, value, self._services))
+            case _:
+                consumer_states.load(record)
 
     async def stop(self) -> None:
         """Closes all groups; members that wait get an error and look for the coordinator again."""

@@ -1,6 +1,6 @@
 """Records of `__consumer_offsets` as Kafka writes them, and the log of groups that holds them.
 
-Layout     see `state_topic` and `wire.messages.state_records`.
+Layout     see `wire.state_records` and `wire.messages.state_records`.
 Invariant  records of unknown types or versions are left where they are. Of a consumer group the
            difference between two states is written, in Kafka's order: assignment and target of a
            member are removed before the member, and the group last. Without a record of its epoch
@@ -15,13 +15,7 @@ from typing import Any, Final
 
 from varve.broker.groups.assignors import Partitions
 from varve.broker.groups.consumer_state import ConsumerMember, ConsumerState, MemberState
-from varve.broker.state_topic import (
-    StateRecord,
-    StateTopic,
-    decode_numbered,
-    encode_numbered,
-    read_number,
-)
+from varve.broker.state_topic import StateRecord, StateTopic
 from varve.broker.topics import by_topic
 from varve.foundation.clock import Clock
 from varve.foundation.errors import Corrupt, InvalidRequest
@@ -43,6 +37,12 @@ from varve.wire.messages.state_records import (
     ConsumerGroupTargetAssignmentMetadataValue,
     GroupMetadataValue,
     OffsetCommitValue,
+)
+from varve.wire.state_records import (
+    decode_numbered,
+    decode_state_record,
+    encode_numbered,
+    read_number,
 )
 
 Records = list[tuple[Message, Message | None]]
@@ -85,18 +85,8 @@ class GroupRecord:
 
 def decode_record(record: StateRecord, where: str) -> GroupRecord | None:
     """None for a record of an unknown type or version; raises Corrupt."""
-    kinds = GROUP_RECORDS.get(read_number(record.key, where))
-    if kinds is None:
-        return None
-    key_kind, value_kind = kinds
-    value = None
-    if record.value is not None:
-        version = read_number(record.value, where)
-        if version not in value_kind.VERSIONS:
-            return None
-        value = decode_numbered(value_kind, record.value, version)
-    key = decode_numbered(key_kind, record.key, 0)
-    return GroupRecord(key, value, record.offset, record.producer_id)
+    decoded = decode_state_record(OFFSETS_TOPIC, record.key, record.value, where)
+    return None if decoded is None else GroupRecord(*decoded, record.offset, record.producer_id)
 
 
 class GroupLog:
@@ -122,11 +112,9 @@ class GroupLog:
         """Live records, and those of transactions that have not ended."""
         async for replayed in self.topic.replay():
             for state_record in (*replayed.live, *replayed.pending):
-                try:
-                    record = decode_record(state_record, f"{replayed.where} {state_record.offset}")
-                except Corrupt as error:
-                    self.topic.report_unreadable(error)
-                    continue
+                record, where = None, f"{replayed.where} {state_record.offset}"
+                with self.topic.setting_aside(where):
+                    record = decode_record(state_record, where)
                 if record is not None:
                     yield record
 

@@ -53,7 +53,6 @@ from varve.commit_log.producer_state import AppendOrigin
 from varve.foundation.clock import Clock
 from varve.foundation.errors import (
     CoordinatorFenced,
-    Corrupt,
     InvalidProducerEpoch,
     RecordTooLarge,
     StoreError,
@@ -191,11 +190,9 @@ class TransactionCoordinator:
         async for replayed in self._log.replay():
             for record in replayed.live:
                 where = f"{replayed.where} {record.offset}"
-                try:
+                transaction = None
+                with self._log.setting_aside(where):
                     transaction = decode_transaction(record.key, record.value or b"", where)
-                except Corrupt as error:
-                    self._log.report_unreadable(error)
-                    continue
                 if transaction is None:
                     continue
                 self._producer_ids.add_used(transaction.producer_id)

@@ -3,7 +3,7 @@
 A transaction is a value; every step returns a new one, which the coordinator writes to
 `__transaction_state` and then takes as the current one.
 
-Layout     see `state_topic`: TransactionLogKey of type 0, TransactionLogValue. Version 0 is
+Layout     see `wire.state_records`: TransactionLogKey of type 0, TransactionLogValue. Version 0 is
            written, which every Kafka reads; 1 is read, too.
 Invariant  steps follow `VALID_PREVIOUS`, Kafka's own order. Partitions are known from Ongoing until
            the transaction is complete. An entry is changed by one task at a time, which
@@ -18,17 +18,17 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Final
 
-from varve.broker.state_topic import decode_numbered, encode_numbered, read_number
 from varve.broker.topics import group_by_topic
 from varve.commit_log import TopicPartition
-from varve.foundation.errors import Corrupt, UnsupportedFormat
 from varve.records import Record
-from varve.wire import ErrorCode
+from varve.wire import ErrorCode, Message
 from varve.wire.messages.state_records import (
+    TRANSACTIONS_TOPIC,
     PartitionsSchema,
     TransactionLogKey,
     TransactionLogValue,
 )
+from varve.wire.state_records import TRANSACTION_RECORD, decode_state_record, encode_numbered
 
 NO_PRODUCER_ID: Final = -1
 NO_EPOCH: Final = -1
@@ -173,10 +173,10 @@ class Transaction:
 
     def fenced(self) -> "Transaction":
         """Before an abort that its producer did not request: the producer may write no more."""
-        assert self.producer_epoch < EPOCH_MAX
         return self._step(
             Status.PREPARE_EPOCH_FENCE,
-            producer_epoch=self.producer_epoch + 1,
+            # After the last epoch the next run of the producer gets another id.
+            producer_epoch=min(self.producer_epoch + 1, EPOCH_MAX),
             last_producer_epoch=NO_EPOCH,
         )
 
@@ -197,7 +197,6 @@ class Transaction:
         return replace(self, status=status, **changes)  # type: ignore[arg-type]  # named fields
 
 
-_RECORD_TYPE: Final = 0
 _VALUE_VERSION: Final = 0
 
 
@@ -220,7 +219,9 @@ def encode_transaction(transaction: Transaction) -> Record:
 
 
 def encode_key(transactional_id: str) -> bytes:
-    return encode_numbered(_RECORD_TYPE, TransactionLogKey(transactional_id=transactional_id), 0)
+    return encode_numbered(
+        TRANSACTION_RECORD, TransactionLogKey(transactional_id=transactional_id), 0
+    )
 
 
 def _to_wire(transaction: Transaction) -> list[PartitionsSchema] | None:
@@ -236,21 +237,10 @@ def decode_transaction(key: bytes, value: bytes, where: str) -> Transaction | No
     Raises UnsupportedFormat for a value of a later version: the state of the transaction is unknown
     then.
     """
-    if read_number(key, where) != _RECORD_TYPE:
+    decoded = decode_state_record(TRANSACTIONS_TOPIC, key, value, where)
+    if decoded is None:
         return None
-    transactional_id = decode_numbered(TransactionLogKey, key, 0).transactional_id
-    version = read_number(value, where)
-    if version not in TransactionLogValue.VERSIONS:
-        raise UnsupportedFormat(
-            f"{where}: transactional id {transactional_id!r:.80} is written at version {version}, "
-            f"known are {TransactionLogValue.VERSIONS}; open the store with a later varve"
-        )
-    record = decode_numbered(TransactionLogValue, value, version)
-    if record.transaction_status not in set(Status):
-        raise Corrupt(
-            f"{where}: transactional id {transactional_id!r:.80} has status "
-            f"{record.transaction_status}, known are 0 to {max(Status)}"
-        )
+    transactional_id, record = _known(*decoded)
     return Transaction(
         transactional_id=transactional_id,
         producer_id=record.producer_id,
@@ -261,6 +251,12 @@ def decode_transaction(key: bytes, value: bytes, where: str) -> Transaction | No
         start_ms=record.transaction_start_timestamp_ms,
         update_ms=record.transaction_last_update_timestamp_ms,
     )
+
+
+def _known(key: Message, value: Message | None) -> tuple[str, TransactionLogValue]:
+    assert isinstance(key, TransactionLogKey)
+    assert isinstance(value, TransactionLogValue)
+    return key.transactional_id, value
 
 
 def _from_wire(value: TransactionLogValue) -> frozenset[TopicPartition]:

@@ -51,7 +51,7 @@ def test_an_id_without_a_transaction_has_no_list_of_partitions() -> None:
     assert value[17:21] == b"\xff\xff\xff\xff"
 
 
-@pytest.mark.parametrize("status", [one for one in Status if one is not Status.DEAD])
+@pytest.mark.parametrize("status", [one for one in Status if one <= Status.COMPLETE_ABORT])
 def test_what_is_written_is_read_back(status: Status) -> None:
     partitions = frozenset() if status is Status.EMPTY else ONGOING.partitions
     transaction = Transaction(
