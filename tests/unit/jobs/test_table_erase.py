@@ -13,10 +13,11 @@ from tests.support.task_runners import InterferingRunner, lose_power
 from tests.unit.jobs.test_table import JSON, UPSERT, put
 from varve.foundation.errors import Corrupt, Fenced, InvalidRequest, NotFound, PowerLoss
 from varve.jobs.derived_outputs import DerivedOutput, ErasedRows
+from varve.jobs.table.data_files import TableFiles
 from varve.jobs.table.definition import TableSettings
 from varve.jobs.table.erase import count_in_table, erase_from_table
-from varve.jobs.table.rewrite import expire_snapshots
-from varve.jobs.table.table_state import referenced_paths, stream_data_files
+from varve.jobs.table.rewrite import expire, expire_snapshots, find_expirable
+from varve.jobs.table.table_state import CommitConflict, referenced_paths, stream_data_files
 
 KEY = ErasedRows(frozenset({b"k3"}), {})
 
@@ -157,6 +158,22 @@ def test_older_snapshots_expire_with_their_files(bench: TableBench) -> None:
     put(bench, 6, 7)
     assert bench.sync(UPSERT).records == 1
     assert expire_snapshots(bench.address, TABLE, older_than_ms=0)[0].snapshots == 0
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_snapshots_that_another_program_expired_meanwhile_are_a_conflict(
+    bench: TableBench, monkeypatch: pytest.MonkeyPatch, is_deleted: bool
+) -> None:
+    bench.sync(UPSERT)
+    put(bench, 0, 6)
+    bench.sync(UPSERT)
+    stale = bench.table()
+    old = find_expirable(stale)
+    if not is_deleted:
+        monkeypatch.setattr(TableFiles, "delete", lambda self, paths: [])
+    expire_snapshots(bench.address, TABLE, older_than_ms=1 << 50)
+    with pytest.raises(CommitConflict, match="changed by another program .* run again"):
+        expire(stale, old)
 
 
 def test_files_of_a_run_under_way_are_spared(bench: TableBench) -> None:

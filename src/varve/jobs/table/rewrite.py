@@ -20,6 +20,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot
 
+from varve.foundation.errors import NotFound
 from varve.foundation.settings import LONG_MAX
 from varve.jobs.table import table_state
 from varve.jobs.table.catalog import CatalogAddress, get_table, translate_catalog_errors
@@ -196,13 +197,18 @@ def find_referenced(table: Table, ref: str) -> list[str]:
 
 
 def expire(table: Table, snapshots: Sequence[Snapshot]) -> list[str]:
-    """Expires snapshots, then deletes the files that only they referenced."""
+    """Expires snapshots, then deletes the files that only they referenced.
+
+    Raises CommitConflict if another program has expired one of them.
+    """
     if not snapshots:
         return []
-    with table_state.translate_commit_errors(table):
+    with table_state.translate_commit_errors(table, NotFound):
         before = named_files(table, snapshots)
         expiry = table.maintenance.expire_snapshots()
-        expiry.by_ids([snapshot.snapshot_id for snapshot in snapshots]).commit()
+        # pyiceberg raises ValueError for a snapshot that the table has no longer.
+        with table_state.translate_commit_errors(table, ValueError):
+            expiry.by_ids([snapshot.snapshot_id for snapshot in snapshots]).commit()
         table.refresh()
         remaining = named_files(table, table.metadata.snapshots)
         return TableFiles.of(table).delete(sorted(before - remaining))
