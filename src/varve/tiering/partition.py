@@ -117,6 +117,8 @@ RECENT_MS: Final = 600_000
 _RETIRE_INTERVAL_MS: Final = 3_600_000
 """Time between two retirements of old versions, which list all of them."""
 _SEGMENTS_MAX: Final = 256
+_REMOVAL_ROUNDS_MAX: Final = 5
+"""How often a removal lists what other programs wrote meanwhile; without a manifest they end."""
 """Segments removed in one commit."""
 
 
@@ -351,10 +353,13 @@ class TieredPartition:
         """Removes every object of the partition; returns how many segments it had."""
         removed = self._remove_segments(now_ms)
         versions = self.path.manifest_folder
-        keys = [info.key for info in self.objects.list(self.path.prefix)]
-        self.objects.delete([key for key in keys if not key.startswith(versions)])
-        # In key order, so the newest version is deleted last.
-        self.objects.delete([info.key for info in self.objects.list(versions)])
+        for _ in range(_REMOVAL_ROUNDS_MAX):
+            keys = [info.key for info in self.objects.list(self.path.prefix)]
+            if not keys:
+                break
+            self.objects.delete([key for key in keys if not key.startswith(versions)])
+            # In key order, so the newest version is deleted last.
+            self.objects.delete([info.key for info in self.objects.list(versions)])
         logger.info(
             "partition removed from the remote tier",
             extra={"partition": str(self.log.topic_partition), "segments": removed},

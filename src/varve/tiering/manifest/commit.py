@@ -192,7 +192,7 @@ class Commit:
     """A commit in progress.
 
     A leader epoch of None keeps the stored one, for writers that are not leaders. `pending` is a
-    version that was sent and may have been stored.
+    version that was sent and may have been stored, and `base` the one before it.
     """
 
     id: str
@@ -202,6 +202,7 @@ class Commit:
     now_ms: int
     is_forced: bool = False
     pending: tuple[Manifest, PageWriter] | None = None
+    base: Manifest | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,7 +265,7 @@ class Committer:
             if not is_first:
                 raise
             return None  # a page of the cached manifest was removed after its retention
-        commit.pending = (self._sign(commit, base, folded), writer)
+        commit.pending, commit.base = (self._sign(commit, base, folded), writer), base
         return self._create(commit)
 
     def _plan(self, commit: Commit, *, may_use_cached: bool) -> tuple[Manifest, Manifest | None]:
@@ -350,15 +351,22 @@ class Committer:
         """Checks that the version was created at the end of the chain; else removes it.
 
         A writer that slept longer than the retention of versions may create a version whose number
-        was used and removed before.
+        was used and removed before. One that slept while the partition was removed from the tier
+        may create a version after the last: the version before is missing then, which may be past
+        its retention, and so is everything that it refers to, which never is.
         """
-        later = self.versions.list_after(manifest.version)
-        if later:
+        base = commit.base
+        listed = self.versions.list_after(max(0, manifest.version - 2))
+        is_stray = False
+        if listed[-1:] > [manifest.version]:
             following = self.versions.find(manifest.version + 1)
-            if following is None or following.previous_commit_id != commit.id:
-                self.versions.remove([manifest.version])
-                self._drop_pending(commit, writer)
-                return None
+            is_stray = following is None or following.previous_commit_id != commit.id
+        elif base is not None and base.version > 0 and base.version not in listed:
+            is_stray = not self.versions.has_objects_of(base)
+        if is_stray:
+            self.versions.remove([manifest.version])
+            self._drop_pending(commit, writer)
+            return None
         self.versions.record_newest(manifest)
         self.versions.write_hint(manifest.version)
         return manifest

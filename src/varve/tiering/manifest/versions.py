@@ -26,7 +26,7 @@ from varve.tiering.manifest.codec import decode_manifest, encode_manifest
 from varve.tiering.manifest.manifest import Manifest, PageRef
 from varve.tiering.manifest.pages import PageCache, PageStore
 from varve.tiering.manifest.paths import RemotePath
-from varve.tiering.manifest.segment import RemoteSegment
+from varve.tiering.manifest.segment import LOG_PART, RemoteSegment
 
 logger = logging.getLogger(__name__)
 
@@ -82,6 +82,20 @@ class ManifestVersions:
         while first > 0 and versions[first - 1] == versions[first] - 1:
             first -= 1
         return versions[max(first, 0) :], versions[: max(first, 0)]
+
+    def has_objects_of(self, manifest: Manifest) -> bool:
+        """Whether anything is there of what a manifest refers to, or nothing to look for."""
+        path = self.path
+        keys = [path.page_key(first_offset=ref.first_offset, id=ref.id) for ref in manifest.pages]
+        keys += [path.part_key(one, LOG_PART) for one in manifest.segments if one.is_readable]
+        return not keys or any(map(self._has_object, keys))
+
+    def _has_object(self, key: str) -> bool:
+        try:
+            self._objects.head(key)
+        except ObjectNotFound:
+            return False
+        return True
 
     def find_newest(self) -> Manifest | None:
         """The newest version seen so far, without a request."""

@@ -18,7 +18,7 @@ from varve.foundation.errors import (
 from varve.object_store import Buffer, MemoryObjectStore, ObjectInfo
 from varve.tiering.manifest.commit import ManifestEdit, RetryLimits
 from varve.tiering.manifest.manifest import Manifest
-from varve.tiering.manifest.segment import SegmentState
+from varve.tiering.manifest.segment import LOG_PART, SegmentState
 from varve.tiering.manifest.store import ObjectManifestStore
 from varve.tiering.manifest.versions import HINT_INTERVAL
 
@@ -210,6 +210,26 @@ def test_a_writer_that_slept_past_retention_does_not_fork_the_chain(
         20,
         None,
     ]
+
+
+def test_a_writer_that_slept_while_the_partition_was_removed_leaves_no_version(
+    objects: MemoryObjectStore,
+) -> None:
+    sleeper = open_manifest(objects, 1)
+    objects.put(HOME.part_key(make_segment(0), LOG_PART), b"log")
+    copy(sleeper, 0)
+    objects.delete(keys(objects, ""))
+    with pytest.raises(Corrupt, match="another program removed it"):
+        copy(sleeper, 1)
+    assert keys(objects, HOME.manifest_folder) == []
+
+
+def test_a_version_whose_predecessor_was_retired_at_once_stays(objects: MemoryObjectStore) -> None:
+    writer = open_manifest(objects, 1)
+    objects.put(HOME.part_key(make_segment(0), LOG_PART), b"log")
+    base = copy(writer, 0)
+    objects.delete([HOME.manifest_key(base.version)])
+    assert copy(writer, 1).version == base.version + 2
 
 
 def test_a_version_below_a_hole_is_left_over_and_swept(
