@@ -32,7 +32,8 @@ from varve.dedup.rules import DedupRules, LatePolicy, NullPolicy, parse_id_sourc
 from varve.disk import RealFileSystem
 from varve.embedded import Store
 from varve.embedded.topic import packaging_for
-from varve.foundation.errors import StoreError
+from varve.foundation.clock import ManualClock
+from varve.foundation.errors import OffsetOutOfRange, StoreError
 from varve.jobs.compact.job import compact_partitions
 from varve.jobs.compact.settings import CompactSettings
 from varve.jobs.sink.batch_builder import BatchBuilder, SinkTarget
@@ -213,7 +214,6 @@ class SeamStage:
             bucket.put(entry.key, self.topic.bucket.get(entry.key))
         known = Acknowledged(dict(self.known.records), number=self.known.number)
         other = SeamStage(self.topic.on(bucket, disk), known, path)
-        other.topic.kit.clock.advance(0)
         other._wrap()
         return other
 
@@ -221,6 +221,8 @@ class SeamStage:
         objects = self.interleaving.wrap_objects(self.topic.bucket)
         kit = self.topic.kit
         kit.store.close()
+        # The judge lets time pass, for this copy alone.
+        kit.clock = self.topic.disk._clock = ManualClock(kit.now_ms)
         self.topic.objects = kit.objects = objects
         self.interleaving.wrap_disk(self.topic.disk)
         kit._open()
@@ -615,8 +617,10 @@ class SeamStage:
     ) -> None:
         try:
             getattr(self, name)()
-        except StoreError:
-            if not self.known.reasons & {"recreate", "lose", "leave"}:
+        except StoreError as error:
+            # A deduplication says so when records expired that it has not read.
+            has_expired = type(error) is OffsetOutOfRange and "expire" in self.known.reasons
+            if not (has_expired or self.known.reasons & {"recreate", "lose", "leave"}):
                 raise
         else:
             check(found)
