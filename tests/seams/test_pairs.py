@@ -22,6 +22,7 @@ _FOUND_DEFECTS: Final = {
     ("clean", "dedup"): 44,
     ("clean", "expire_remote"): 66,
     ("compact_job", "append"): 1,
+    ("erase_bucket", "erase"): 12,
     ("erase_bucket", "recreate"): 67,
     ("snapshot", "maintain"): 31,
     ("snapshot", "recreate"): 18,

@@ -1,23 +1,37 @@
 """Rows are taken out of tables for good: of files, side tables, older snapshots and leftovers."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.manifest import ManifestEntry, ManifestFile
+from pyiceberg.table import CommitTableResponse
 
 from tests.support.table_bench import TABLE, TableBench
 from tests.support.task_runners import InterferingRunner, lose_power
 from tests.unit.jobs.test_table import JSON, UPSERT, put
+from varve.foundation.clock import SystemClock
 from varve.foundation.errors import Corrupt, Fenced, InvalidRequest, NotFound, PowerLoss
 from varve.jobs.derived_outputs import DerivedOutput, ErasedRows
 from varve.jobs.table.data_files import TableFiles
 from varve.jobs.table.definition import TableSettings
 from varve.jobs.table.erase import count_in_table, erase_from_table
 from varve.jobs.table.rewrite import expire, expire_snapshots, find_expirable
-from varve.jobs.table.table_state import CommitConflict, referenced_paths, stream_data_files
+from varve.jobs.table.table_state import (
+    CommitConflict,
+    begin_run,
+    fence_other_runs,
+    find_run_markers,
+    referenced_paths,
+    stream_data_files,
+    sweep,
+)
+from varve.jobs.tasks import LocalRunner, Task, TaskError
+
+T = TypeVar("T")
 
 KEY = ErasedRows(frozenset({b"k3"}), {})
 
@@ -113,6 +127,60 @@ def test_a_run_under_way_cannot_bring_erased_rows_back(bench: TableBench) -> Non
     assert count_in_table(output(bench), {}, KEY) == 0
 
 
+def test_manifests_of_a_fence_are_no_leftovers(
+    bench: TableBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.sync(JSON)
+    begin_run([bench.table()], "killed", SystemClock())
+    commit_table = SqlCatalog.commit_table
+
+    def end_killed_and_expire(*arguments: Any) -> CommitTableResponse:
+        monkeypatch.setattr(SqlCatalog, "commit_table", commit_table)
+        sweep(bench.table(), "killed")
+        expire_snapshots(bench.address, TABLE, older_than_ms=0)
+        return commit_table(*arguments)
+
+    monkeypatch.setattr(SqlCatalog, "commit_table", end_killed_and_expire)
+    fence_other_runs([bench.table()], "new", SystemClock())
+    assert len(bench.rows()) == 6
+    assert bench.marks() == []
+
+
+class ActingRunner(LocalRunner):
+    """Does one thing after each rewrite of files, before its commit."""
+
+    def __init__(self, *acts: Callable[[], object]) -> None:
+        self.acts = list(acts)
+
+    def try_run(
+        self, stage: str, tasks: Sequence[Task[T]], shared: object = None
+    ) -> Iterator[T | TaskError]:
+        outcomes = list(super().try_run(stage, tasks, shared))
+        if self.acts and stage.endswith("rewrite files"):
+            self.acts.pop(0)()
+        return iter(outcomes)
+
+
+def test_an_erasure_that_was_fenced_goes_on_as_another_run(bench: TableBench) -> None:
+    """The one that fenced it may still be deleting the files of the first."""
+    bench.sync(JSON)
+    fenced: list[str] = []
+
+    def fence() -> None:
+        fenced.extend(find_run_markers(bench.table()))
+        fence_other_runs([bench.table()], "other", SystemClock())
+
+    def end_fenced_and_expire() -> None:
+        sweep(bench.table(), fenced[0])
+        expire_snapshots(bench.address, TABLE, older_than_ms=0)
+
+    runner = ActingRunner(fence, end_fenced_and_expire)
+    assert erase_from_table(output(bench), {}, KEY, runner=runner).rows == 1
+    assert runner.acts == []
+    assert [row["_offset"] for row in bench.rows()] == [0, 1, 2, 4, 5]
+    assert bench.marks() == []
+
+
 def test_a_tag_that_holds_rows_ends_the_erasure_and_is_named(bench: TableBench) -> None:
     bench.sync(JSON)
     table = bench.table()
@@ -172,7 +240,7 @@ def test_snapshots_that_another_program_expired_meanwhile_are_a_conflict(
     if not is_deleted:
         monkeypatch.setattr(TableFiles, "delete", lambda self, paths: [])
     expire_snapshots(bench.address, TABLE, older_than_ms=1 << 50)
-    with pytest.raises(CommitConflict, match="changed by another program .* run again"):
+    with pytest.raises(CommitConflict, match=r"changed by another program .* run again"):
         expire(stale, old)
 
 

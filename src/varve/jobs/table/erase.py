@@ -326,6 +326,10 @@ def _normalize(location: str) -> str:
 # Erasure
 
 
+def _new_run_id() -> str:
+    return f"erase-{table_state.new_run_id()}"
+
+
 def erase_from_table(
     output: DerivedOutput,
     settings: Mapping[str, GivenValue],
@@ -343,17 +347,14 @@ def erase_from_table(
     """
     opened = OutputTables.open(output, settings, siblings)
     tables = opened.tables
-    erasure = _TableErasure(erased, runner or LocalRunner(), f"erase-{table_state.new_run_id()}")
+    erasure = _TableErasure(erased, runner or LocalRunner(), clock or SystemClock())
     for table in tables:
         erasure.check_named_refs(table)
     for table in tables:
         erasure.count_before(table)
-    erasure.removed += table_state.fence_other_runs(tables, erasure.run_id)
-    table_state.begin_run(tables, erasure.run_id, clock or SystemClock())
+    erasure.removed += table_state.fence_other_runs(tables, _new_run_id(), erasure.clock)
     for table in tables:
         erasure.erase(table)
-    for table in tables:
-        erasure.removed += table_state.sweep(table, erasure.run_id)
     for orphan in opened.orphans:
         erasure.erase_orphaned(orphan)
     erasure.out_of_reach += opened.out_of_reach
@@ -402,7 +403,7 @@ class _TableErasure:
 
     erased: ErasedRows
     runner: TaskRunner
-    run_id: str
+    clock: Clock
     rows: int = 0
     before: list[ErasedFile] = field(default_factory=list)
     after: list[ErasedFile] = field(default_factory=list)
@@ -438,7 +439,7 @@ class _TableErasure:
 
     def erase(self, table: Table) -> None:
         name = describe_table(table)
-        changes = self._rewrite(table)
+        changes, run_id = self._rewrite(table)
         self.rows += changes.removed_rows
         if table_state.read_sync_state(table).needs_rebuild:
             self.out_of_reach.append(
@@ -447,11 +448,10 @@ class _TableErasure:
             )
         if changes.removed:
             # The snapshot of a removal still names the removed files; another snapshot does not.
-            table_state.commit(
-                table, progress=table_state.read_sync_state(table), run_id=self.run_id
-            )
+            table_state.commit(table, progress=table_state.read_sync_state(table), run_id=run_id)
         self.removed += rewrite.expire(table, rewrite.find_expirable(table))
-        self.removed += rewrite.delete_unreferenced(table, own_run=self.run_id)
+        self.removed += rewrite.delete_unreferenced(table, own_run=run_id)
+        self.removed += table_state.sweep(table, run_id)
         files = data_files.TableFiles.of(table)
         store = files.without_metadata()
         tasks = [DescribeTask(store, file.file_path, file.record_count) for file in changes.added]
@@ -471,9 +471,11 @@ class _TableErasure:
         self.rows += sum(count.rows or 0 for count in counts)
         self.removed += orphan.remove()
 
-    def _rewrite(self, table: Table) -> data_files.FileChanges:
-        """Rewrites the files of the current snapshot without the rows, in one commit."""
+    def _rewrite(self, table: Table) -> tuple[data_files.FileChanges, str]:
+        """Rewrites the files of the current snapshot without the rows; returns the run too."""
         for attempts_left in reversed(range(_COMMIT_ATTEMPTS_MAX)):
+            run_id = _new_run_id()
+            table_state.begin_run([table], run_id, self.clock)
             affected = [
                 file
                 for file in table_state.stream_data_files(table)
@@ -484,11 +486,11 @@ class _TableErasure:
                 affected,
                 self.erased,
                 stage="erase from tables: rewrite files",
-                run_id=self.run_id,
+                run_id=run_id,
                 runner=self.runner,
             )
             if not changes.removed:
-                return changes
+                return changes, run_id
             state = table_state.read_sync_state(table)
             if self._is_incomplete(table, changes):
                 state = replace(state, needs_rebuild=True)
@@ -496,17 +498,17 @@ class _TableErasure:
                 table_state.commit(
                     table,
                     progress=state,
-                    run_id=self.run_id,
+                    run_id=run_id,
                     added=changes.added,
                     removed=changes.removed,
                 )
-                return changes
+                return changes, run_id
             except table_state.CommitConflict:
                 if not attempts_left:
                     raise
                 with translate_catalog_errors(table):
-                    data_files.TableFiles.of(table).delete(file.file_path for file in changes.added)
                     table.refresh()
+                table_state.sweep(table, run_id)
         raise AssertionError("the last try returns or raises")
 
     def _is_incomplete(self, table: Table, changes: data_files.FileChanges) -> bool:

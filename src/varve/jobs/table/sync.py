@@ -221,7 +221,7 @@ class TableSync:
         definition, added = self._add_requested_columns(table, definition, plan)
         tables = TablePair.load(catalog, self.name, definition, table)
         self._register(plan, tables.locations())
-        swept = table_state.fence_other_runs(tables.both(), self.run_id)
+        swept = table_state.fence_other_runs(tables.both(), self.run_id, self.clock)
         self._result = TableResult.begin(self.name, definition, inferred, added, len(swept))
         return tables
 

@@ -6,9 +6,11 @@ Layout     `varve.offsets`, `varve.marks`, `varve.starts`, `varve.sink` and `var
 Invariant  the state is that of the newest ancestor of the current snapshot that has one: a table
            that was rolled back has its earlier state. The properties are read only if every such
            snapshot has expired. A commit asserts the snapshot it was planned on; pyiceberg must not
-           retry it on top of another, which would duplicate rows. A run writes a marker before its
-           first file. A run that finds the marker of another commits first, which fences the other,
-           and then deletes the other's files that no snapshot names.
+           retry it on top of another, which would duplicate rows.
+Invariant  a run loads a table, then writes a marker, then its first file or manifest. A run that
+           finds the marker of another commits first, which fences the other, and then deletes the
+           marker, and the other's files that no snapshot names. A fenced run that goes on loads the
+           table again and takes another id, since files of the former may still be deleted.
 Crash      the next run finds the marker of a killed run.
 """
 
@@ -307,7 +309,7 @@ def begin_run(tables: Sequence[Table], run_id: str, clock: Clock) -> None:
             files.write_run_marker(run_id, text)
 
 
-def fence_other_runs(tables: Sequence[Table], run_id: str) -> list[str]:
+def fence_other_runs(tables: Sequence[Table], run_id: str, clock: Clock) -> list[str]:
     """Fences the runs with markers at a table or its side table; returns the deleted files.
 
     All tables are fenced before a file is deleted: a run commits to one, then to the other.
@@ -315,12 +317,14 @@ def fence_other_runs(tables: Sequence[Table], run_id: str) -> list[str]:
     markers = {marker for table in tables for marker in find_run_markers(table)}
     others = sorted(markers - {run_id})
     for table in tables if others else ():
-        _fence_table(table, run_id)
+        _fence_table(table, run_id, clock)
     return [path for other in others for table in tables for path in sweep(table, other)]
 
 
-def _fence_table(table: Table, run_id: str) -> None:
+def _fence_table(table: Table, run_id: str, clock: Clock) -> None:
     for attempts_left in reversed(range(_FENCE_ATTEMPTS_MAX)):
+        attempt_id = new_run_id()
+        begin_run([table], attempt_id, clock)
         try:
             commit(table, progress=read_sync_state(table), run_id=run_id)
             return
@@ -329,6 +333,8 @@ def _fence_table(table: Table, run_id: str) -> None:
                 raise
             with translate_catalog_errors(table):
                 table.refresh()
+        finally:
+            _delete_run_marker(table, attempt_id)
 
 
 def find_run_markers(table: Table) -> list[str]:
@@ -354,5 +360,11 @@ def sweep(table: Table, run_id: str, committed: set[str] | None = None) -> list[
         if listed and committed is None:
             kept = referenced_paths(table)
         deleted = files.delete(file.path for file in listed if file.path not in kept)
-        files.delete([f"{files.location}/{RUN_MARKERS}/{run_id}{_MARKER_SUFFIX}"])
+    _delete_run_marker(table, run_id)
     return deleted
+
+
+def _delete_run_marker(table: Table, run_id: str) -> None:
+    files = TableFiles.of(table)
+    with translate_catalog_errors(table):
+        files.delete([f"{files.location}/{RUN_MARKERS}/{run_id}{_MARKER_SUFFIX}"])
