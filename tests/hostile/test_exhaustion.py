@@ -1,9 +1,10 @@
 """Requests that name very many things, or one thing many times: honest clients are answered
 meanwhile, and the answers and the memory stay within bounds (G7).
 
-Every API is asked in its last version and one shape, with `make crash` in all.
+Every API is asked in its last version and a few shapes, with `make crash` in all.
 """
 
+import random
 import socket
 import threading
 import time
@@ -12,7 +13,12 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.support.exhausting_requests import SHAPES, UNTRIED, exhausting_frames, frame_of
+from tests.support.exhausting_requests import (
+    SHAPES,
+    exhausting_frames,
+    frame_of,
+    random_shapes,
+)
 from tests.support.hostile_bench import PREY, VAULT, HostileBench, ask, end_of, produce
 from tests.support.hostile_requests import LENGTH
 from tests.support.kafka_server import HOST
@@ -26,12 +32,13 @@ from varve.wire.messages.data import PartitionProduceData, ProduceRequest, Topic
 ALLOWED_GROWTH_BYTES = 256 << 20
 HONEST_SECONDS = 2.5
 """How long an honest client may wait on a machine that does other things too."""
-SECONDS_MAX = 20.0
+SECONDS_MAX = 60.0
+SECONDS_PER_BYTE = 10e-6
+"""Many times what a byte takes; what grows faster than linearly takes more."""
 CODECS = list(Codec)[1:] if IS_LONG else [Codec.LZ4, Codec.ZSTD]
 CONTENT_BYTES, TINY_COUNT = 40 << 20, 200_000
 BOMBED_COUNT = 40 if IS_LONG else 16
 FEW = [shape for shape in SHAPES if "few" in shape.name]
-TRIED = [one for one in APIS.values() if one.key not in UNTRIED]
 
 
 class HonestClient:
@@ -114,11 +121,13 @@ def _spared(bench: HostileBench, what: str) -> Iterator[None]:
     assert bench.server.troubles() == []
 
 
-@pytest.mark.parametrize("api", TRIED, ids=lambda api: str(api.key.name))
+@pytest.mark.parametrize("api", APIS.values(), ids=lambda api: str(api.key.name))
 def test_many_elements_cost_little(bench: HostileBench, api: Api) -> None:
     bench.give_all()
     [id, *_] = bench.ids(PREY[:1])
-    shapes = SHAPES if IS_LONG else [FEW[api.key % len(FEW)]]
+    chance = random.Random(int(api.key))
+    shapes = [*SHAPES, *random_shapes(chance, 20)] if IS_LONG else [FEW[api.key % len(FEW)]]
+    shapes += random_shapes(chance, 2)
     versions = range(api.versions.first, api.versions.last + 1)
     with _spared(bench, api.key.name):
         for version in versions if IS_LONG else versions[-1:]:
@@ -128,4 +137,5 @@ def test_many_elements_cost_little(bench: HostileBench, api: Api) -> None:
                 seconds = time.monotonic() - began
                 what = f"{api.key.name} {version}, {shape.name}: {len(data)} bytes"
                 assert answer_bytes <= BrokerSettings().response_max_bytes, what
-                assert seconds < SECONDS_MAX, f"{what} took {seconds:.1f} s"
+                allowed = HONEST_SECONDS + len(data) * SECONDS_PER_BYTE
+                assert seconds < allowed, f"{what} took {seconds:.1f} s"

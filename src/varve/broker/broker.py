@@ -128,7 +128,7 @@ class Broker:
 
     def _make_security(self, quotas: QuotaSettings) -> None:
         fs, directories = self.store.fs, self._directories
-        self.acls = AclTable(fs, directories)
+        self.acls = AclTable(fs, directories, self.security)
         self.authorizer: Authorizer = AllowAllAuthorizer()
         if self.security.has_authorizer:
             self.authorizer = AclAuthorizer(self.acls, self.security)

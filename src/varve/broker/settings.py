@@ -38,8 +38,8 @@ class BrokerSettings(_CheckedSettings):
     )
     response_max_bytes: int = setting(
         32 << 20,
-        "Limit of the bytes in an answer that describes configs, groups, offsets of groups or "
-        "producers; a request with a larger one is refused.",
+        "Limit of the bytes in an answer that describes ACLs, configs, groups, offsets of groups "
+        "or producers; a request with a larger one is refused.",
         kafka_name="varve.response.max.bytes",
         at_least=1024,
     )
@@ -305,6 +305,12 @@ class SecuritySettings:
     )
     allow_everyone_if_no_acl_found: bool = setting(
         False, "Whether all users may access a resource that has no ACL."
+    )
+    acl_count_max: int = setting(
+        100_000,
+        "How many ACLs there may be; a request that would add more is refused.",
+        kafka_name="varve.acls.max.count",
+        at_least=0,
     )
     sasl_enabled_mechanisms: tuple[str, ...] = setting(
         ("SCRAM-SHA-256", "SCRAM-SHA-512"),

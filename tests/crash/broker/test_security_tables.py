@@ -61,7 +61,7 @@ def _change(table: Table, step: int) -> None:
     is_removal = step == 2
     if isinstance(table, AclTable):
         if is_removal:
-            table.remove([_all_of(name)])
+            table.remove([_all_of(name)], bytes_max=1 << 20)
         else:
             table.add([_right(name)])
     elif isinstance(table, ScramCredentials):

@@ -132,7 +132,8 @@ def test_answers_are_those_of_a_slow_reading(
     table.add(second)
     check()
     table.remove(
-        [AclFilter(ResourceType.ANY, gone_name, gone, None, None, Operation.ANY, Permission.ANY)]
+        [AclFilter(ResourceType.ANY, gone_name, gone, None, None, Operation.ANY, Permission.ANY)],
+        bytes_max=1 << 20,
     )
     check()
     again = AclTable(fs, [DirectoryHealth("/a")])

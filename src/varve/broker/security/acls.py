@@ -150,13 +150,22 @@ class AclFilter:
 
 
 ACLS_FILE: Final = "varve-acls.json"
-BINDING_COUNT_MAX: Final = 100_000
+_COMPARISONS_MAX: Final = 1_000_000
+"""Of filters with bindings, in one request; they take about a second."""
+_BINDING_BYTES: Final = 32
+"""What a binding takes in an answer, with its names of any length besides."""
 
 
 class AclTable:
     """All bindings. `load` before use."""
 
-    def __init__(self, fs: FileSystem, directories: Sequence[DirectoryHealth]) -> None:
+    def __init__(
+        self,
+        fs: FileSystem,
+        directories: Sequence[DirectoryHealth],
+        settings: SecuritySettings | None = None,
+    ) -> None:
+        self._count_max = (settings or SecuritySettings()).acl_count_max
         self._file = DirectoryDocument(fs, directories, ACLS_FILE)
         self._lock = threading.Lock()
         self.bindings: tuple[AclBinding, ...] = ()
@@ -170,21 +179,54 @@ class AclTable:
         """Adds bindings, all or none; existing ones stay."""
         with self._lock:
             grown = tuple(dict.fromkeys((*self.bindings, *bindings)))
-            if len(grown) > BINDING_COUNT_MAX:
+            if len(grown) > max(self._count_max, len(self.bindings)):
                 raise InvalidRequest(
-                    f"there would be {len(grown)} ACLs, the limit is {BINDING_COUNT_MAX}; use "
-                    "prefixes and wildcards"
+                    f"there would be {len(grown)} ACLs, more than varve.acls.max.count = "
+                    f"{self._count_max}; use prefixes and wildcards, or raise the setting"
                 )
             self._write_locked(grown)
 
-    def remove(self, filters: Sequence[AclFilter]) -> list[list[AclBinding]]:
-        """Removes the bindings that the filters match, all or none; those of each filter."""
+    def remove(self, filters: Sequence[AclFilter], *, bytes_max: int) -> list[list[AclBinding]]:
+        """Removes the bindings that the filters match, all or none; those of each filter.
+
+        Raises InvalidRequest where that takes too long, or where an answer with all of them takes
+        more than `bytes_max`.
+        """
         with self._lock:
-            matching = [self.find(filter) for filter in filters]
+            matching = self._find_each(filters, bytes_max)
             removed = {binding for bindings in matching for binding in bindings}
             kept = (binding for binding in self.bindings if binding not in removed)
             self._write_locked(tuple(kept))
             return matching
+
+    def _find_each(self, filters: Sequence[AclFilter], bytes_max: int) -> list[list[AclBinding]]:
+        """Compares each filter once, by the name of the resource where it has one."""
+        by_name: dict[str, list[AclBinding]] = {}
+        for binding in self.bindings:
+            by_name.setdefault(binding.name, []).append(binding)
+        found: dict[AclFilter, list[AclBinding]] = {}
+        sizes: dict[AclFilter, int] = {}
+        comparisons = size = 0
+        for filter in filters:
+            if filter not in found:
+                candidates: Sequence[AclBinding] = self.bindings
+                if filter.name is not None and filter.pattern is not PatternType.MATCH:
+                    candidates = by_name.get(filter.name, ())
+                comparisons += len(candidates)
+                if comparisons > _COMPARISONS_MAX:
+                    raise InvalidRequest(
+                        f"the filters are compared with ACLs more than {_COMPARISONS_MAX} times: "
+                        "send fewer at a time, or filters that name their resource"
+                    )
+                found[filter] = [one for one in candidates if filter.matches(one)]
+                sizes[filter] = sum(map(_answer_bytes, found[filter]))
+            size += sizes[filter]
+            if size > bytes_max:
+                raise InvalidRequest(
+                    f"an answer with the ACLs that match takes more than {bytes_max} bytes: send "
+                    "fewer filters at a time, or raise varve.response.max.bytes"
+                )
+        return [found[filter] for filter in filters]
 
     def find(self, filter: AclFilter) -> list[AclBinding]:
         return [binding for binding in self.bindings if filter.matches(binding)]
@@ -193,6 +235,10 @@ class AclTable:
         if bindings != self.bindings:
             self._file.write({"acls": [_encode(binding) for binding in bindings]})
             self.bindings = bindings
+
+
+def _answer_bytes(binding: AclBinding) -> int:
+    return _BINDING_BYTES + len(binding.name) + len(binding.principal) + len(binding.host)
 
 
 def _encode(binding: AclBinding) -> dict[str, str]:
@@ -242,7 +288,7 @@ class _AccessCheck(NamedTuple):
 
 
 class _PrincipalAcls:
-    """The bindings of one principal at one host, by resource."""
+    """Bindings by resource, such as those of one principal at one host."""
 
     __slots__ = ("literal", "prefix_lengths", "prefixed")
 
@@ -271,10 +317,12 @@ class _PrincipalAcls:
 class _Cache:
     """Decisions for one state of the table."""
 
-    __slots__ = ("answers", "bindings", "owners")
+    __slots__ = ("all", "answers", "bindings", "owners")
 
     def __init__(self, bindings: tuple[AclBinding, ...]) -> None:
         self.bindings = bindings
+        self.all: _PrincipalAcls | None = None
+        """All bindings by resource; made when it is needed."""
         self.answers: dict[tuple[str, str, str, int, str], bool] = {}
         self.owners: dict[tuple[str, str], _PrincipalAcls] = {}
 
@@ -351,10 +399,11 @@ class AclAuthorizer:
             is_granted = True
         if is_granted:
             return True
-        if self._is_open and not any(
-            binding.matches_resource(type, name) for binding in cache.bindings
-        ):
-            return True
+        if self._is_open:
+            if cache.all is None:
+                cache.all = _PrincipalAcls(cache.bindings)
+            if next(iter(cache.all.matching(type, name)), None) is None:
+                return True
         _log_denied(check)
         return False
 

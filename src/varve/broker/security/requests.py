@@ -3,9 +3,10 @@
 from collections import Counter
 from collections.abc import Callable, Iterable
 from enum import IntEnum
+from functools import partial
 from typing import TypeVar
 
-from varve.broker.answers import in_turns
+from varve.broker.answers import AnswerSize, in_turns
 from varve.broker.broker import Broker
 from varve.broker.error_responses import reporting
 from varve.broker.request import Operation, RequestContext, ResourceType
@@ -34,22 +35,25 @@ def _authorize(broker: Broker, context: RequestContext, operation: Operation) ->
     context.authorize(operation, ResourceType.CLUSTER)
 
 
-def handle_describe_acls(
+async def handle_describe_acls(
     broker: Broker, context: RequestContext, request: messages.DescribeAclsRequest
 ) -> messages.DescribeAclsResponse:
     _authorize(broker, context, Operation.DESCRIBE)
-    resources: dict[tuple[ResourceType, str, PatternType], list[messages.AclDescription]] = {}
-    for binding in broker.acls.find(_to_filter(request)):
+    bindings = await broker.blocking.run(broker.acls.find, _to_filter(request))
+    resources: dict[tuple[ResourceType, str, PatternType], messages.DescribeAclsResource] = {}
+    size = AnswerSize(broker, context)
+    async for binding in in_turns(bindings):
+        key = (binding.type, binding.name, binding.pattern)
+        resource = resources.get(key)
+        if resource is None:
+            resource = resources[key] = messages.DescribeAclsResource(*key)
+            size.add(resource)
         acl = messages.AclDescription(
             binding.principal, binding.host, binding.operation, binding.permission
         )
-        resources.setdefault((binding.type, binding.name, binding.pattern), []).append(acl)
-    return messages.DescribeAclsResponse(
-        error_message=None,
-        resources=[
-            messages.DescribeAclsResource(*resource, acls) for resource, acls in resources.items()
-        ],
-    )
+        size.add(acl)
+        resource.acls.append(acl)
+    return messages.DescribeAclsResponse(error_message=None, resources=list(resources.values()))
 
 
 async def handle_create_acls(
@@ -58,7 +62,7 @@ async def handle_create_acls(
     """Creates all valid bindings, or where the table cannot be written none."""
     _authorize(broker, context, Operation.ALTER)
     results = [messages.AclCreationResult(error_message=None) for _ in request.creations]
-    valid = _convert_valid(request.creations, results, _to_binding)
+    valid = await _convert_valid(request.creations, results, _to_binding)
     with reporting(*(result for result, _ in valid)):
         await broker.blocking.run(broker.acls.add, [binding for _, binding in valid])
     return messages.CreateAclsResponse(results=results)
@@ -70,21 +74,21 @@ async def handle_delete_acls(
     """Deletes what the valid filters match, or where the table cannot be written nothing."""
     _authorize(broker, context, Operation.ALTER)
     results = [messages.DeleteAclsFilterResult(error_message=None) for _ in request.filters]
-    valid = _convert_valid(request.filters, results, _to_filter)
+    valid = await _convert_valid(request.filters, results, _to_filter)
     with reporting(*(result for result, _ in valid)):
-        filters = [filter for _, filter in valid]
-        deleted = await broker.blocking.run(broker.acls.remove, filters)
-        for (result, _), bindings in zip(valid, deleted, strict=True):
-            result.matching_acls = [_deleted_acl(binding) for binding in bindings]
+        remove = partial(broker.acls.remove, bytes_max=broker.settings.response_max_bytes)
+        deleted = await broker.blocking.run(remove, [filter for _, filter in valid])
+        async for (result, _), bindings in in_turns(zip(valid, deleted, strict=True)):
+            result.matching_acls = [_deleted_acl(one) async for one in in_turns(bindings)]
     return messages.DeleteAclsResponse(filter_results=results)
 
 
-def _convert_valid(
+async def _convert_valid(
     requests: Iterable[Request], results: Iterable[Result], convert: Callable[[Request], Value]
 ) -> list[tuple[Result, Value]]:
     """The valid requests, converted, each with its result; the other results report the error."""
     valid = []
-    for request, result in zip(requests, results, strict=True):
+    async for request, result in in_turns(zip(requests, results, strict=True)):
         with reporting(result):
             valid.append((result, convert(request)))
     return valid

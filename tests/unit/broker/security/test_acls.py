@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from varve.broker.request import ANONYMOUS, ConnectionContext, Operation, Principal, ResourceType
+from varve.broker.security import acls
 from varve.broker.security.acls import (
     ANY_PRINCIPAL,
     AclAuthorizer,
@@ -121,10 +122,10 @@ def test_rights_imply_to_describe_but_denials_do_not() -> None:
     assert not is_covered(Operation.READ, Operation.DESCRIBE, allow)
 
 
-def _table(*bindings: AclBinding) -> AclTable:
+def _table(*bindings: AclBinding, settings: SecuritySettings | None = None) -> AclTable:
     fs = MemoryFileSystem(ManualClock())
     fs.make_directory("/a")
-    table = AclTable(fs, [DirectoryHealth("/a")])
+    table = AclTable(fs, [DirectoryHealth("/a")], settings or SecuritySettings())
     table.add(bindings)
     return table
 
@@ -213,7 +214,7 @@ def test_a_right_taken_away_is_gone_at_the_next_question() -> None:
     table = _table(_right("orders"))
     authorizer = AclAuthorizer(table, SecuritySettings())
     assert authorizer.is_allowed(_asks(), Operation.WRITE, TOPIC, "orders")
-    table.remove([ALL])
+    table.remove([ALL], bytes_max=1 << 20)
     assert not authorizer.is_allowed(_asks(), Operation.WRITE, TOPIC, "orders")
 
 
@@ -232,3 +233,44 @@ def test_questions_without_end_are_not_remembered_without_end() -> None:
     for number in range(20_000):
         assert authorizer.is_allowed(_asks(), Operation.WRITE, TOPIC, f"t{number}")
     assert len(authorizer._cache.answers) <= 16_384
+
+
+def _filter_of(name: str | None, principal: str | None = None) -> AclFilter:
+    return replace(ALL, name=name, principal=principal)
+
+
+def test_filters_that_match_too_much_or_take_too_long_remove_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(acls, "_COMPARISONS_MAX", 10_000)
+    rights = [replace(READ_ORDERS, name=f"topic-{number}") for number in range(2_000)]
+    table = _table(*rights)
+    with pytest.raises(InvalidRequest, match=r"varve\.response\.max\.bytes"):
+        table.remove([ALL] * 10_000, bytes_max=1 << 20)
+    with pytest.raises(InvalidRequest, match="compared"):
+        table.remove([_filter_of(None, f"User:{number}") for number in range(10_000)], bytes_max=1)
+    named = [_filter_of(one.name) for one in rights]
+    assert table.remove([*named, named[0]], bytes_max=1 << 20) == [
+        [one] for one in (*rights, rights[0])
+    ]
+    assert not table.bindings
+
+
+def test_there_are_no_more_acls_than_the_setting_allows() -> None:
+    table = _table(READ_ORDERS, settings=SecuritySettings(acl_count_max=1))
+    table.add([READ_ORDERS])
+    with pytest.raises(InvalidRequest, match=r"varve\.acls\.max\.count = 1"):
+        table.add([replace(READ_ORDERS, name="others")])
+    assert table.bindings == (READ_ORDERS,)
+
+
+def test_where_everybody_may_use_what_has_no_acl_all_names_are_not_compared_with_all_acls() -> None:
+    rights = [
+        replace(READ_ORDERS, name=f"t{number}-", pattern=PatternType.PREFIXED)
+        for number in range(5_000)
+    ]
+    settings = SecuritySettings(allow_everyone_if_no_acl_found=True)
+    authorizer = AclAuthorizer(_table(*rights), settings)
+    for number in range(5_000):  # with comparisons of all, this takes long
+        assert authorizer.is_allowed(_asks(), Operation.WRITE, TOPIC, f"other-{number}")
+    assert not authorizer.is_allowed(_asks(), Operation.WRITE, TOPIC, "t5-orders")
