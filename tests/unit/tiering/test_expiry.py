@@ -22,6 +22,7 @@ from varve.tiering import tier
 from varve.tiering.expiry import describe_segment, read_remote_removals, total_retention_scope
 from varve.tiering.manifest.segment import RemoteSegment, SegmentState
 from varve.tiering.manifest.store import ObjectManifestStore
+from varve.tiering.partition_lease import hold_lease
 
 
 @pytest.fixture
@@ -116,6 +117,21 @@ def test_the_reason_of_an_expiry_is_on_record_whatever_fails(
     assert orders.remote_bases() == [4, 6]
     assert {one.base_offset for balance in removals for one in balance.inputs} == {0, 2}
     assert {reason for balance in removals for reason in balance.records} == {Reason.EXPIRED_TIME}
+
+
+def test_what_a_job_announced_stays_while_the_job_renews_its_lease() -> None:
+    topic = TieredTopic()
+    topic.fill(2)
+    topic.copy()
+    output = replace(topic.remote()[0], id="output", state=SegmentState.COPY_STARTED)
+    topic.tiered.commit(lambda manifest: manifest.announce(output), topic.kit.now_ms)
+    topic.alter(remote_log_copy_disable=True)
+    path, clock = topic.tiered.path, topic.kit.clock
+    with hold_lease(topic.bucket, path, "compact-1", clock=clock, takes_over=False) as lease:
+        topic.kit.advance(days=1)
+        lease.renew()
+        assert topic.expire().expiry.removed_count == 0
+    assert topic.expire().expiry.removed_count == 1
 
 
 def test_a_segment_that_a_job_finishes_just_before_its_removal_stays() -> None:

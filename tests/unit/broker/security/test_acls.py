@@ -210,6 +210,22 @@ def test_a_right_on_some_resource_counts_unless_it_is_denied_as_a_whole(
     assert authorizer.is_allowed_somewhere(_asks(), Operation.WRITE, TOPIC) is is_allowed
 
 
+@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize(
+    "denial",
+    [
+        _right("orders", Permission.DENY),
+        _right("*", Permission.DENY),
+        _right("ord", Permission.DENY, pattern=PatternType.PREFIXED),
+        _right("orders", Permission.DENY, principal=ANY_PRINCIPAL, operation=Operation.ALL),
+    ],
+)
+def test_a_denial_wins_over_every_right(denial: AclBinding, order: int) -> None:
+    bindings = [_right("orders"), _right("*"), denial][::order]
+    authorizer = AclAuthorizer(_table(*bindings), SecuritySettings())
+    assert not authorizer.is_allowed(_asks(), Operation.WRITE, TOPIC, "orders")
+
+
 def test_a_right_taken_away_is_gone_at_the_next_question() -> None:
     table = _table(_right("orders"))
     authorizer = AclAuthorizer(table, SecuritySettings())
