@@ -34,6 +34,20 @@ async def test_a_token_is_asked_for_on_every_method_but_options(http: ShapeHttp)
     assert (await http.client.get("/v1/health")).status_code == 200
 
 
+@with_server(Access(token="t0k"))
+async def test_without_an_admin_token_the_token_is_needed_to_administer(http: ShapeHttp) -> None:
+    requests = [
+        ("GET", "/v1/shapes"),
+        ("GET", "/v1/shapes/none"),
+        ("POST", "/v1/shapes/none/compact"),
+        ("DELETE", "/v1/shape?handle=none"),
+    ]
+    for method, url in requests:
+        assert (await http.client.request(method, url)).status_code == 401, url
+    token = {"authorization": "Bearer t0k"}
+    assert (await http.client.get("/v1/shapes", headers=token)).status_code == 200
+
+
 @with_server(access=Access(token="t0k"))
 async def test_what_a_token_opened_is_not_for_who_comes_without_it(http: ShapeHttp) -> None:
     """A shared cache keeps apart what the header of the token differs for."""

@@ -55,9 +55,11 @@ def outputs(request: pytest.FixtureRequest) -> OutputRegistry:
 
 def test_a_noted_output_is_found_by_its_topic_alone(outputs: OutputRegistry) -> None:
     other = replace(TABLE, topic="other", topic_id="BBBBBBBBBBBBBBBBBBBBBB")
-    outputs.note(TABLE)
-    outputs.note(other)
+    recreated = replace(TABLE, topic_id=other.topic_id)
+    for output in (TABLE, other, recreated):
+        outputs.note(output)
     assert outputs.find(TABLE.topic, TABLE.topic_id) == [TABLE]
+    assert outputs.find(TABLE.topic, recreated.topic_id) == [recreated]
     assert outputs.find("nobody", TABLE.topic_id) == []
 
 

@@ -17,6 +17,7 @@ from varve.wire import (
     write_request_header,
     write_response_header,
 )
+from varve.wire.compiler import read_uvarint
 from varve.wire.messages.cluster import ApiVersionsRequest, MetadataRequest, MetadataRequestTopic
 from varve.wire.messages.data import (
     FetchPartition,
@@ -101,6 +102,13 @@ def test_records_are_a_slice_of_what_was_received() -> None:
     assert found.records is not None
     data[-3:] = b"xyz"
     assert bytes(found.records) == b"xyz"
+
+
+def test_a_variable_length_number_has_at_most_32_bits() -> None:
+    assert read_uvarint(memoryview(b"\xff\xff\xff\xff\x0f"), 0) == (0xFFFF_FFFF, 5)
+    for data in (b"\x80\x80\x80\x80\x10", b"\xff" * 5 + b"\x00"):
+        with pytest.raises(MalformedMessage, match="exceeds 32 bits"):
+            read_uvarint(memoryview(data), 0)
 
 
 def test_what_follows_a_message_is_left_alone() -> None:
