@@ -21,6 +21,7 @@ from varve.kafka_server.frames import BufferPool, MemoryBudget
 from varve.kafka_server.metrics import CLOSED_CONNECTIONS, ServerMetrics
 from varve.kafka_server.registry import ConnectionRegistry
 from varve.kafka_server.settings import Listener, ServerSettings
+from varve.kafka_server.tls_alerts import TlsHandshake
 from varve.wire import ApiKey
 
 logger = logging.getLogger(__name__)
@@ -165,7 +166,7 @@ class Server:
         if not self.registry.admit(host):
             client.close()
             return
-        tls = security.tls
+        tls, handshake = security.tls, TlsHandshake(client)
         handshake_seconds = self.settings.request_receive_timeout_ms / 1000
         try:
             client.setblocking(False)
@@ -177,10 +178,11 @@ class Server:
                 ssl_handshake_timeout=None if tls is None else handshake_seconds,
             )
         except OSError as error:
-            self.registry.dismiss(host)
             client.close()
             self.metrics.add(CLOSED_CONNECTIONS, 1, "handshake")
             logger.info("a handshake failed", extra={"client": host, "error": str(error)})
+            await handshake.linger(self._loop)
+            self.registry.dismiss(host)
 
     def _set_options(self, client: socket.socket) -> None:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -35,6 +35,7 @@ from varve.broker.request import ANONYMOUS, Principal
 from varve.foundation.errors import InvalidSetting
 from varve.kafka_server.sasl_mechanisms import AuthenticationFailed
 from varve.kafka_server.settings import TlsSettings
+from varve.kafka_server.tls_alerts import ServerTlsContext
 
 _PEM: Final = b"-----BEGIN "
 _KEY_KINDS: Final = (
@@ -183,7 +184,7 @@ class TlsContext:
 
 
 def _make_context(settings: TlsSettings) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context = ServerTlsContext(ssl.PROTOCOL_TLS_SERVER)
     if not settings.enabled_protocols:
         raise InvalidSetting("ssl.enabled.protocols is empty; name TLSv1.3, TLSv1.2 or both")
     versions = sorted(_VERSIONS[protocol] for protocol in settings.enabled_protocols)

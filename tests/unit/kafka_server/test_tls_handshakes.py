@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from tests.support.certificates import Authority, Signed
 from tests.support.server_bench import HELLO, ServerBench, frame, until
@@ -110,6 +111,67 @@ async def test_what_is_no_handshake_or_does_not_end_is_cut(tmp_path: Path, sent:
         await until(lambda: bench.value(CLOSED_CONNECTIONS, "handshake") == 1)
         writer.close()
         await _check_serves_others(bench, tmp_path)
+
+
+class RawTlsClient:
+    """A client in memory that sees each TLS record which the server sends."""
+
+    def __init__(self, context: ssl.SSLContext) -> None:
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname="localhost")
+
+    async def fail(self, port: int) -> str:
+        """Shakes hands and asks; returns OpenSSL's name of the alert that it is answered with."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        with contextlib.closing(writer):
+            while True:
+                try:
+                    self._tls.do_handshake()
+                    self._tls.write(frame(HELLO, 3))
+                    self._tls.read(8)
+                except ssl.SSLWantReadError:
+                    writer.write(self._outgoing.read())
+                    self._incoming.write(await reader.read(1 << 16) or b"")
+                    assert not reader.at_eof(), "closed without an alert"
+                except ssl.SSLError as error:
+                    return str(error.reason)
+
+
+def _client_context(who: Signed | None, folder: Path, version: ssl.TLSVersion) -> ssl.SSLContext:
+    context = ssl.create_default_context(cadata=AUTHORITY.pem)
+    context.minimum_version = context.maximum_version = version
+    if who is not None:
+        context.load_cert_chain(who.write(folder / "client.pem"))
+    return context
+
+
+@pytest.mark.parametrize("make_loop", [uvloop.new_event_loop, asyncio.new_event_loop])
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+@pytest.mark.parametrize(
+    ("who", "alerts"),
+    [
+        (None, {"SSLV3_ALERT_HANDSHAKE_FAILURE", "TLSV13_ALERT_CERTIFICATE_REQUIRED"}),
+        (AUTHORITY.sign("alice", is_expired=True), {"SSLV3_ALERT_CERTIFICATE_EXPIRED"}),
+        (Authority("other").sign("alice"), {"TLSV1_ALERT_UNKNOWN_CA"}),
+    ],
+    ids=["none", "expired", "stranger"],
+)
+def test_a_client_that_is_refused_learns_why_at_once(
+    tmp_path: Path,
+    make_loop: Callable[[], asyncio.AbstractEventLoop],
+    version: ssl.TLSVersion,
+    who: Signed | None,
+    alerts: set[str],
+) -> None:
+    async def scenario() -> None:
+        async with _bench() as bench:
+            client = RawTlsClient(_client_context(who, tmp_path, version))
+            assert await client.fail(bench.port) in alerts
+            await until(lambda: bench.server.registry.admitted_count == 0)
+            assert bench.value(CLOSED_CONNECTIONS, "handshake") == 1
+
+    with asyncio.Runner(loop_factory=make_loop) as runner:
+        runner.run(asyncio.wait_for(scenario(), 20))
 
 
 async def test_a_certificate_that_no_rule_maps_to_a_user_is_not_served(tmp_path: Path) -> None:
