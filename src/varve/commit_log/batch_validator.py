@@ -34,6 +34,7 @@ from varve.kernels.batch_scan import VALID_AS_SENT, inspect_append, inspection_r
 from varve.kernels.record_parse import summarize_records
 from varve.records import (
     HEADER_BYTES,
+    Batch,
     Codec,
     rebuild_batch,
     with_log_append_time,
@@ -68,6 +69,9 @@ _RECORDS_OK = int(RecordStatus.OK)
 _QUICK_BYTES: Final = 64 << 10
 _QUICK_RATIO: Final = 16
 _QUICK_RECORD_BYTES: Final = 64
+
+_RECORD_ERRORS_MAX: Final = 10_000
+"""Invalid records of a batch that an error names; a batch may have a million."""
 
 
 class ValidatedBatch:
@@ -141,7 +145,7 @@ class BatchValidator:
         fields: list[int] = row.tolist()
         if status == VALID_AS_SENT and self._keeps_uncompressed and buffer.size <= self._max_bytes:
             if self._has_record_rules:
-                self._check_settings(fields, now_ms)
+                self._check_settings(data, fields, now_ms)
             return ValidatedBatch(data, fields, fields[_MAX_TIMESTAMP], None)
         if status not in (_OK, VALID_AS_SENT):
             raise self._rejection(ScanStatus(status), data)
@@ -175,7 +179,7 @@ class BatchValidator:
                 row,
             )
             fields = row.tolist()
-        self._check_records(fields, now_ms)
+        self._check_records(data, fields, now_ms)
         if is_quick and codec and not fields[InspectionColumn.RECORDS_CONSECUTIVE]:
             return None
         return self._as_stored(data, fields, now_ms)
@@ -249,14 +253,11 @@ class BatchValidator:
                 f"{fields[_BASE_SEQUENCE]}; an idempotent producer's is at least 0"
             )
 
-    def _check_records(self, fields: list[int], now_ms: int) -> None:
+    def _check_records(self, data: Buffer, fields: list[int], now_ms: int) -> None:
         if fields[_RECORDS_STATUS] != _RECORDS_OK:
             index = fields[InspectionColumn.RECORDS_FAULT_INDEX]
-            raise InvalidRecord.at(
-                index,
-                f"{self._where}: record {index} of the batch: "
-                f"{status_text(fields[_RECORDS_STATUS])}",
-            )
+            status = status_text(fields[_RECORDS_STATUS])
+            raise InvalidRecord.at((index, f"{self._where}: record {index} of the batch: {status}"))
         if self._log_append_time:
             if fields[_ATTRIBUTES] & LOG_APPEND_TIME_BIT:
                 raise InvalidTimestamp(
@@ -268,34 +269,54 @@ class BatchValidator:
             # All its records have the batch's timestamp, whatever their deltas are.
             fields[_RECORDS_MAX_TIMESTAMP] = fields[_MAX_TIMESTAMP]
             fields[_RECORDS_MIN_TIMESTAMP] = fields[_MAX_TIMESTAMP]
-        self._check_settings(fields, now_ms)
+        self._check_settings(data, fields, now_ms)
 
-    def _check_settings(self, fields: list[int], now_ms: int) -> None:
-        if self._has_bounds and not self._log_append_time:
-            self._check_bounds(fields, now_ms)
-        if self._is_compacted and fields[_RECORDS_NULL_KEYS]:
-            index = fields[InspectionColumn.RECORDS_FIRST_NULL_KEY]
-            raise InvalidRecord.at(
-                index,
-                f"{self._where}: record {index} of the batch has no key, which "
-                "cleanup.policy=compact requires; set a key (it may be empty)",
+    def _check_settings(self, data: Buffer, fields: list[int], now_ms: int) -> None:
+        is_outside = self._has_bounds and not self._log_append_time
+        if is_outside:
+            oldest, newest = fields[_RECORDS_MIN_TIMESTAMP], fields[_RECORDS_MAX_TIMESTAMP]
+            is_outside = max(oldest, newest) != -1 and (
+                now_ms - oldest > self._before_max_ms or newest - now_ms > self._after_max_ms
             )
+        if is_outside or (self._is_compacted and fields[_RECORDS_NULL_KEYS]):
+            raise self._refuse_records(data, now_ms)
 
-    def _check_bounds(self, fields: list[int], now_ms: int) -> None:
-        oldest = fields[_RECORDS_MIN_TIMESTAMP]
-        newest = fields[_RECORDS_MAX_TIMESTAMP]
-        if newest == -1 and oldest == -1:
-            return
-        if now_ms - oldest > self._before_max_ms:
-            raise InvalidTimestamp(
-                f"{self._where}: timestamp {oldest} is {now_ms - oldest} ms old; "
+    def _refuse_records(self, data: Buffer, now_ms: int) -> InvalidRecord:
+        """The error of a batch some of whose records break a rule: it names each of them, so that
+        a producer can send the others again."""
+        columns = Batch(data, where=self._where).columns(limit_bytes=self._content_max_bytes)
+        timestamps = np.where(columns.timestamps == -1, now_ms, columns.timestamps)
+        too_old, too_new = now_ms - timestamps, timestamps - now_ms
+        is_outside = (too_old > self._before_max_ms) | (too_new > self._after_max_ms)
+        if self._log_append_time:
+            is_outside[:] = False
+        has_no_key = (columns.key_sizes < 0) & self._is_compacted
+        invalid = np.flatnonzero(is_outside | has_no_key)[:_RECORD_ERRORS_MAX].tolist()
+        reasons = [
+            self._no_key(index)
+            if has_no_key[index]
+            else self._outside(int(timestamps[index]), now_ms)
+            for index in invalid
+        ]
+        kind = InvalidTimestamp if is_outside.any() else InvalidRecord
+        return kind.at(*zip(invalid, reasons, strict=True))
+
+    def _no_key(self, index: int) -> str:
+        return (
+            f"{self._where}: record {index} of the batch has no key, which "
+            "cleanup.policy=compact requires; set a key (it may be empty)"
+        )
+
+    def _outside(self, timestamp: int, now_ms: int) -> str:
+        if now_ms - timestamp > self._before_max_ms:
+            return (
+                f"{self._where}: timestamp {timestamp} is {now_ms - timestamp} ms old; "
                 f"message.timestamp.before.max.ms = {self._before_max_ms}"
             )
-        if newest - now_ms > self._after_max_ms:
-            raise InvalidTimestamp(
-                f"{self._where}: timestamp {newest} is {newest - now_ms} ms in the future; "
-                f"message.timestamp.after.max.ms = {self._after_max_ms}"
-            )
+        return (
+            f"{self._where}: timestamp {timestamp} is {timestamp - now_ms} ms in the future; "
+            f"message.timestamp.after.max.ms = {self._after_max_ms}"
+        )
 
     def _as_stored(self, data: Buffer, fields: list[int], now_ms: int) -> ValidatedBatch:
         attributes = fields[_ATTRIBUTES]

@@ -3,6 +3,8 @@
 Every message states the problem, the location, the value and its limit, and the remedy if any.
 """
 
+from collections.abc import Sequence
+
 
 class StoreError(Exception):
     """Base of everything varve raises on purpose."""
@@ -25,14 +27,24 @@ class OffsetOutOfRange(InvalidRequest):
 class InvalidRecord(InvalidRequest):
     """A batch violates its topic's settings or the part of the format that producers may use."""
 
-    record_index: int | None = None
-    """Index of the invalid record in its batch; None if the error concerns the whole batch."""
+    record_errors: Sequence[tuple[int, str]] = ()
+    """The indexes of the invalid records in their batch, in order, each with the reason; empty if
+    the error concerns the whole batch."""
 
     @classmethod
-    def at(cls, record_index: int, message: str) -> "InvalidRecord":
-        error = cls(message)
-        error.record_index = record_index
+    def at(cls, *record_errors: tuple[int, str]) -> "InvalidRecord":
+        """For these records, of which there is at least one."""
+        (_, message), *others = record_errors
+        error = cls(
+            f"{message}; {len(others)} more of its records are invalid" if others else message
+        )
+        error.record_errors = record_errors
         return error
+
+    @property
+    def record_index(self) -> int | None:
+        """Index of the first invalid record; None if the error concerns the whole batch."""
+        return next((index for index, _ in self.record_errors), None)
 
 
 class InvalidTimestamp(InvalidRecord):

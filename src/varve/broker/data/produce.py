@@ -224,9 +224,9 @@ class _Produce:
         response = PartitionProduceResponse(index, code, -1, error_message=str(error))
         if isinstance(error, InvalidRecord):
             response.log_start_offset = entry.log.log_start_offset
-            if error.record_index is not None:
-                record_error = BatchIndexAndErrorMessage(error.record_index, str(error))
-                response.record_errors = [record_error]
+            response.record_errors = [
+                BatchIndexAndErrorMessage(*record_error) for record_error in error.record_errors
+            ]
         if code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
             epoch = current_leader_epoch(entry.log)
             response.current_leader = LeaderIdAndEpoch(self._broker.settings.node_id, epoch)

@@ -11,6 +11,7 @@ from tests.support.rights import all_but
 from varve.broker.append_scheduler import AppendEntry
 from varve.broker.request import CloseConnection, Operation, ResourceType
 from varve.commit_log import TopicPartition
+from varve.foundation.settings import GivenValue
 from varve.records import Codec, Record, build_batch, crc32c_of
 from varve.wire import ErrorCode
 from varve.wire.messages.data import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -179,11 +180,41 @@ def test_a_refused_record_is_told_with_its_reason(kit: BrokerKit) -> None:
     found = produce(kit, "compacted", batch)
     assert found.error_code == ErrorCode.INVALID_RECORD
     assert "no key" in (found.error_message or "")
-    (fault,) = found.record_errors
-    assert fault.batch_index == 2
+    assert [fault.batch_index for fault in found.record_errors] == [2, 3]
+    assert all("no key" in (fault.batch_index_error_message or "") for fault in found.record_errors)
     assert produce(kit, "compacted", batch, version=7).record_errors == []
     too_large = make_batch(value=b"v" * 2_000_000)
     assert produce(kit, batch=too_large).error_code == ErrorCode.MESSAGE_TOO_LARGE
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+def test_every_refused_record_is_named_so_that_the_others_can_be_sent_again(
+    kit: BrokerKit, codec: Codec
+) -> None:
+    settings: dict[str, GivenValue] = {
+        "cleanup.policy": "compact",
+        "message.timestamp.before.max.ms": 1_000,
+        "message.timestamp.after.max.ms": 1_000,
+    }
+    kit.make_topic("strict", settings=settings)
+    records = [
+        Record(b"k", b"v", timestamp=NOW_MS),
+        Record(b"k", b"v", timestamp=NOW_MS - 1_001),
+        Record(None, b"v", timestamp=NOW_MS),
+        Record(b"k", b"v", timestamp=NOW_MS + 1_001),
+        Record(b"k", b"v", timestamp=NOW_MS),
+    ]
+    found = produce(kit, "strict", build_batch(records, codec=codec))
+    assert found.error_code == ErrorCode.INVALID_TIMESTAMP
+    reasons = {
+        fault.batch_index: fault.batch_index_error_message or "" for fault in found.record_errors
+    }
+    assert list(reasons) == [1, 2, 3]
+    for index, reason in ((1, "before.max"), (2, "no key"), (3, "after.max")):
+        assert reason in reasons[index]
+    assert "2 more of its records" in (found.error_message or "")
+    valid = [record for index, record in enumerate(records) if index not in reasons]
+    assert produce(kit, "strict", build_batch(valid, codec=codec)).error_code == ErrorCode.NONE
 
 
 def test_a_batch_sent_again_has_its_first_offset(kit: BrokerKit) -> None:
