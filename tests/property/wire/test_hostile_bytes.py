@@ -3,7 +3,9 @@
 """
 
 import random
+import time
 import tracemalloc
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -13,6 +15,7 @@ from tests.support.hostile_requests import mutate
 from tests.support.random_messages import MessageMaker
 from varve.foundation.errors import MalformedMessage
 from varve.wire import APIS, Api, Message, decode, encode, read_request_header, skip_tags
+from varve.wire.compiler import write_uvarint
 from varve.wire.messages.cluster import MetadataRequest
 from varve.wire.schema import NO_ID, Kind, wire_fields
 
@@ -47,7 +50,7 @@ def test_lengths_that_lie_take_no_memory(api: Api) -> None:
         assert peak < _PEAK_BYTES
 
 
-def _with_many_elements(kind: type[Message], version: int) -> bytearray | None:
+def _with_many_elements(kind: type[Message], version: int, count: int = _MANY) -> bytearray | None:
     """A message whose first array has many of the smallest elements."""
     message: Any = kind()
     for name, field, _ in wire_fields(kind):
@@ -55,7 +58,7 @@ def _with_many_elements(kind: type[Message], version: int) -> bytearray | None:
             element = field.type.element
             assert element is not None
             one = element.struct() if element.struct is not None else _SMALLEST[element.kind]
-            setattr(message, name, [one] * _MANY)
+            setattr(message, name, [one] * count)
             return encode(message, version)
     return None
 
@@ -97,3 +100,63 @@ def test_random_headers_are_read_or_refused(rounds_factor: int) -> None:
             assert skip_tags(data, header.end) <= len(data)
         except MalformedMessage:
             pass
+
+
+_SIZE = 16 << 10
+_TIMES = 8
+_MARGIN = 3
+_NOISE_SECONDS = 0.002
+
+
+def _uvarint(value: int) -> bytes:
+    out = bytearray()
+    write_uvarint(out, value)
+    return bytes(out)
+
+
+def _attacks(kind: type[Message], version: int, size: int) -> Iterator[tuple[str, bytes]]:
+    """Bytes of about this size that a decoder might read more than once."""
+    many = _with_many_elements(kind, version, size // 8)
+    if many is not None:
+        yield "elements", bytes(many)
+    for byte in b"\x00\x01\x02\x05":
+        yield f"bytes {byte}", bytes([byte]) * size
+    if version < kind.FLEXIBLE:
+        return
+    start = bytes(encode(kind(), version)[:-1])
+    count = size // 4
+    ascending = b"".join(_uvarint(1_000 + number) + b"\x00" for number in range(count))
+    yield "unknown tags", start + _uvarint(count) + ascending
+    for _, field, _ in wire_fields(kind):
+        if field.tag is None or version not in field.versions:
+            continue
+        # A text of 37 KB, which a tag of three bytes has no place for; all of it is UTF-8.
+        one = bytes([field.tag, 3]) + b"\xc2\xa0\x02"
+        yield f"tag {field.tag}", start + _uvarint(size // len(one)) + one * (size // len(one))
+
+
+def _decode_seconds(kind: type[Message], version: int, data: bytes) -> float:
+    began = time.thread_time()
+    with suppress(MalformedMessage):
+        decode(kind, version, data)
+    return time.thread_time() - began
+
+
+@pytest.mark.parametrize("api", APIS.values(), ids=lambda api: api.key.name.lower())
+def test_the_time_of_reading_grows_with_the_bytes_and_no_faster(
+    api: Api, rounds_factor: int
+) -> None:
+    is_long = rounds_factor > 1
+    first = api.versions.first if is_long else api.versions.last
+    for version in range(first, api.versions.last + 1):
+        for kind in (api.request, api.response) if is_long else (api.request,):
+            small, large = (_attacks(kind, version, size) for size in (_SIZE, _TIMES * _SIZE))
+            for (what, few), (_, many) in zip(small, large, strict=True):
+                allowed = len(many) / len(few) * _MARGIN
+                for _ in range(3):  # of a busy machine only one must be right
+                    least = _decode_seconds(kind, version, few) + _NOISE_SECONDS
+                    most = _decode_seconds(kind, version, many)
+                    if most < allowed * least:
+                        break
+                else:
+                    raise AssertionError(f"{kind.__name__} {version}, {what}: {least} and {most} s")
