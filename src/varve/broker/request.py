@@ -10,7 +10,7 @@ Threads    the loop's; long lists of names are matched off the loop.
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final, Protocol
+from typing import ClassVar, Final, Protocol
 from uuid import UUID
 
 from varve.broker.topics import ServedTopic, Topics
@@ -26,6 +26,9 @@ NO_OPERATIONS: Final = -(1 << 31)
 
 class CloseConnection(Exception):
     """Raised by a handler whose response has no error field: the server closes the connection."""
+
+    reason: ClassVar = "failed"
+    """Labels the closed connection in metrics."""
 
 
 @dataclass(frozen=True, slots=True)

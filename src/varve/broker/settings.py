@@ -322,6 +322,13 @@ class SecuritySettings:
         "A file with a line `name=hash` for each user of PLAIN; `hash_password` computes the hash.",
         kafka_name="varve.sasl.plain.users",
     )
+    sasl_logins_max_per_ip: int = setting(
+        64,
+        "How many PLAIN logins of one address, or of one IPv6 network of 64 bits, wait for a slow "
+        "password hash; the connections of further ones are closed, and their clients try again.",
+        kafka_name="varve.sasl.logins.max.per.ip",
+        at_least=1,
+    )
     connections_max_reauth_ms: int = setting(
         0,
         "Time after which a client must authenticate again on its connection; 0 is never.",

@@ -51,7 +51,7 @@ logger = logging.getLogger(__name__)
 
 PLAIN: Final = "PLAIN"
 _NONCE_BYTES: Final = 24
-_HASHING_COUNT_MAX: Final = 2
+_HASHING_COUNT_MAX: Final = 3
 
 
 class ListenerSasl:
@@ -69,7 +69,7 @@ class ListenerSasl:
         entropy: Callable[[int], bytes] = token_bytes,
     ) -> None:
         self._entropy = entropy
-        self._queue = LoginQueue(_HASHING_COUNT_MAX)
+        self._queue = LoginQueue(_HASHING_COUNT_MAX, waiting_max=settings.sasl_logins_max_per_ip)
         self._users_file = settings.sasl_plain_users
         where = f"listener {listener}"
         overrides: dict[str, GivenValue] = {
@@ -106,9 +106,9 @@ class ListenerSasl:
         scram = {BY_SASL_NAME[name] for name in self.mechanisms if name != PLAIN}
         return any(not scram.isdisjoint(user) for user in credentials.users.values())
 
-    def begin(self, mechanism: str, broker: Broker, host: str) -> SaslExchange:
+    def begin(self, mechanism: str, broker: Broker, connection: ConnectionContext) -> SaslExchange:
         if mechanism == PLAIN:
-            return PlainExchange(broker, self._users, self._queue, host)
+            return PlainExchange(broker, self._users, self._queue, connection)
         nonce = self._entropy(_NONCE_BYTES).hex()
         return ScramExchange(BY_SASL_NAME[mechanism], broker.credentials, nonce)
 
@@ -189,7 +189,7 @@ class SaslSession:
                 error_code=ErrorCode.UNSUPPORTED_SASL_MECHANISM, mechanisms=enabled
             )
         self._mechanism = mechanism
-        self._exchange = self._sasl.begin(mechanism, self._broker, self._connection.client_host)
+        self._exchange = self._sasl.begin(mechanism, self._broker, self._connection)
         self.takes_bare_tokens = version == 0
         return messages.SaslHandshakeResponse(mechanisms=enabled)
 

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, Final, cast
 
 from varve.broker.background import Timers
-from varve.broker.request import ANONYMOUS, ConnectionContext
+from varve.broker.request import ANONYMOUS, CloseConnection, ConnectionContext
 from varve.foundation.errors import MalformedMessage
 from varve.kafka_server.authentication import ListenerSecurity, SaslSession
 from varve.kafka_server.dispatcher import (
@@ -336,6 +336,9 @@ class Connection(asyncio.BufferedProtocol):
         """A SASL token without a header, as after SaslHandshake version 0."""
         try:
             response = await sasl.handle_bare_token(token)
+        except CloseConnection as error:
+            self.close(error.reason)
+            return
         except Exception:
             logger.exception("SASL failed", extra={"client": self.host})
             self.close("failed")
@@ -356,7 +359,7 @@ class Connection(asyncio.BufferedProtocol):
     ) -> None:
         response = self._services.dispatcher.error_response(request, error)
         if response is None:
-            self.close("failed")
+            self.close(error.reason if isinstance(error, CloseConnection) else "failed")
         else:
             self._respond(in_flight, request, response)
 

@@ -7,7 +7,8 @@ Invariant  SCRAM does not reveal whether a user exists: an unknown user goes thr
            with a salt that stays the same, and gets the same error. No password is kept in clear;
            with PLAIN, too, an unknown user takes as long as a known one.
            Logins do not crowd each other out: a password that was right before is not hashed again,
-           and the others take turns by the address of their client.
+           and the others take turns by the address of their client. Addresses without a login so
+           far leave one turn to those that have had one.
 Threads    the event loop's alone; passwords that are slow to hash are hashed in the blocking pool,
            a few at a time.
 """
@@ -21,10 +22,12 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from ipaddress import ip_network
 from secrets import token_bytes
 from typing import Final, Protocol
 
 from varve.broker.broker import Broker
+from varve.broker.request import CloseConnection, ConnectionContext
 from varve.broker.security.credentials import ScramCredentials
 from varve.foundation.errors import InvalidSetting, StoreError
 from varve.foundation.scram import ScramCredential, ScramMechanism, is_proof, keyed
@@ -207,45 +210,96 @@ class SaslExchange(Protocol):
         ...
 
 
-class LoginQueue:
-    """Logins that wait for their turn: some at a time, then one for each client address in turn."""
+class TooManyLogins(CloseConnection):
+    """Its client may try again: an answer that refuses a login is final for Kafka's clients."""
 
-    def __init__(self, at_once: int) -> None:
-        self._free = at_once
-        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
+    reason = "login_queue"
+
+
+_KNOWN_COUNT_MAX: Final = 10_000
+_NETWORK_BITS: Final = 64
+"""Of an IPv6 address: one client has all addresses that share them."""
+
+
+class LoginQueue:
+    """Logins that wait for their turn: some at a time, then one for each client address in turn.
+
+    Addresses with an earlier login, and those without, each leave one turn to the other.
+    """
+
+    def __init__(self, at_once: int, *, waiting_max: int) -> None:
+        self._at_once = at_once
+        self._kind_max = max(1, at_once - 1)
+        self._waiting_max = waiting_max
+        self._known: dict[str, None] = {}
+        """Networks with a login that succeeded, the oldest first."""
+        self._running = {True: 0, False: 0}
+        """Logins by whether their network was known when they came, as below."""
+        self._waiting: dict[bool, dict[str, deque[asyncio.Future[None]]]] = {True: {}, False: {}}
+
+    def succeeded(self, host: str) -> None:
+        """A client of this address has proved its password."""
+        network = _network_of(host)
+        self._known.pop(network, None)
+        self._known[network] = None
+        if len(self._known) > _KNOWN_COUNT_MAX:
+            del self._known[next(iter(self._known))]
 
     @asynccontextmanager
     async def turn(self, host: str) -> AsyncIterator[None]:
-        if self._free:
-            self._free -= 1
+        """Raises TooManyLogins where too many of the same address wait."""
+        network = _network_of(host)
+        is_known = network in self._known
+        if self._may_start(is_known):
+            self._running[is_known] += 1
         else:
-            await self._wait(host)
+            await self._wait(network, is_known)
         try:
             yield
         finally:
-            self._pass_on()
+            self._end(is_known)
 
-    async def _wait(self, host: str) -> None:
+    def _may_start(self, is_known: bool) -> bool:
+        is_free = sum(self._running.values()) < self._at_once
+        return is_free and self._running[is_known] < self._kind_max
+
+    async def _wait(self, network: str, is_known: bool) -> None:
+        turns = self._waiting[is_known].setdefault(network, deque())
+        if len(turns) >= self._waiting_max:
+            raise TooManyLogins(
+                f"{len(turns)} logins of {network} wait, as varve.sasl.logins.max.per.ip allows"
+            )
         turn = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(host, deque()).append(turn)
+        turns.append(turn)
         try:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                self._pass_on()
+                self._end(is_known)
             raise
 
-    def _pass_on(self) -> None:
-        while self._waiting:
-            host = next(iter(self._waiting))
-            turns = self._waiting.pop(host)
-            turn = turns.popleft()
-            if turns:
-                self._waiting[host] = turns  # behind the other addresses
-            if not turn.done():
-                turn.set_result(None)
-                return
-        self._free += 1
+    def _end(self, is_known: bool) -> None:
+        self._running[is_known] -= 1
+        for kind, waiting in self._waiting.items():
+            while waiting and self._may_start(kind):
+                network = next(iter(waiting))
+                turns = waiting.pop(network)
+                turn = turns.popleft()
+                if turns:
+                    waiting[network] = turns  # behind the other addresses
+                if not turn.done():
+                    self._running[kind] += 1
+                    turn.set_result(None)
+
+
+def _network_of(host: str) -> str:
+    """An IPv4 address itself, of an IPv6 address the network that one client may have."""
+    if ":" not in host:
+        return host
+    try:
+        return str(ip_network((host.partition("%")[0], _NETWORK_BITS), strict=False))
+    except ValueError:
+        return host
 
 
 class PlainExchange:
@@ -253,19 +307,22 @@ class PlainExchange:
 
     failure_token: bytes | None = None
 
-    def __init__(self, broker: Broker, users: PlainUsers, queue: LoginQueue, host: str) -> None:
+    def __init__(
+        self, broker: Broker, users: PlainUsers, queue: LoginQueue, connection: ConnectionContext
+    ) -> None:
         self._broker = broker
         self._queue = queue
-        self._host = host
+        self._connection = connection
         self._users = users
         self.user = ""
         self.is_done = False
 
     async def step(self, token: bytes) -> bytes:
-        """Answers the token; raises AuthenticationFailed."""
+        """Answers the token; raises AuthenticationFailed, or TooManyLogins without an answer."""
         self.user, password = _parse_plain(token)
         if not await self._verify_password(password):
             raise AuthenticationFailed("Authentication failed: Invalid username or password")
+        self._queue.succeeded(self._connection.client_host)
         self.is_done = True
         return b""
 
@@ -274,7 +331,9 @@ class PlainExchange:
             return True
         if not self._users.is_slow:
             return self._users.verify_password(self.user, password)
-        async with self._queue.turn(self._host):
+        async with self._queue.turn(self._connection.client_host):
+            if self._connection.is_closed:
+                raise TooManyLogins("the client did not wait for its login")
             return await self._broker.blocking.run(self._users.verify_password, self.user, password)
 
 

@@ -21,6 +21,7 @@ from varve.kafka_server.sasl_mechanisms import (
     AuthenticationFailed,
     LoginQueue,
     ScramExchange,
+    TooManyLogins,
     hash_password,
 )
 from varve.kafka_server.settings import ServerSettings
@@ -296,7 +297,7 @@ def test_a_password_that_was_right_is_not_hashed_again(kit: BrokerKit, sasl: Lis
 
 def test_logins_take_turns_by_the_address_of_their_client() -> None:
     async def scenario() -> list[str]:
-        queue, all_wait, order = LoginQueue(1), asyncio.Event(), []
+        queue, all_wait, order = LoginQueue(1, waiting_max=9), asyncio.Event(), []
 
         async def log_in(host: str) -> None:
             async with queue.turn(host):
@@ -315,6 +316,62 @@ def test_logins_take_turns_by_the_address_of_their_client() -> None:
             return order
 
     assert asyncio.run(scenario()) == ["stranger", "stranger", "friend", "stranger", "stranger"]
+
+
+def test_an_address_has_so_many_waiting_logins_and_no_more() -> None:
+    async def scenario() -> None:
+        queue, all_wait = LoginQueue(1, waiting_max=2), asyncio.Event()
+
+        async def log_in(host: str) -> None:
+            async with queue.turn(host):
+                await all_wait.wait()
+
+        hosts = ["2001:db8::1", "2001:db8::2", "2001:db8::3", "2001:db8:0:1::1", "192.0.2.1"]
+        waiting = [asyncio.ensure_future(log_in(host)) for host in hosts]
+        await asyncio.sleep(0)
+        with pytest.raises(TooManyLogins, match=r"varve\.sasl\.logins\.max\.per\.ip"):
+            await log_in("2001:db8::ffff")
+        all_wait.set()
+        await asyncio.gather(*waiting)
+        await log_in("2001:db8::ffff")
+
+    asyncio.run(scenario())
+
+
+def test_strangers_leave_a_turn_to_addresses_that_have_logged_in_before() -> None:
+    async def scenario() -> list[str]:
+        queue, all_wait, order = LoginQueue(3, waiting_max=9), asyncio.Event(), []
+        queue.succeeded("friend")
+
+        async def log_in(host: str) -> None:
+            async with queue.turn(host):
+                order.append(host)
+                await all_wait.wait()
+
+        hosts = [*(f"stranger {number}" for number in range(4)), *["friend"] * 3]
+        waiting = [asyncio.ensure_future(log_in(host)) for host in hosts]
+        await asyncio.sleep(0)
+        started = list(order)
+        all_wait.set()
+        await asyncio.gather(*waiting)
+        assert len(order) == 7
+        return started
+
+    assert asyncio.run(scenario()) == ["stranger 0", "stranger 1", "friend"]
+
+
+def test_the_password_of_a_client_that_has_left_is_not_hashed(
+    kit: BrokerKit, sasl: ListenerSasl
+) -> None:
+    kit.hold_work(work=True)
+    clients = [_Client(kit, sasl=sasl) for _ in range(3)]
+    for client in clients:
+        client.shake("PLAIN")
+    logins = [client.begin(b"\0carol\0one") for client in clients]
+    clients[2].server._connection.is_closed = True
+    kit.release_work()
+    assert [login.result().error_code for login in logins[:2]] == [0, 0]
+    assert isinstance(logins[2].exception(), TooManyLogins)
 
 
 def test_a_mechanism_that_is_not_enabled_is_refused_with_those_that_are(kit: BrokerKit) -> None:
