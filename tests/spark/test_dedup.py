@@ -16,7 +16,6 @@ from tests.support.spark_session import spark as spark
 from varve.cli.main import app
 from varve.dedup.rules import LatePolicy, Verdict, parse_id_source
 from varve.foundation.errors import InvalidRequest
-from varve.jobs.derived_outputs import LocalOutputRegistry
 from varve.jobs.source.arrow_columns import ArrowColumns, list_columns
 from varve.jobs.source.options import SourceFilters, parse_options
 from varve.jobs.source.plan import plan_tasks
@@ -28,6 +27,7 @@ from varve.records import Record, build_batch
 from varve.spark.deduplication.functions import DedupPlan, DedupResult, DedupSettings
 from varve.spark.deduplication.job import DedupOutput
 from varve.spark.deduplication.outputs import TableOutput, TopicOutput
+from varve.topics.outputs import LocalOutputRegistry
 
 pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore")]
 

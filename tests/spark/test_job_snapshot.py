@@ -11,11 +11,11 @@ import varve
 from tests.support.spark_session import spark as spark
 from varve.cli.main import app
 from varve.foundation.settings import GivenValue
-from varve.jobs.derived_outputs import OutputKind, RemoteOutputRegistry
 from varve.jobs.snapshot.snapshot import SnapshotSettings, take_snapshot
 from varve.jobs.snapshot.store import open_snapshot
 from varve.jobs.tier.bucket import Bucket, find_cluster, find_topic
 from varve.spark.runner import SparkRunner
+from varve.topics.outputs import OutputKind, RemoteOutputRegistry
 
 pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore")]
 

@@ -12,7 +12,6 @@ from varve.cleaning.removals.removal_log import REMOVAL_LOG_FILE
 from varve.commit_log.check import Severity
 from varve.commit_log.names import LOG
 from varve.disk import FileSystem
-from varve.jobs.derived_outputs import DerivedOutput, OutputKind, RemoteOutputRegistry
 from varve.jobs.erase.erasure import Erasure
 from varve.jobs.erase.receipt_signature import SigningKey
 from varve.jobs.erase.request import ErasureRequest
@@ -24,6 +23,7 @@ from varve.object_store import ObjectStore
 from varve.records import Codec, Record, build_batch
 from varve.records.batch import Batch
 from varve.tiering.manifest.paths import RemotePath
+from varve.topics.outputs import DerivedOutput, OutputKind, RemoteOutputRegistry
 
 Found = dict[int, tuple[bytes | None, bytes | None]]
 """Records by offset: key and value."""

@@ -8,12 +8,12 @@ from pyiceberg.table import Table
 
 from tests.support.source_topic import NAME, SourceTopic
 from varve.foundation.settings import GivenValue
-from varve.jobs.derived_outputs import DerivedOutput, RemoteOutputRegistry
 from varve.jobs.table.catalog import CatalogAddress
 from varve.jobs.table.definition import BAD, TableSettings
 from varve.jobs.table.sync import TableResult, sync_table
 from varve.jobs.tasks import LocalRunner, TaskRunner
 from varve.jobs.tier.bucket import Bucket, find_cluster, find_topic
+from varve.topics.outputs import DerivedOutput, RemoteOutputRegistry
 
 Row = dict[str, Any]
 TABLE = "shop.orders"

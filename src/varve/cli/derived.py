@@ -12,10 +12,10 @@ from varve.foundation.clock import SystemClock
 from varve.foundation.units import format_bytes, format_count, format_moment
 
 if TYPE_CHECKING:
-    from varve.jobs.derived_outputs import DerivedOutput
     from varve.jobs.snapshot.document import SnapshotDocument
     from varve.jobs.table.catalog import CatalogAddress
     from varve.jobs.tier.location import TopicLocation
+    from varve.topics.outputs import DerivedOutput
 
 _place = click.argument("place", metavar="PLACE")
 _table = click.argument("name", metavar="NS.NAME")

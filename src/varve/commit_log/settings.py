@@ -7,7 +7,7 @@ from varve.foundation.errors import InvalidSetting
 from varve.foundation.settings import INT_MAX, LONG_MAX, check_settings, setting
 from varve.records.batch_format import Codec
 
-__all__ = ["INT_MAX", "LONG_MAX", "LogSettings", "StoreSettings"]
+__all__ = ["INT_MAX", "LAST_ERASURE", "LONG_MAX", "NO_ERASURE", "LogSettings", "StoreSettings"]
 
 FLUSH_INTERVAL = "interval"
 FLUSH_ACK = "ack"
@@ -21,6 +21,10 @@ AS_TOTAL: Final = -2
 """Kafka's value for a local limit that equals the limit of the whole log."""
 SPAN_MS_MAX: Final = 400 * 24 * 3_600_000
 """The upper bound of varve.dedup.window.ms and varve.dedup.lateness.ms."""
+
+
+LAST_ERASURE: Final = "varve.erasure.last"
+NO_ERASURE: Final = "none"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -325,6 +329,12 @@ class LogSettings:
         at_most=SPAN_MS_MAX,
         also=(-1,),
         long=True,
+    )
+
+    varve_erasure_last: str = setting(
+        NO_ERASURE,
+        "The last erasure of the topic. An erasure sets it, and clients cannot: shapes, and the "
+        "ids of deduplications, that were derived before it are derived again.",
     )
 
     def __post_init__(self) -> None:

@@ -23,7 +23,7 @@ from varve.wire.schema import Message
 
 R = TypeVar("R", bound=Message)
 
-_ALL_REPLICAS: Final = -1
+ALL_REPLICAS: Final = -1
 _IN_FLIGHT_MAX: Final = 5
 """A log remembers the last five batches of a producer, as in Kafka."""
 
@@ -103,7 +103,7 @@ class TransactionalProducer:
         requests = [
             data.ProduceRequest(
                 self.id,
-                _ALL_REPLICAS,
+                ALL_REPLICAS,
                 self._client.address.timeout_ms,
                 [
                     data.TopicProduceData(

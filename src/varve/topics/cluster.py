@@ -31,6 +31,7 @@ from varve.records import (
     Record,
     stamp_producer_all,
 )
+from varve.topics.outputs import DerivedOutput
 
 # Positions
 
@@ -209,6 +210,13 @@ class Cluster(Protocol):
     def reader(
         self, topic: str, *, isolation: Isolation = Isolation.READ_COMMITTED
     ) -> TopicReader: ...
+
+    def register_output(self, output: DerivedOutput) -> None:
+        """Registers what a process derives from a topic, so that an erasure finds it.
+
+        Call it before the first record is copied. `place` is a path of this machine, or `HERE`.
+        Durable on return. A broker whose topics cannot be erased gets no registration.
+        """
 
     def new_session(self) -> "Cluster":
         """The same cluster for another thread, whose requests do not wait for those of this one."""

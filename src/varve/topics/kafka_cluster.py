@@ -14,15 +14,30 @@ Threads    any thread may describe topics and read offsets; one thread calls a r
 import threading
 from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
+from dataclasses import replace
 from typing import Final
 from uuid import UUID
 
 from varve.commit_log import Isolation, TopicPartition
+from varve.commit_log.settings import LAST_ERASURE
 from varve.embedded import Store
-from varve.foundation.errors import NotFound, OffsetOutOfRange, StoreError, Unavailable
+from varve.foundation.errors import (
+    NotFound,
+    OffsetOutOfRange,
+    StoreDenied,
+    StoreError,
+    Unavailable,
+)
 from varve.kafka_client.address import ClusterAddress
-from varve.kafka_client.client import DEFAULT_COUNT, EARLIEST, LATEST, KafkaClient, TopicMetadata
-from varve.kafka_client.transaction import CommittedOffset, TransactionalProducer
+from varve.kafka_client.client import (
+    DEFAULT_COUNT,
+    EARLIEST,
+    LATEST,
+    KafkaClient,
+    TopicMetadata,
+    get_only,
+)
+from varve.kafka_client.transaction import ALL_REPLICAS, CommittedOffset, TransactionalProducer
 from varve.records import (
     BatchHeader,
     CommittedBatches,
@@ -38,6 +53,13 @@ from varve.topics.cluster import (
     TransactionalWriter,
     find_break,
 )
+from varve.topics.outputs import (
+    OUTPUTS_TOPIC,
+    OUTPUTS_TOPIC_SETTINGS,
+    DerivedOutput,
+    encode_registration,
+    on_this_machine,
+)
 from varve.topics.store_cluster import StoreCluster
 from varve.wire.errors import ErrorCode, RetriableError, raise_for_code
 from varve.wire.messages.data import (
@@ -45,6 +67,10 @@ from varve.wire.messages.data import (
     FetchRequest,
     FetchTopic,
     PartitionData,
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
 )
 from varve.wire.schema import NO_ID
 
@@ -93,6 +119,34 @@ class KafkaCluster:
         self, topic: str, *, isolation: Isolation = Isolation.READ_COMMITTED
     ) -> "KafkaReader":
         return KafkaReader(self.client, topic, isolation=isolation)
+
+    def register_output(self, output: DerivedOutput) -> None:
+        if LAST_ERASURE not in self.settings(output.topic):
+            return
+        where = f"topic {OUTPUTS_TOPIC} lists what is derived from {output.topic} for erasures"
+        place = on_this_machine(output.place) if output.place else output.place
+        try:
+            self.find_or_create(OUTPUTS_TOPIC, partitions=1, settings=OUTPUTS_TOPIC_SETTINGS)
+            self.client.retry(
+                self._append_output, encode_registration(replace(output, place=place))
+            )
+        except StoreDenied as error:
+            raise StoreDenied(
+                f"{error}: {where}; allow CREATE of it once, and WRITE to it"
+            ) from error
+
+    def _append_output(self, batch: bytes) -> None:
+        data = [PartitionProduceData(0, memoryview(batch))]
+        request = ProduceRequest(
+            None,
+            ALL_REPLICAS,
+            self.address.timeout_ms,
+            [TopicProduceData(OUTPUTS_TOPIC, partition_data=data)],
+        )
+        response = self.client.send_to_leader(OUTPUTS_TOPIC, 0, request, ProduceResponse)
+        where = f"{self.name}: {OUTPUTS_TOPIC}-0"
+        result = get_only(get_only(response.responses, where).partition_responses, where)
+        raise_for_code(result.error_code, where, result.error_message)
 
     def writer(
         self, transactional_id: str, *, timeout_ms: int | None = None

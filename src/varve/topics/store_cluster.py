@@ -15,6 +15,7 @@ Threads    any; each log has its lock. One thread uses a reader or a writer.
 import threading
 from collections.abc import Collection, Mapping, Sequence, Set
 from contextlib import suppress
+from dataclasses import replace
 from typing import Protocol
 from uuid import UUID
 
@@ -37,6 +38,7 @@ from varve.topics.cluster import (
     TransactionalWriter,
     find_break,
 )
+from varve.topics.outputs import DerivedOutput, LocalOutputRegistry
 
 
 class StoreCluster:
@@ -73,6 +75,11 @@ class StoreCluster:
         self, topic: str, *, isolation: Isolation = Isolation.READ_COMMITTED
     ) -> "StoreReader":
         return StoreReader(self, topic, isolation=isolation)
+
+    def register_output(self, output: DerivedOutput) -> None:
+        directory = self.store.directories[0].path
+        registry = LocalOutputRegistry(directory, self.store.fs)
+        registry.note(replace(output, place=output.place or directory))
 
     def writer(self, coordinator: "StoreCoordinator") -> "StoreTransactionalWriter":
         """Writes exactly once; the coordinator remembers which transactions are committed."""

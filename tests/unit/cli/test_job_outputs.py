@@ -8,7 +8,7 @@ import pytest
 import varve
 from tests.support.varve_command import run_varve
 from varve.commit_log.directory_files import encode_topic_id
-from varve.jobs.derived_outputs import DerivedOutput, LocalOutputRegistry, OutputKind
+from varve.topics.outputs import DerivedOutput, LocalOutputRegistry, OutputKind
 
 run = partial(run_varve, COLUMNS="300")
 

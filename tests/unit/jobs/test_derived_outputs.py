@@ -15,19 +15,18 @@ from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock, SystemClock
 from varve.foundation.errors import Corrupt, DiskFull, Locked, Unavailable
 from varve.foundation.worker import StopSignal
-from varve.jobs.derived_outputs import (
+from varve.jobs.derived_outputs import ErasedRows, register_files
+from varve.jobs.tier.bucket import Bucket, find_cluster, find_topic
+from varve.object_store import MemoryObjectStore
+from varve.topics.outputs import (
     OUTPUTS_FILE,
     OUTPUTS_LOCK,
     DerivedOutput,
-    ErasedRows,
     LocalOutputRegistry,
     OutputKind,
     OutputRegistry,
     RemoteOutputRegistry,
-    register_files,
 )
-from varve.jobs.tier.bucket import Bucket, find_cluster, find_topic
-from varve.object_store import MemoryObjectStore
 
 TABLE = DerivedOutput(
     kind=OutputKind.TABLE,

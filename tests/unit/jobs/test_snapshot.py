@@ -23,7 +23,7 @@ from varve.foundation.errors import (
 )
 from varve.jobs.compact.job import compact
 from varve.jobs.compact.settings import CompactSettings
-from varve.jobs.derived_outputs import DerivedOutput, ErasedRows, OutputKind, RemoteOutputRegistry
+from varve.jobs.derived_outputs import ErasedRows
 from varve.jobs.snapshot.document import SnapshotDocument, find_snapshot
 from varve.jobs.snapshot.erase import count_in_snapshot, erase_from_snapshot
 from varve.jobs.snapshot.snapshot import take_snapshot
@@ -32,6 +32,7 @@ from varve.jobs.snapshot.tasks import StagedBuckets
 from varve.jobs.tasks import LocalRunner, Task
 from varve.jobs.tier.bucket import find_cluster
 from varve.records import Record
+from varve.topics.outputs import DerivedOutput, OutputKind, RemoteOutputRegistry
 
 T = TypeVar("T")
 

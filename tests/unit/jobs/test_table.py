@@ -22,7 +22,6 @@ from varve.foundation.errors import (
     PowerLoss,
     Unavailable,
 )
-from varve.jobs.derived_outputs import OutputKind
 from varve.jobs.source.topic_source import PartitionSource
 from varve.jobs.table import table_state
 from varve.jobs.table.definition import TableMode, TableSettings, ValueFormat
@@ -30,6 +29,7 @@ from varve.jobs.table.sync import sync_table
 from varve.jobs.table.table_state import OFFSETS, read_sync_state, referenced_paths
 from varve.jobs.tasks import LocalRunner
 from varve.records import Record
+from varve.topics.outputs import OutputKind
 
 JSON = TableSettings(format=ValueFormat.JSON, schema='{"id": "long required", "name": "string"}')
 UPSERT = TableSettings(

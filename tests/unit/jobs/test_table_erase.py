@@ -15,7 +15,7 @@ from tests.support.task_runners import InterferingRunner, lose_power
 from tests.unit.jobs.test_table import JSON, UPSERT, put
 from varve.foundation.clock import SystemClock
 from varve.foundation.errors import Corrupt, Fenced, InvalidRequest, NotFound, PowerLoss
-from varve.jobs.derived_outputs import DerivedOutput, ErasedRows
+from varve.jobs.derived_outputs import ErasedRows
 from varve.jobs.table.data_files import TableFiles
 from varve.jobs.table.definition import TableSettings
 from varve.jobs.table.erase import count_in_table, erase_from_table
@@ -30,6 +30,7 @@ from varve.jobs.table.table_state import (
     sweep,
 )
 from varve.jobs.tasks import LocalRunner, Task, TaskError
+from varve.topics.outputs import DerivedOutput
 
 T = TypeVar("T")
 

@@ -11,15 +11,11 @@ from tests.support.table_bench import TABLE, TableBench
 from tests.unit.jobs.test_table import JSON, UPSERT, put
 from varve.disk import RealFileSystem
 from varve.foundation.errors import PowerLoss
-from varve.jobs.derived_outputs import (
-    DerivedOutput,
-    ErasedOutput,
-    ErasedRows,
-    LocalOutputRegistry,
-)
+from varve.jobs.derived_outputs import ErasedOutput, ErasedRows
 from varve.jobs.erase.targets import find_topic_outputs
 from varve.jobs.table.catalog import CatalogAddress
 from varve.jobs.table.erase import OrphanedTable, count_in_table, erase_from_table
+from varve.topics.outputs import DerivedOutput, LocalOutputRegistry
 
 KEY = ErasedRows(frozenset({b"k3"}), {})
 NOBODY = ErasedRows(frozenset({b"nobody"}), {})

@@ -18,7 +18,6 @@ from varve.cleaning.key_index.builder import build_key_index
 from varve.cleaning.key_index.key_index import ENTRY, HEADER_BYTES
 from varve.commit_log.check.findings import Severity
 from varve.disk import RealFileSystem
-from varve.jobs.derived_outputs import DerivedOutput, OutputKind, RemoteOutputRegistry
 from varve.jobs.tier.remote_files import RemoteInput, checksum, open_files, scratch
 from varve.jobs.verify import manifests
 from varve.jobs.verify.result import VerifyFinding
@@ -29,6 +28,7 @@ from varve.tiering.manifest.segment import (
     RemoteSegment,
     SegmentState,
 )
+from varve.topics.outputs import DerivedOutput, OutputKind, RemoteOutputRegistry
 
 
 def make(*segments: int, is_compacted: bool = True, **settings: Any) -> RemoteCompaction:

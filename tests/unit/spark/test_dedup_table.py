@@ -10,11 +10,12 @@ from tests.support.table_bench import TABLE, TableBench
 from tests.unit.jobs.test_table import JSON, put
 from varve.foundation.clock import SystemClock
 from varve.foundation.errors import InvalidRequest
-from varve.jobs.derived_outputs import DerivedOutput, ErasedRows, OutputKind
+from varve.jobs.derived_outputs import ErasedRows
 from varve.jobs.table.erase import count_in_table, erase_from_table
 from varve.jobs.table.rewrite import expire_snapshots
 from varve.jobs.table.table_state import CommitConflict
 from varve.spark.deduplication.outputs import TableOutput, TableTask, TableWriter
+from varve.topics.outputs import DerivedOutput, OutputKind
 
 KEYS = [b"k0", b"k1", b"k2", b"k3", b"k4", b"k5"]
 KEY = ErasedRows(frozenset({b"k3"}), {})

@@ -14,6 +14,7 @@ from typing import Final
 
 from varve.broker.settings import ReplicationSettings
 from varve.commit_log import LogSettings
+from varve.commit_log.settings import LAST_ERASURE
 from varve.embedded import Store
 from varve.foundation.errors import InvalidRequest, InvalidSetting
 from varve.foundation.settings import (
@@ -159,7 +160,12 @@ class TopicConfigs:
 
     def _default_entries(self) -> dict[str, ConfigEntry]:
         entries = [
-            make_entry(name, declaration, self.default_synonyms(declaration), is_read_only=False)
+            make_entry(
+                name,
+                declaration,
+                self.default_synonyms(declaration),
+                is_read_only=name == LAST_ERASURE,
+            )
             for name, declaration in _TOPIC_CONFIGS.items()
         ]
         entries += [
@@ -186,6 +192,10 @@ class TopicConfigs:
     def check_changes(self, topic: str, changes: Changes) -> None:
         """Raises InvalidSetting unless a topic may have the configs that result."""
         check_names(topic, changes)
+        if LAST_ERASURE in changes:
+            raise InvalidSetting(
+                f"{LAST_ERASURE} of topic {topic} is set by erasures: leave it out of the change"
+            )
         changed = {**self._store.given_settings(topic), **changes}
         own = {name: value for name, value in changed.items() if value is not None}
         self.check(topic, own)
@@ -194,8 +204,11 @@ class TopicConfigs:
 
     def plan_replacement(self, topic: str, configs: Mapping[str, str | None]) -> Changes:
         """The changes after which a topic has these configs of its own and no others."""
+        own = self._store.given_settings(topic)
         kept = without_replication(topic, configs)
-        return {**dict.fromkeys(self._store.given_settings(topic)), **kept}
+        if kept.get(LAST_ERASURE) == own.get(LAST_ERASURE):
+            kept.pop(LAST_ERASURE, None)
+        return {**dict.fromkeys(name for name in own if name != LAST_ERASURE), **kept}
 
     def plan_operations(self, topic: str, changes: Iterable[ConfigChange]) -> Changes:
         """The changes that the operations result in."""

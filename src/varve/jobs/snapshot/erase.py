@@ -19,7 +19,7 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]  # ships no types
 
 from varve.foundation.errors import ObjectNotFound, Unavailable
 from varve.foundation.settings import GivenValue
-from varve.jobs.derived_outputs import DerivedOutput, ErasedFile, ErasedOutput, ErasedRows
+from varve.jobs.derived_outputs import ErasedFile, ErasedOutput, ErasedRows
 from varve.jobs.object_versions import ErasedVersions, erase_versions
 from varve.jobs.snapshot.document import DATA_FOLDER, WORK_FOLDER, SnapshotDocument, SnapshotFile
 from varve.jobs.snapshot.store import SnapshotStore, find_store_address, is_work
@@ -29,6 +29,7 @@ from varve.jobs.tier.bucket import Bucket, BucketAccess
 from varve.object_store import ObjectStore
 from varve.object_store.opening import BUCKETS, find_scheme
 from varve.object_store.s3_versions import S3Versions, open_versions
+from varve.topics.outputs import DerivedOutput
 
 F = TypeVar("F", "SnapshotFile", "StoredRows")
 RowFinder = Callable[[pa.Array, pa.Array, pa.Array], npt.NDArray[np.bool_]]

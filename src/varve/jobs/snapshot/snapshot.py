@@ -23,7 +23,7 @@ import numpy as np
 from varve.foundation.clock import Clock, SystemClock
 from varve.foundation.errors import InvalidRequest, StoreError, Unavailable
 from varve.foundation.settings import GivenValue
-from varve.jobs.derived_outputs import OutputKind, register_output
+from varve.jobs.derived_outputs import register_output
 from varve.jobs.key_plans import INLINE_BYTES, WorkArea
 from varve.jobs.results import JSON_NAME, JobResult, encode_fields
 from varve.jobs.snapshot.document import WORK_FOLDER, SnapshotDocument, SnapshotFile
@@ -50,6 +50,7 @@ from varve.jobs.source.topic_source import PartitionSource, open_partitions
 from varve.jobs.tasks import TaskRunner
 from varve.jobs.tier.bucket import Bucket, BucketAccess
 from varve.tiering.manifest.pages import new_id
+from varve.topics.outputs import OutputKind
 
 DAY_MS: Final = 86_400_000
 _BUCKETS_MAX: Final = 4096

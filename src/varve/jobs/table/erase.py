@@ -28,7 +28,7 @@ from pyiceberg.table import Table
 from varve.foundation.clock import Clock, SystemClock
 from varve.foundation.errors import Corrupt, InvalidRequest
 from varve.foundation.settings import GivenValue
-from varve.jobs.derived_outputs import DerivedOutput, ErasedFile, ErasedOutput, ErasedRows
+from varve.jobs.derived_outputs import ErasedFile, ErasedOutput, ErasedRows
 from varve.jobs.table import data_files, rewrite, table_state
 from varve.jobs.table.catalog import (
     CatalogAddress,
@@ -39,6 +39,7 @@ from varve.jobs.table.catalog import (
 from varve.jobs.table.definition import BAD, find_with_rejected, read_definition
 from varve.jobs.table.types import KEY, OFFSET, PARTITION
 from varve.jobs.tasks import LocalRunner, TaskRunner, get_result, pack_by_size
+from varve.topics.outputs import DerivedOutput
 
 _METADATA_SUFFIX: Final = ".metadata.json"
 _S3_SCHEMES: Final = ("s3a://", "s3n://")

@@ -19,7 +19,7 @@ from varve.disk import RealFileSystem
 from varve.embedded.topic_table import find_tiered_topics
 from varve.foundation.clock import Clock, SystemClock
 from varve.foundation.errors import InvalidRequest, NotFound, StoreError, Unavailable
-from varve.jobs.derived_outputs import OutputKind, register_output
+from varve.jobs.derived_outputs import register_output
 from varve.jobs.results import JSON_NAME, JobResult
 from varve.jobs.source.options import SourceOptions
 from varve.jobs.source.pieces import pack
@@ -54,6 +54,7 @@ from varve.jobs.table.tasks import AppendTask, MergeTask, StageTask, TableRead
 from varve.jobs.table.types import Fields
 from varve.jobs.tasks import Task, TaskRunner
 from varve.jobs.tier.bucket import Bucket
+from varve.topics.outputs import OutputKind
 
 _T = TypeVar("_T")
 

@@ -27,7 +27,6 @@ from varve.disk import FileSystem, RealFileSystem
 from varve.foundation.clock import Clock, SystemClock
 from varve.foundation.errors import Corrupt, Locked, ObjectNotFound, StoreError
 from varve.jobs.compact.tasks import RangeInputs
-from varve.jobs.derived_outputs import RemoteOutputRegistry
 from varve.jobs.key_plans import cut_hashes
 from varve.jobs.source.record_blocks import aborted_within
 from varve.jobs.tasks import (
@@ -56,6 +55,7 @@ from varve.tiering.manifest.paths import RemotePath
 from varve.tiering.manifest.segment import RemoteSegment
 from varve.tiering.partition import get_remote_path
 from varve.tiering.restore import read_cluster
+from varve.topics.outputs import RemoteOutputRegistry
 
 T = TypeVar("T")
 

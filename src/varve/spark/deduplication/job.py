@@ -28,7 +28,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from varve.dedup.rules import Counts, make_routes
 from varve.foundation.clock import Clock, SystemClock
 from varve.foundation.errors import Corrupt, InvalidRequest, Unavailable
-from varve.jobs.derived_outputs import OutputKind, register_output
+from varve.jobs.derived_outputs import register_output
 from varve.jobs.source.options import SourceOptions, parse_options
 from varve.jobs.source.topic_source import open_partitions
 from varve.spark.data_source import FORMAT
@@ -49,6 +49,7 @@ from varve.spark.deduplication.functions import (
 from varve.spark.deduplication.outputs import TableOutput, TableWriter, TopicOutput, TopicWriter
 from varve.spark.deduplication.state import DedupWindow, Judge
 from varve.spark.session import is_connect
+from varve.topics.outputs import OutputKind
 
 _POLL_SECONDS: Final = 1
 _KEY_CANDIDATES: Final = 1 << 15

@@ -20,7 +20,6 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from varve.foundation.clock import Clock
 from varve.foundation.errors import InvalidRequest
-from varve.jobs.derived_outputs import OutputKind
 from varve.jobs.source.options import SourceOptions
 from varve.jobs.table.catalog import CatalogAddress, find_table, translate_catalog_errors
 from varve.jobs.table.columns import define_table, make_decoder
@@ -47,6 +46,7 @@ from varve.jobs.table.table_state import (
 from varve.jobs.table.tasks import split_rows
 from varve.spark.columns import make_schema
 from varve.spark.deduplication.deduplicate import split_by_partition, unpack_rows
+from varve.topics.outputs import OutputKind
 
 _LATE: str = "late"
 
