@@ -36,7 +36,8 @@ from varve.shapes.feed.initial_load import (
 from varve.shapes.feed.source_transactions import SourceTransactions
 from varve.shapes.feed.topic_feed import TopicFeed, access_may_return
 from varve.shapes.settings import CompactionSettings, EngineSettings
-from varve.topics import TopicReader, open_cluster
+from varve.topics import TopicInfo, TopicReader, open_cluster
+from varve.topics.outputs import DerivedOutput, OutputKind
 from varve.wire.messages.cluster import MetadataRequest, MetadataResponse
 from varve.wire.messages.state_records import INTERNAL_TOPICS
 
@@ -133,7 +134,7 @@ class FeedFactory:
         reader = self._cluster.reader(topic)
         try:
             with access_may_return():
-                reader.info()
+                self._register(reader.info())
         except BaseException as error:
             reader.close()
             self._log_once(topic, error)
@@ -151,6 +152,19 @@ class FeedFactory:
             grouping=self._group_transactions(topic, options, counts),
             counts=counts,
             budget=self._budget,
+        )
+
+    def _register(self, topic: TopicInfo) -> None:
+        """Registers the directory of the shapes, before the first row of the topic is in it."""
+        self._cluster.register_output(
+            DerivedOutput(
+                kind=OutputKind.SHAPES,
+                topic=topic.name,
+                topic_id=topic.id_text,
+                place=os.path.abspath(os.path.dirname(self._directory)),
+                name=topic.name,
+                noted_ms=self._clock.now_ms(),
+            )
         )
 
     def _log_once(self, topic: str, error: BaseException) -> None:

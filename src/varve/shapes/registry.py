@@ -143,6 +143,23 @@ class ShapeRegistry:
             for handle, comparable, start, created_ms in rows
         ]
 
+    def handles(self, topic: str | None = None) -> set[str]:
+        """The shapes of a topic, or of all; also those without a snapshot.
+
+        A definition that cannot be read may be of any topic.
+        """
+        with self._database_lock, _sqlite_errors():
+            rows = self._connection.execute("SELECT handle, comparable FROM shapes").fetchall()
+        return {handle for handle, text in rows if topic is None or _may_be_of(topic, text)}
+
+    def forget(self, topic: str) -> None:
+        """Removes the shapes of a topic, and overwrites what was stored about removed shapes."""
+        self.remove(self.handles(topic))
+        with self._database_lock, _sqlite_errors():
+            # Removed rows stay in free pages and in the journal otherwise.
+            self._connection.execute("VACUUM")
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
     def load(self) -> list[tuple[RegisteredShape, Definition]]:
         """The shapes of earlier runs; removes rows that cannot be read, and duplicates."""
         loaded: dict[str, tuple[RegisteredShape, Definition]] = {}
@@ -219,6 +236,13 @@ def _find_definition(row: RegisteredShape) -> Definition | None:
     except Corrupt as error:
         logger.warning("shape is dropped", exc_info=error, extra={"handle": row.handle})
         return None
+
+
+def _may_be_of(topic: str, comparable: str) -> bool:
+    try:
+        return parse_definition(comparable).topic == topic
+    except Corrupt:
+        return True
 
 
 @contextmanager

@@ -4,7 +4,8 @@ A compacted topic keeps a tombstone for `delete.retention.ms`. A feed that lagge
 behind its topic for longer cannot know from missing offsets which rows were deleted.
 
 Invariant  a table is resumed only if every record after its positions can still be read, in the
-           order in which it was read before, and the log still has the last batch that was read.
+           order in which it was read before, and the log still has the last batch that was read,
+           and no record was erased since.
            If the clock is behind the time at which a table was written, the lag is unknown and
            counts as too long. While the feed runs, a clock that is set back adds nothing. The
            setting may be altered at any time, so a feed that lags reads it again.
@@ -15,6 +16,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from varve.commit_log.settings import LAST_ERASURE, NO_ERASURE
 from varve.foundation.clock import Clock
 from varve.foundation.errors import Corrupt
 from varve.foundation.settings import LONG_MAX
@@ -73,6 +75,9 @@ def find_break(
     reason = find_other_topic(state.topic_id, reader.info())
     if reason is not None:
         return reason
+    reason = find_erasure(state.erasure, reader)
+    if reason is not None:
+        return reason
     if len(bounds) < len(state.positions):
         return f"topic {reader.topic} has {len(bounds)} partitions, it had {len(state.positions)}"
     for number, position in state.positions.items():
@@ -95,6 +100,17 @@ def find_other_topic(topic_id: str, info: TopicInfo) -> str | None:
         f"topic {info.name} was deleted and created again: its id is {info.id_text}, it was "
         f"{topic_id}"
     )
+
+
+def read_last_erasure(reader: TopicReader) -> str:
+    """The last erasure of the topic; `NO_ERASURE` also where a broker knows of none."""
+    return reader.settings().get(LAST_ERASURE, NO_ERASURE)
+
+
+def find_erasure(before: str, reader: TopicReader) -> str | None:
+    """The reason if records were erased since the erasure `before`: rows may hold them."""
+    last = read_last_erasure(reader)
+    return None if last == before else f"records were erased from topic {reader.topic} by {last}"
 
 
 def _find_lost_end(reader: TopicReader, marks: Mapping[int, HistoryMark]) -> str | None:

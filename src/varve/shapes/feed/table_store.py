@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple
 
 from rocksdict import DBCompressionType, Rdict, RdictIter, WriteBatch
 
+from varve.commit_log.settings import NO_ERASURE
 from varve.foundation.errors import Closed, Corrupt, StoreError
 from varve.rocks.database import MemoryBudget, make_write_options, open_failure, rocks_failure
 from varve.shapes.feed.row import Row, split_rows
@@ -66,7 +67,8 @@ class TableState:
     `ends_position` is the offset to resume at for the ends of source transactions.
     `uncertain_before` has, by partition, the offset before which records after the position are
     uncertain. `marks` are the last batches that were read, at the positions or after them: a log
-    with other batches has lost its end.
+    with other batches has lost its end. `erasure` is the last erasure of the topic before it was
+    loaded.
     """
 
     positions: Mapping[int, int]
@@ -78,6 +80,7 @@ class TableState:
     reset: Reset | None = None
     uncertain_before: Mapping[int, int] = field(default_factory=dict)
     marks: Mapping[int, HistoryMark] = field(default_factory=dict)
+    erasure: str = NO_ERASURE
 
     def encode(self) -> bytes:
         return json.dumps({"version": VERSION, **asdict(self)}).encode()

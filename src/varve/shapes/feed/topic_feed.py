@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final, NamedTuple
 
+from varve.commit_log.settings import NO_ERASURE
 from varve.disk import FileSystem
 from varve.foundation.clock import Clock
 from varve.foundation.errors import (
@@ -35,9 +36,11 @@ from varve.shapes.feed.order import RecordSequencer, SequencedRecords, find_offs
 from varve.shapes.feed.resuming import (
     TombstoneHorizon,
     find_break,
+    find_erasure,
     find_marks,
     find_other_topic,
     open_store,
+    read_last_erasure,
 )
 from varve.shapes.feed.row import row_key_prefix
 from varve.shapes.feed.source_transactions import SourceTransactions
@@ -49,6 +52,8 @@ from varve.topics import LogTruncated, OffsetRange, TopicReader
 logger = logging.getLogger(__name__)
 
 _PARTITIONS_REFRESH_MS: Final = 30_000
+_ERASURE_CHECK_MS: Final = 30_000
+"""How long rows that were erased from the topic are served at most, once its server is back."""
 
 
 class _OpenParts(NamedTuple):
@@ -99,11 +104,13 @@ class TopicFeed:
         self._positions: dict[int, int] = {}
         self._next_tx = 1
         self._refreshed_ms = 0
+        self._erasure_checked_ms: int | None = None
         self._marked_tx: dict[int, int] = {}
         self._written_tx = 0
         self._lost: str | None = None
         self._is_broken = False
         self._topic_id = ""
+        self._erasure = NO_ERASURE
 
     # Opening and closing
 
@@ -147,6 +154,7 @@ class TopicFeed:
 
     def _load(self, store: TableStore, reason: str, check: Callable[[], None] | None) -> TableState:
         topic_id = self._reader.info().id_text
+        erasure = read_last_erasure(self._reader)
         rows = self._open_rows(self._reader)
         logger.info(
             "table is loaded", extra={"topic": self.topic, "how": rows.how, "reason": reason}
@@ -163,6 +171,7 @@ class TopicFeed:
             reset=Reset(ResetKind.SOURCE_LOST, reason),
             # Before the rows are read: if the log loses its end meanwhile, some of them are lost.
             marks=find_marks(self._reader, positions),
+            erasure=erasure,
         )
         horizon = TombstoneHorizon(self._reader, self._clock, state.caught_up_ms)
 
@@ -220,7 +229,8 @@ class TopicFeed:
         )
         self._positions, self._next_tx = positions, state.next_tx
         self._topic_id = state.topic_id or self._reader.info().id_text
-        self._refreshed_ms = self._clock.now_ms()
+        self._erasure = state.erasure
+        self._refreshed_ms = self._erasure_checked_ms = self._clock.now_ms()
         horizon = TombstoneHorizon(self._reader, self._clock, state.caught_up_ms)
         horizon.refresh()
         self._running = _OpenParts(table, order, maker, uncertain, horizon)
@@ -261,6 +271,8 @@ class TopicFeed:
                 raise
             return [self._lose(reason)]
         except StoreError:
+            # The server may have been stopped for an erasure: the next poll looks.
+            self._erasure_checked_ms = None
             raise
         except BaseException:
             # Records that were read but not returned must be read again.
@@ -272,6 +284,9 @@ class TopicFeed:
         written_tx, self._written_tx = self._written_tx, 0
         if written_tx:
             self._journal.cut(written_tx)
+        reason = self._find_erasure()
+        if reason is not None:
+            return [self._lose(reason)]
         self._find_new_partitions(running)
         try:
             if not self._waiting:
@@ -332,6 +347,14 @@ class TopicFeed:
         with access_may_return():
             return find_other_topic(self._topic_id, self._reader.info())
 
+    def _find_erasure(self) -> str | None:
+        now_ms, checked_ms = self._clock.now_ms(), self._erasure_checked_ms
+        if checked_ms is not None and 0 <= now_ms - checked_ms < _ERASURE_CHECK_MS:
+            return None
+        reason = find_erasure(self._erasure, self._reader)
+        self._erasure_checked_ms = now_ms
+        return reason
+
     def _find_new_partitions(self, running: _OpenParts) -> None:
         now_ms = self._clock.now_ms()
         is_early = 0 <= now_ms - self._refreshed_ms < _PARTITIONS_REFRESH_MS
@@ -360,6 +383,7 @@ class TopicFeed:
             ends_position=0 if self._grouping is None else self._grouping.position,
             uncertain_before=running.uncertain.ends,
             marks=dict(running.order.marks),
+            erasure=self._erasure,
         )
         self._sync_journal()
         mark = running.table.seal(state)
