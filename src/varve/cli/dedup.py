@@ -197,11 +197,11 @@ def dedup_run(
 
 
 def _state_directory(where: Where, state: Path | None) -> Path:
-    from varve.dedup.processor import STATE_SUFFIX
+    from varve.dedup.directories import state_root
 
     if state is not None or where.is_broker:
         return state or DEFAULT_STATE
-    return Path(f"{where.directories[0].absolute()}{STATE_SUFFIX}")
+    return Path(state_root(str(where.directories[0].absolute())))
 
 
 @contextlib.contextmanager

@@ -16,14 +16,17 @@ Threads    one; `new_session` serves another thread.
 """
 
 import hashlib
+import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from varve.commit_log import Isolation, Log, TopicPartition
 from varve.commit_log.producer_state import ProducerStateEntry
+from varve.commit_log.settings import LAST_ERASURE, NO_ERASURE
 from varve.dedup.output import BatchLimit
 from varve.dedup.progress import Progress, find_progress, progress_batch
+from varve.dedup.rules import IdSource
 from varve.dedup.topics import (
     RETENTION,
     DedupTopics,
@@ -43,6 +46,7 @@ from varve.topics import (
     StoreTransactionalWriter,
     TopicReader,
 )
+from varve.topics.outputs import HERE, DerivedOutput, OutputKind
 from varve.topics.store_cluster import (
     FIRST_PRODUCER_ID,
     PRODUCER_EPOCH_MAX,
@@ -342,6 +346,30 @@ class DedupBackend:
         if altered:
             self._cluster.alter(topics.changelog, altered)
         return count
+
+    def register_outputs(self, state_directory: str, by: IdSource) -> None:
+        """Registers what erasures of the input must reach, before the first record is copied."""
+        topics, input_topic = self.topics, self._cluster.describe(self.topics.input)
+        output = DerivedOutput(
+            kind=OutputKind.TOPIC,
+            topic=input_topic.name,
+            topic_id=input_topic.id_text,
+            place=HERE,
+            name=topics.output,
+            noted_ms=self._clock.now_ms(),
+        )
+        self._cluster.register_output(output)
+        if topics.side is not None:
+            self._cluster.register_output(replace(output, name=topics.side))
+        how = (("by", str(by)), ("changelog", topics.changelog), ("progress", topics.progress))
+        path = os.path.abspath(state_directory)
+        self._cluster.register_output(
+            replace(output, kind=OutputKind.IDS, place=path, name=topics.name, how=how)
+        )
+
+    def last_erasure(self) -> str:
+        """The last erasure of the input; `NO_ERASURE` also where a broker knows of none."""
+        return self.input.settings().get(LAST_ERASURE, NO_ERASURE)
 
     def _has_topic(self, name: str) -> bool:
         try:

@@ -18,6 +18,7 @@ from typing import Final, NamedTuple, Self
 
 import numpy as np
 
+from varve.commit_log.settings import NO_ERASURE
 from varve.dedup.ids import Arrivals, Numbers, Secret
 from varve.dedup.kernels.time_spans import (
     NO_ROW,
@@ -124,9 +125,13 @@ class IdStore:
         secret: Secret,
         databases: Databases,
         file_system: FileSystem,
+        erasure: str = NO_ERASURE,
     ) -> Self:
-        """Opens the store of a directory; a damaged one, or one of other rules, is emptied."""
-        layout = _layout(rules, secret)
+        """Opens the store of a directory; a damaged one, or one of other rules, is emptied.
+
+        So is one from before `erasure`, the last erasure of the input: it may have erased ids.
+        """
+        layout = _layout(rules, secret, erasure)
         existing_ms = find_segment_ms(file_system, directory, engine=databases.name, layout=layout)
         segment_ms = _choose_width(rules, existing_ms)
         segments = Segments(
@@ -335,10 +340,11 @@ def _choose_width(rules: DedupRules, existing_ms: int | None) -> int:
     return existing_ms if rules.retention_ms // existing_ms <= _SEGMENTS_MAX else rules.segment_ms
 
 
-def _layout(rules: DedupRules, secret: Secret) -> str:
-    """The name of the encoding: cell width, rules and, hashed, the secret."""
+def _layout(rules: DedupRules, secret: Secret, erasure: str) -> str:
+    """The name of the encoding: cell width and, hashed with the secret, rules and erasure."""
     words = b"".join(word.to_bytes(8, "little") for word in secret)
-    digest = blake2b(rules.fingerprint().encode(), key=words, digest_size=8).hexdigest()
+    text = rules.fingerprint() if erasure == NO_ERASURE else f"{rules.fingerprint()} {erasure}"
+    digest = blake2b(text.encode(), key=words, digest_size=8).hexdigest()
     return f"{_LAYOUT}/{rules.cell_ms}/{digest}"
 
 

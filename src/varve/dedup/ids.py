@@ -189,6 +189,11 @@ def _fold_columns(columns: RecordColumns, by: IdSource, secret: Secret) -> Arriv
     return Arrivals(words, kinds, columns.timestamps.copy(), columns.offsets.copy())
 
 
+def fold_ids_of(ids: Sequence[bytes], secret: Secret) -> tuple[Words, Kinds]:
+    """The words and kinds of ids."""
+    return _fold(BinaryColumn.of(ids), secret)
+
+
 def _fold(cells: "BinaryColumn | _KeyCells", secret: Secret) -> tuple[Words, Kinds]:
     count = len(cells.sizes)
     words = np.empty((count, 2), np.uint64)

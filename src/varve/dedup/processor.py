@@ -23,6 +23,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from varve.dedup.backend import DedupBackend
+from varve.dedup.directories import state_root
 from varve.dedup.metrics import DedupMetrics
 from varve.dedup.rules import DedupRules, LatePolicy
 from varve.dedup.task import OnProgress, Task, TaskContext, TaskSettings, TaskState
@@ -36,7 +37,6 @@ from varve.records import CommittedBatches
 from varve.rocks.database import Databases, RocksDatabases
 from varve.topics import open_cluster
 
-STATE_SUFFIX: Final = ".dedup"
 _SIGNAL_CHECK_SECONDS: Final = 0.5
 """A wait without end would miss a signal that arrives just before it, or in another thread."""
 
@@ -99,7 +99,7 @@ class Deduplicator:
                 raise InvalidRequest(
                     "a deduplication through a server needs a state directory (--state)"
                 )
-            state = f"{cluster.directories[0].path}{STATE_SUFFIX}"
+            state = state_root(cluster.directories[0].path)
         connected = open_cluster(cluster, wait=wait)
         context = TaskContext(
             backend=DedupBackend(connected, topics, settings=settings_by_topic, clock=clock),
@@ -124,6 +124,7 @@ class Deduplicator:
     def start(self) -> None:
         """Creates topics and opens every partition; ids that are missing are restored."""
         count = self._backend.prepare()
+        self._backend.register_outputs(self._context.state_directory, self._context.rules.by)
         thread_count = min(self._thread_count, count)
         self._workers = [
             DedupWorker(self._context, range(number, count, thread_count), self._stopping)

@@ -16,6 +16,7 @@ from typing import Final
 
 import numpy as np
 
+from varve.commit_log.settings import NO_ERASURE
 from varve.dedup.backend import DedupBackend, PartitionWriter, TaskCommit
 from varve.dedup.id_store import IdStore
 from varve.dedup.ids import Arrivals, decode_entries, encode_entries, fold_chunk
@@ -44,6 +45,7 @@ _CHECKPOINT_MS: Final = 60_000
 _CHECKPOINT_ENTRIES: Final = 2_000_000
 """Changelog entries that a start restores at most, beside those of the last interval."""
 _MAINTAIN_MS: Final = 10_000
+_ERASURE_CHECK_MS: Final = 30_000
 _TRUNCATED_REMEDY: Final = "the input was truncated; start again with another --name"
 
 
@@ -117,6 +119,8 @@ class Task:
         self._changelog_end = 0
         self._new_entries = 0
         self._checkpoint_ms = self._maintain_ms = context.clock.now_ms()
+        self._directory, self._erasure = "", NO_ERASURE
+        self._erasure_checked_ms = self._maintain_ms
 
     # Open
 
@@ -138,15 +142,22 @@ class Task:
         if progress is not None and progress.rules != self._rules:
             # Before ids expire by the new rules: a later start must see that some may be missing.
             self._commit_progress()
+        self._open_store(directory)
+        self._report()
+
+    def _open_store(self, directory: str) -> None:
+        """Opens the ids, without those from before the last erasure, and restores the missing."""
+        self._directory, self._erasure = directory, self._backend.last_erasure()
+        self._erasure_checked_ms = self._context.clock.now_ms()
         self._store = IdStore.open(
             directory=directory,
             rules=self._rules,
-            secret=self._progress.secret_words,
+            secret=self._get_progress().secret_words,
             databases=self._context.databases,
             file_system=self._context.file_system,
+            erasure=self._erasure,
         )
         self._restore(self._store)
-        self._report()
 
     def _first_progress(self) -> Progress:
         ids, topics = self._backend.topic_ids(), self._backend.topics
@@ -381,7 +392,23 @@ class Task:
             self._get_store().maintain(self._get_progress().stream_time_ms)
         self._checkpoint_if_due()
 
+    def _restore_if_erased(self) -> None:
+        """Restores the ids when records were erased since they were opened."""
+        now_ms = self._context.clock.now_ms()
+        if 0 <= now_ms - self._erasure_checked_ms < _ERASURE_CHECK_MS:
+            return
+        self._erasure_checked_ms = now_ms
+        erasure = self._backend.last_erasure()
+        if erasure != self._erasure:
+            logger.info(
+                "records were erased: ids are restored",
+                extra={"partition": self._where, "erasure": erasure},
+            )
+            self._get_store().close()
+            self._open_store(self._directory)
+
     def _checkpoint_if_due(self) -> None:
+        self._restore_if_erased()
         settings, now_ms = self._context.settings, self._context.clock.now_ms()
         is_old = now_ms - self._checkpoint_ms >= settings.checkpoint_ms
         if self._new_entries and (is_old or self._new_entries >= settings.checkpoint_entries):

@@ -22,16 +22,15 @@ import numpy.typing as npt
 
 from varve.broker.dedup.state import (
     SECRET_BYTES,
-    STATE_FILE_SUFFIX,
     DedupEnvironment,
     DedupStateFile,
     describe_rules,
     find_state_file,
-    remove_state,
     write_state_file,
 )
 from varve.commit_log import Isolation, Log, LogAppendResult
 from varve.commit_log.batch_validator import ValidatedBatch
+from varve.dedup.directories import STATE_FILE_SUFFIX, remove_state
 from varve.dedup.id_store import IdStore
 from varve.dedup.ids import Arrivals, Numbers, fold_chunk
 from varve.dedup.judge import Judge, Judgement
@@ -128,6 +127,7 @@ class PartitionDedup:
             secret=self._state_file.secret_words,
             databases=environment.databases(),
             file_system=environment.file_system,
+            erasure=self._log.settings.varve_erasure_last,
         )
         try:
             if usable is None:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final
 
 from varve.broker.topics import ServedTopic
 from varve.commit_log import Log
+from varve.dedup.directories import STATE_FILE_SUFFIX, remove_state, state_root
 from varve.dedup.rules import DedupRules
 from varve.disk import FileSystem, JsonDocument, RealFileSystem
 from varve.foundation.clock import Clock
@@ -34,9 +35,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-STATE_FILE_SUFFIX: Final = ".json"
 SECRET_BYTES: Final = 16
-_DIRECTORY_SUFFIX: Final = ".dedup"
 _FORMAT: Final = JsonDocument(version=1)
 
 
@@ -84,11 +83,6 @@ class DedupEnvironment:
 # Directories
 
 
-def state_root(log_directory: str) -> str:
-    """The directory with the ids of a log directory's partitions."""
-    return log_directory + _DIRECTORY_SUFFIX
-
-
 def state_name(topic: ServedTopic, partition: int) -> str:
     """The directory name of a partition; by topic id, which a recreated topic does not share."""
     return f"{topic.name if topic.id == NO_ID else topic.id}-{partition}"
@@ -97,14 +91,6 @@ def state_name(topic: ServedTopic, partition: int) -> str:
 def state_directory(topic: ServedTopic, log: Log) -> str:
     root = state_root(posixpath.dirname(log.directory))
     return f"{root}/{state_name(topic, log.topic_partition.partition)}"
-
-
-def remove_state(file_system: FileSystem, directory: str) -> None:
-    """Removes the ids and then their state file, which marks them as ours; raises OSError."""
-    if file_system.exists(directory):
-        file_system.remove_tree(directory)
-    if file_system.exists(directory + STATE_FILE_SUFFIX):
-        file_system.remove(directory + STATE_FILE_SUFFIX)
 
 
 def remove_unused_state(

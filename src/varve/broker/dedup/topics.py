@@ -21,14 +21,13 @@ from varve.broker.append_scheduler import AppendEntry, AppendScheduler
 from varve.broker.background import BackgroundTasks, BlockingPool, Timer, Timers, cancel_timer
 from varve.broker.dedup.state import (
     DedupEnvironment,
-    remove_state,
     remove_unused_state,
     state_directory,
     state_name,
-    state_root,
 )
 from varve.broker.topics import ServedTopic, Topics
 from varve.commit_log import Log, LogAppendResult, LogSettings, TopicPartition
+from varve.dedup.directories import remove_state, state_root
 from varve.dedup.rules import DedupRules, parse_id_source
 from varve.foundation.errors import Closed, StoreError
 
