@@ -16,14 +16,7 @@ from varve.cleaning.removals.removal_log import RemovalLog
 from varve.commit_log.directory_files import encode_topic_id
 from varve.commit_log.names import REMOTE_INDEX_CACHE_DIRECTORY
 from varve.foundation.errors import Corrupt, InvalidRequest, NotFound, PowerLoss, Unavailable
-from varve.jobs.derived_outputs import (
-    DerivedOutput,
-    ErasedOutput,
-    ErasedRows,
-    LocalOutputRegistry,
-    OutputKind,
-    RemoteOutputRegistry,
-)
+from varve.jobs.derived_outputs import ErasedOutput, ErasedRows
 from varve.jobs.erase.erasure import erase, new_erasure_id
 from varve.jobs.erase.request import ErasureRequest, FieldMatch, RescanMode, ValueFormat
 from varve.jobs.erase.targets import OutputErasure, find_topic_outputs, forget_output, list_outputs
@@ -33,6 +26,12 @@ from varve.object_store import MemoryObjectStore, MirroredObjectStore, ObjectInf
 from varve.records import Codec
 from varve.tiering.manifest.segment import ObjectPart, SegmentState
 from varve.tiering.read.index_cache import index_name
+from varve.topics.outputs import (
+    DerivedOutput,
+    LocalOutputRegistry,
+    OutputKind,
+    RemoteOutputRegistry,
+)
 
 BY_EMAIL = FieldMatch.of("email", ["ann@x"], ValueFormat.JSON)
 

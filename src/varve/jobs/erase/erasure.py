@@ -24,12 +24,14 @@ from typing import Any, Final
 
 from varve import __version__, embedded
 from varve.commit_log.names import REMOTE_INDEX_CACHE_DIRECTORY
+from varve.commit_log.settings import LAST_ERASURE
 from varve.disk import RealFileSystem
 from varve.embedded.tier_location import check_remembered, read_location
 from varve.foundation.clock import Clock, SystemClock
 from varve.foundation.errors import InvalidRequest, Locked, NotFound, StoreError
 from varve.foundation.settings import GivenValue
-from varve.jobs.derived_outputs import DerivedOutput, ErasedOutput, ErasedRows
+from varve.jobs.derived_outputs import ErasedOutput, ErasedRows
+from varve.jobs.erase.kept_state import KeptStateErasure, remove_served_ids
 from varve.jobs.erase.local import LocalErasure
 from varve.jobs.erase.receipt import (
     FORMAT,
@@ -65,6 +67,7 @@ from varve.jobs.tier.bucket import Bucket, find_cluster, find_topic
 from varve.jobs.tier.remote_files import sweep_scratch
 from varve.object_store.metering import default_prices
 from varve.tiering.manifest.pages import new_id
+from varve.topics.outputs import DerivedOutput, OutputKind
 
 PASSES_MAX: Final = 4
 """Passes over the logs; a later pass erases the matches of the re-scan before it."""
@@ -138,6 +141,7 @@ class Erasure:
         erased = self._erase_outputs()
         for passes in range(1, PASSES_MAX + 1):
             if self._rewrite(matches.names):
+                self._mark_erased()
                 finish_ms = self.clock.now_ms() + self.request.grace_ms
                 return self._result(self._out_of_reach(erased), finish_ms=finish_ms)
             rescan = self._rescan()
@@ -147,6 +151,7 @@ class Erasure:
                 matches = self._search(only=set(rescan.matches))
         rescan.check()
         self._check_outputs(erased, rescan)
+        self._mark_erased()
         document = self._describe(rescan, erased, passes=passes)
         if self.signing_key is not None:
             document = self.signing_key.sign(document)
@@ -218,8 +223,8 @@ class Erasure:
 
     def _find_spool(self, topic: TopicTarget) -> OffsetSpool | None:
         """The spool of matched offsets; None if no output is erased by them."""
-        needs_offsets = self.request.field is not None and topic.outputs.copies
-        return self._offsets if needs_offsets else None
+        is_by_field = self.request.field is not None and bool(topic.outputs.rows)
+        return self._offsets if is_by_field or topic.outputs.has_ids else None
 
     def _rewrite(self, names: Collection[str]) -> bool:
         """Rewrites the named segments; True if replaced objects wait for their grace time."""
@@ -318,24 +323,50 @@ class Erasure:
                 rescan.outputs += 1
 
     def _output_erasure(self, topic: TopicTarget, output: DerivedOutput) -> OutputErasure:
+        local = self.targets.local
+        kept = None
+        if local is not None:
+            kept = KeptStateErasure(
+                output, local.store, self.request, fs=local.fs, clock=self.clock
+            )
         return OutputErasure(
-            output, self.targets.output_settings, self.runner, topic.outputs.copies
+            output, self.targets.output_settings, self.runner, topic.outputs.rows, kept
         )
 
     def _erase_output(self, topic: TopicTarget, output: DerivedOutput) -> ErasedOutput:
         erasure = self._output_erasure(topic, output)
-        return ErasedOutput.join([erasure.erase(rows) for rows in self._rows(topic)])
+        return ErasedOutput.join([erasure.erase(rows) for rows in self._rows(topic, output)])
 
     def _count_rows(self, topic: TopicTarget, output: DerivedOutput) -> int:
         erasure = self._output_erasure(topic, output)
-        return sum(erasure.count(rows) for rows in self._rows(topic))
+        return sum(erasure.count(rows) for rows in self._rows(topic, output))
 
-    def _rows(self, topic: TopicTarget) -> Iterator[ErasedRows]:
-        """Yields the rows to erase: keys first, and offsets of a field window by window."""
+    def _rows(self, topic: TopicTarget, output: DerivedOutput) -> Iterator[ErasedRows]:
+        """Yields the rows to erase: keys first, and offsets window by window.
+
+        Rows have the keys of their records; only ids need offsets although keys are erased.
+        """
         keys = self.request.keys
+        if self.request.field is None and output.kind is not OutputKind.IDS:
+            yield ErasedRows(keys, {})
+            return
         for offsets in self._offsets.windows(topic.name):
             yield ErasedRows(keys, offsets)
             keys = frozenset()
+
+    def _mark_erased(self) -> None:
+        """Shows the erasure to processes that have derived something from the logs.
+
+        Only now: what they derive from here on has no erased record.
+        """
+        local = self.targets.local
+        for topic in self._topics if local is not None else ():
+            if not topic.logs or local is None:
+                continue
+            partitions = [log.topic_partition.partition for log in topic.logs]
+            remove_served_ids(local.fs, local.directories, topic.topic_id, partitions)
+            mark = f"{self.request.id} at {self.clock.now_ms()}"
+            local.store.alter_topic(topic.name, {LAST_ERASURE: mark})
 
     # Re-scan and receipt
 

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Final, assert_never
+from typing import TYPE_CHECKING, Final, assert_never
 
 from varve.commit_log import Log
 from varve.commit_log.directory_files import encode_topic_id
@@ -21,21 +21,24 @@ from varve.embedded.tier_location import TIER_FILE
 from varve.embedded.topic_table import find_tiered_topics
 from varve.foundation.errors import Corrupt, InvalidRequest, NotFound, Unavailable
 from varve.foundation.settings import GivenValue
-from varve.jobs.derived_outputs import (
-    DerivedOutput,
-    ErasedOutput,
-    ErasedRows,
-    LocalOutputRegistry,
-    OutputKind,
-    OutputRegistry,
-    RemoteOutputRegistry,
-)
+from varve.jobs.derived_outputs import ErasedOutput, ErasedRows
 from varve.jobs.erase.request import ErasureRequest, RescanMode
 from varve.jobs.object_versions import ErasedVersions
 from varve.jobs.tasks import TaskRunner
 from varve.jobs.tier.bucket import BucketAccess, RemoteTopic
 from varve.object_store.opening import find_scheme, to_url
 from varve.tiering.manifest.paths import RemotePath
+from varve.topics.outputs import (
+    DerivedOutput,
+    LocalOutputRegistry,
+    OutputKind,
+    OutputRegistry,
+    RemoteOutputRegistry,
+    TopicOutputRegistry,
+)
+
+if TYPE_CHECKING:
+    from varve.jobs.erase.kept_state import KeptStateErasure
 
 _TOPICS_MAX: Final = 1000
 """Bounds the topics of one erasure, derived topics included."""
@@ -43,11 +46,22 @@ _TOPICS_MAX: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class TopicOutputs:
-    """The outputs of one topic: snapshots and tables (`copies`), and reachable derived topics."""
+    """The outputs of one topic: those that are erased (`copies`), and reachable derived topics."""
 
     copies: tuple[DerivedOutput, ...]
     topics: tuple[DerivedOutput, ...]
     out_of_reach: tuple[str, ...]
+
+    @property
+    def rows(self) -> tuple[DerivedOutput, ...]:
+        """The snapshots and tables."""
+        kinds = (OutputKind.SNAPSHOT, OutputKind.TABLE)
+        return tuple(output for output in self.copies if output.kind in kinds)
+
+    @property
+    def has_ids(self) -> bool:
+        """Whether a deduplication remembers records by their offsets."""
+        return any(output.kind is OutputKind.IDS for output in self.copies)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +105,7 @@ def find_topic_outputs(
     copies, topics, out_of_reach = [], [], []
     for output in outputs.values():
         match output.kind:
-            case OutputKind.SNAPSHOT | OutputKind.TABLE:
+            case OutputKind.SNAPSHOT | OutputKind.TABLE | OutputKind.SHAPES | OutputKind.IDS:
                 copies.append(output)
             case OutputKind.TOPIC:
                 if to_url(output.place) in reachable_urls:
@@ -117,42 +131,64 @@ def find_topic_outputs(
 
 @dataclass(frozen=True, slots=True)
 class OutputErasure:
-    """Erases rows from one snapshot or table.
+    """Erases one output.
 
     `siblings` are all snapshots and tables of the topic: their files are not orphans of this one.
+    `kept` erases an output that a process keeps on disk.
     """
 
     output: DerivedOutput
     settings: OutputSettings
     runner: TaskRunner
     siblings: Sequence[DerivedOutput] = ()
+    kept: "KeptStateErasure | None" = None
 
     def erase(self, rows: ErasedRows) -> ErasedOutput:
         """Removes the rows permanently; raises Unavailable if the output cannot be reached."""
         settings = self.settings.for_output(self.output)
         with _name_remedy(self.output):
-            if self.output.kind is OutputKind.SNAPSHOT:
-                from varve.jobs.snapshot.erase import erase_from_snapshot
+            match self.output.kind:
+                case OutputKind.SNAPSHOT:
+                    from varve.jobs.snapshot.erase import erase_from_snapshot
 
-                return erase_from_snapshot(self.output, settings, rows, runner=self.runner)
-            from varve.jobs.table.erase import erase_from_table
+                    return erase_from_snapshot(self.output, settings, rows, runner=self.runner)
+                case OutputKind.TABLE:
+                    from varve.jobs.table.erase import erase_from_table
 
-            return erase_from_table(
-                self.output, settings, rows, siblings=self.siblings, runner=self.runner
-            )
+                    return erase_from_table(
+                        self.output, settings, rows, siblings=self.siblings, runner=self.runner
+                    )
+                case OutputKind.SHAPES:
+                    return self._get_kept().erase_shapes()
+                case OutputKind.IDS:
+                    return self._get_kept().erase_ids(rows)
+                case _:
+                    raise AssertionError(f"{self.output.kind} is not erased")
 
     def count(self, rows: ErasedRows) -> int:
-        """Counts the remaining rows in all retained files."""
+        """Counts what remains in all retained files."""
         settings = self.settings.for_output(self.output)
-        if self.output.kind is OutputKind.SNAPSHOT:
-            from varve.jobs.snapshot.erase import count_in_snapshot
+        match self.output.kind:
+            case OutputKind.SNAPSHOT:
+                from varve.jobs.snapshot.erase import count_in_snapshot
 
-            return count_in_snapshot(self.output, settings, rows, runner=self.runner)
-        from varve.jobs.table.erase import count_in_table
+                return count_in_snapshot(self.output, settings, rows, runner=self.runner)
+            case OutputKind.TABLE:
+                from varve.jobs.table.erase import count_in_table
 
-        return count_in_table(
-            self.output, settings, rows, siblings=self.siblings, runner=self.runner
-        )
+                return count_in_table(
+                    self.output, settings, rows, siblings=self.siblings, runner=self.runner
+                )
+            case OutputKind.SHAPES:
+                return self._get_kept().count_shapes()
+            case OutputKind.IDS:
+                return self._get_kept().count_ids(rows)
+            case _:
+                raise AssertionError(f"{self.output.kind} is not erased")
+
+    def _get_kept(self) -> "KeptStateErasure":
+        assert self.kept is not None, "these outputs are registered in a log directory"
+        return self.kept
 
 
 @contextmanager
@@ -283,6 +319,7 @@ class ErasureTargets:
         if self.local is not None:
             for directory in self.local.directories:
                 yield LocalOutputRegistry(directory, self.local.fs)
+            yield TopicOutputRegistry(self.local.store)
 
     def object_key(self, target: TopicTarget, folder: str, id: str) -> str:
         """The key of a receipt or request of a topic in the remote tier."""
@@ -350,7 +387,7 @@ def list_unreached(
         *(sentence for output in outputs for sentence in output.out_of_reach),
         *(sentence for topic in topics for sentence in topic.outputs.out_of_reach),
         *_list_request_limits(
-            request, unread, has_outputs=any(topic.outputs.copies for topic in topics)
+            request, unread, has_outputs=any(topic.outputs.rows for topic in topics)
         ),
         *_list_unreached_copies(targets, topics),
         *_list_versions(targets, versions, is_versioned=is_versioned),
@@ -385,8 +422,8 @@ def _list_unreached_copies(targets: ErasureTargets, topics: Sequence[TopicTarget
     if targets.local is None:
         sentences.append(
             "Log directories of servers: none was given. A segment that is copied later may bring "
-            "records back, and outputs made before the topic was tiered are registered only in the "
-            "log directory; erase there as well."
+            "records back, and outputs made before the topic was tiered, shapes and ids of "
+            "deduplications are registered only in the log directory; erase there as well."
         )
     else:
         sentences.append("Backups and file system snapshots of the log directories.")
@@ -400,7 +437,8 @@ def _list_unreached_copies(targets: ErasureTargets, topics: Sequence[TopicTarget
         sentences.append("Object storage: none was given.")
     else:
         sentences.append(
-            "Mirrors, replicas and backups of the bucket that this store does not know of."
+            "Mirrors, replicas and backups of the bucket that this store does not know of, and log "
+            "directories that were restored from it and were not given."
         )
     return sentences
 
