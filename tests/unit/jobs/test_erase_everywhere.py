@@ -10,6 +10,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq  # type: ignore[import-untyped]  # ships no types
 import pytest
@@ -127,7 +128,11 @@ class Bench:
         self.serve_ids()
         assert SECRET.encode() in self.shape_rows()
         assert MAIL.encode() in self.shape_rows(f"mail = '{MAIL}'")
-        given = {"runner": LocalRunner(), "directories": [self.data], "address": self.bucket}
+        given: dict[str, Any] = {
+            "runner": LocalRunner(),
+            "directories": [self.data],
+            "address": self.bucket,
+        }
         take_snapshot("people", str(self.path / "snapshots"), **given)
         sync_table(
             "people",
