@@ -21,9 +21,11 @@ from tests.support.snapshot_topic import IN_MEMORY
 _FOUND_DEFECTS: Final = {
     ("clean", "dedup"): 44,
     ("clean", "expire_remote"): 66,
+    ("clean", "recreate"): 59,
     ("compact_job", "append"): 1,
     ("erase_bucket", "erase"): 12,
     ("erase_bucket", "recreate"): 67,
+    ("maintain", "recreate"): 195,
     ("snapshot", "maintain"): 31,
     ("snapshot", "recreate"): 18,
     ("table", "recreate"): 59,

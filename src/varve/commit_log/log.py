@@ -77,6 +77,11 @@ class Log:
         self.recovered = loaded.recovered
         self.lock = threading.Lock()
         self.flush_lock = threading.Lock()
+        self.cleaning_lock = threading.Lock()
+        """Held while key indexes or compacted segments are written."""
+        self.removal_lock = threading.RLock()
+        """Held from taking a removal's id until it is carried out: one removal at a time."""
+        self.is_retiring = False
         self.health = LogHealth(
             request.files.fs, self.directory, self.topic_partition, checkpoints.health
         )
@@ -648,9 +653,10 @@ class Log:
     def retire(self) -> None:
         """Closes the log for good, after other threads have finished changing its files.
 
-        Its directory may then be removed, and another log may use its name.
+        Its directory may then be removed, and another log may use its name. Cleaning ends early.
         """
-        with self.flush_lock, self.lock:
+        self.is_retiring = True
+        with self.cleaning_lock, self.removal_lock, self.flush_lock, self.lock:
             self.health.close()
             # A read in flight might see the files of that other log: it retries and fails.
             self.segments.generation += 2

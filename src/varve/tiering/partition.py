@@ -462,13 +462,22 @@ class TieredPartitions:
         """The bounds of local cleaning by a recent manifest; None for a topic that is not tiered.
 
         Bounds of an older manifest are lower, thus safe. Without copies to the tier, local cleaning
-        waits for none. Raises StoreError when the store does not answer.
+        waits for none. Raises StoreError when the store does not answer, Unavailable when the
+        partition is being removed from it.
         """
         log = self.store.get(partition)
         if not log.settings.remote_storage_enable:
             return None
         tiered = self.get(partition)
-        manifest = tiered.recent(self.clock.now_ms())
+        try:
+            manifest = tiered.recent(self.clock.now_ms())
+        except Corrupt as error:
+            if not self.is_leaving(log):
+                raise
+            raise Unavailable(
+                f"{partition} is being removed from the remote tier: it is cleaned when that is "
+                "done; if it was interrupted, repeat it"
+            ) from error
         copied_offset = log.end_offset
         if log.settings.copies_to_tier:
             copied_offset = tiered.next_copy_offset

@@ -6,13 +6,15 @@ import pytest
 
 from tests.support.cleaning_bench import DIRECTORY, NOW_MS, PARTITION, CleaningBench, compacted
 from tests.support.log_model import split_batches
-from varve.cleaning.compaction.log_cleaner import CleaningStopped, LogCleaner
+from varve.cleaning.compaction.log_cleaner import LogCleaner
+from varve.cleaning.compaction.run import CleaningStopped
 from varve.cleaning.metrics import CleanProgress
 from varve.cleaning.removals.removal import Reason
+from varve.cleaning.retention.retention import LogRetention
 from varve.cleaning.settings import CleanerSettings
 from varve.commit_log.names import KEYS, LOG, log_name
 from varve.foundation.clock import SystemClock
-from varve.foundation.errors import PolicyViolation, StoreError
+from varve.foundation.errors import Closed, PolicyViolation, StoreError
 from varve.records import Record, build_batch
 from varve.testing.faulty_disk import FaultyFileSystem
 
@@ -201,6 +203,41 @@ def test_a_stopped_cleaner_leaves_the_log_as_it_was(bench: CleaningBench) -> Non
     assert not [name for name in bench.disk.names(bench.log.directory) if "cleaned" in name]
 
 
+def test_a_deletion_ends_a_run_before_another_log_may_use_the_directory(
+    bench: CleaningBench,
+) -> None:
+    _dirty(bench)
+    log = bench.log
+    deletion = threading.Thread(target=bench.store.delete, args=(PARTITION,))
+
+    def delete(progress: CleanProgress) -> None:
+        if deletion.ident is None:
+            deletion.start()
+            while not log.is_retiring:
+                threading.Event().wait(0.001)
+        assert bench.disk.exists(log.directory)
+
+    with pytest.raises(CleaningStopped, match="is being deleted"):
+        bench.cleaner.clean(PARTITION, NOW_MS, progress=delete)
+    deletion.join(10)
+    assert not bench.disk.exists(log.directory)
+
+
+def test_what_began_before_a_deletion_writes_nothing_after_it(bench: CleaningBench) -> None:
+    _dirty(bench)
+    cleaner, log = bench.cleaner._get_cleaner(PARTITION), bench.log
+    retention = LogRetention(log, bench.cleaner.removals.get(log))
+    bench.store.delete(PARTITION)
+    bench.disk.make_directory(log.directory)
+    with pytest.raises(Closed):
+        retention.expire(NOW_MS)
+    with pytest.raises(CleaningStopped), cleaner.work("compaction"):
+        pass
+    with cleaner.try_take() as may_build:
+        assert not may_build
+    assert list(bench.disk.names(log.directory)) == []
+
+
 def test_threads_clean_in_the_background() -> None:
     bench = CleaningBench(compacted(min_cleanable_dirty_ratio=0.0))
     _dirty(bench)
@@ -264,7 +301,7 @@ def test_a_batch_that_cannot_be_read_may_hold_the_key(is_closed: bool, position:
     first = len(split_batches(bench.disk.read(path))[0])
     with bench.disk.open_writable(path) as file:
         file.write_at(first + position, b"\x7b")
-    lock = bench.cleaner._get_cleaner(PARTITION).is_busy
+    lock = bench.cleaner._get_cleaner(PARTITION).log.cleaning_lock
     for is_taken in (False, True):
         if is_taken:
             lock.acquire()

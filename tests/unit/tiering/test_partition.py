@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.tiered_topic import PARTITION, TieredTopic
-from varve.foundation.errors import Unavailable
+from varve.foundation.errors import Corrupt, Unavailable
 from varve.testing import FaultKind, ObjectStep
 from varve.tiering import partition
 
@@ -109,6 +109,16 @@ def test_who_waited_for_the_removal_finds_no_damage(orders: TieredTopic) -> None
     assert orders.tier.failures == {}
     assert orders.tier.copier.failures() == {}
     assert orders.object_keys() == []
+
+
+def test_cleaning_waits_for_the_removal_and_finds_no_damage(orders: TieredTopic) -> None:
+    orders.move(2)
+    remove(orders)
+    with pytest.raises(Unavailable, match="is being removed from the remote tier"):
+        orders.tier.partitions.bounds(PARTITION)
+    orders.tier.partitions.end_leaving(orders.log)
+    with pytest.raises(Corrupt, match="the remote tier has no segment"):
+        orders.tier.partitions.bounds(PARTITION)
 
 
 def test_who_waited_while_it_left_and_came_back_begins_again(

@@ -3,7 +3,7 @@
 Invariant  a partition is worked on by one thread at a time. A failure stays with its partition: it
            shows in `health` and is retried with exponential backoff, without a restart. Only
            an I/O error of the log's own files takes the directory offline.
-Threads    any; `_lock` guards the table of partitions, `is_busy` of each its work.
+Threads    any; `_lock` guards the table of partitions, `cleaning_lock` of each log its work.
 """
 
 import threading
@@ -13,7 +13,7 @@ from functools import partial
 
 from varve.cleaning.compaction.cleanable_log import CleanableLog, find_cleanable
 from varve.cleaning.compaction.plan import CleaningPlan
-from varve.cleaning.compaction.run import CompactionRun, PartitionCleaner
+from varve.cleaning.compaction.run import CleaningStopped, CompactionRun, PartitionCleaner
 from varve.cleaning.compaction.segment_plan import SegmentPlan
 from varve.cleaning.key_index.key_index import NO_TOPIC_ID, SegmentKeys
 from varve.cleaning.key_index.lookup import KeyLookup
@@ -30,10 +30,6 @@ from varve.foundation.clock import Clock
 from varve.foundation.errors import PolicyViolation, StoreError, Unavailable
 from varve.foundation.worker import Worker, WorkerHealth
 from varve.records import Record
-
-
-class CleaningStopped(Unavailable):
-    """The run was stopped; the log is as it was before its current group."""
 
 
 class _CleanerBudget(Throttle):
@@ -121,14 +117,14 @@ class LogCleaner:
             try:
                 report = self._run(partition, now_ms)
             finally:
-                partition.is_busy.release()
+                partition.log.cleaning_lock.release()
             if report is not None:
                 reports.append(report)
                 self.metrics.observe_clean(report, thread=thread)
         return reports
 
     def _pick(self, now_ms: int, tried: set[TopicPartition]) -> PartitionCleaner | None:
-        """The most urgent partition that is not busy, with `is_busy` acquired."""
+        """The most urgent partition that is not busy, with `cleaning_lock` acquired."""
         logs: list[CleanableLog] = []
         recovered: list[PartitionCleaner] = []
         by_name: dict[TopicPartition, PartitionCleaner] = {}
@@ -150,7 +146,7 @@ class LogCleaner:
         )
         for partition in [*(by_name[log.partition] for log in due), *recovered]:
             is_tried = partition.log.topic_partition in tried
-            if not is_tried and partition.is_busy.acquire(blocking=False):
+            if not is_tried and partition.log.cleaning_lock.acquire(blocking=False):
                 return partition
         return None
 
@@ -300,7 +296,7 @@ class LogCleaner:
         `next_offset` is where the next segment begins.
         """
         with self._take(partition) as cleaner, cleaner.work(f"key index of {partition}"):
-            return cleaner.indexes.ensure(segment, next_offset, now_ms, self._budget)
+            return cleaner.indexes.ensure(segment, next_offset, now_ms, cleaner.budget)
 
     def find_key(
         self, partition: TopicPartition, key: bytes, now_ms: int, *, below: int | None = None
@@ -319,7 +315,7 @@ class LogCleaner:
                 may_build=may_build,
                 remote=self.remote,
             )
-            return lookup.find(key, now_ms, self._budget, below=below)
+            return lookup.find(key, now_ms, cleaner.budget, below=below)
 
     def _get_cleaner(self, partition: TopicPartition) -> PartitionCleaner:
         log = self._store.get(partition)
@@ -332,7 +328,7 @@ class LogCleaner:
     def _take(self, partition: TopicPartition) -> Iterator[PartitionCleaner]:
         """Exclusive use of a partition, once a run in progress has ended."""
         cleaner = self._get_cleaner(partition)
-        with cleaner.is_busy:
+        with cleaner.log.cleaning_lock:
             yield cleaner
 
     def build_indexes(self, now_ms: int) -> int:
@@ -362,7 +358,7 @@ class LogCleaner:
         built = 0
         for segment, end in zip(view.closed, ends, strict=True):
             if end <= stable and indexes.find(segment, end) is None:
-                built += indexes.ensure(segment, end, now_ms, self._budget) is not None
+                built += indexes.ensure(segment, end, now_ms, partition.budget) is not None
         return built
 
     def _expire_compacted(self, now_ms: int) -> None:

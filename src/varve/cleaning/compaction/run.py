@@ -10,15 +10,15 @@ Invariant  a group is swapped in only after its removal was checked and recorded
            indexes are built meanwhile.
 Crash      each swap is complete or undone by the next open; a run cut between two groups leaves a
            log that a later run finishes.
-Threads    the holder of `is_busy`, so one run per partition at a time, concurrent with appends and
-           reads. Any thread may call `health`, `waits` and `map_io_errors`.
+Threads    the holder of the log's `cleaning_lock`, so one run per partition at a time, concurrent
+           with appends and reads, and none once the log is being deleted. Any thread may call
+           `health`, `waits` and `map_io_errors`.
 """
 
 import logging
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from varve.cleaning.compaction.cleanable_log import KEPT_FOR_REMOTE, CleanableLog, CleaningBound
 from varve.cleaning.compaction.key_plan import ENTRY_BYTES
@@ -44,15 +44,36 @@ from varve.commit_log.log_directory import LogDirectory
 from varve.commit_log.names import LOG
 from varve.disk import FileSystem
 from varve.foundation.clock import Clock
-from varve.foundation.errors import Corrupt, StoreError, Unbalanced
+from varve.foundation.errors import Corrupt, StoreError, Unavailable, Unbalanced
 from varve.foundation.settings import LONG_MAX
 
 logger = logging.getLogger(__name__)
 
 
+class CleaningStopped(Unavailable):
+    """The run was stopped; the log is as it was before its current group."""
+
+
+@dataclass(frozen=True, slots=True)
+class _LogBudget(WorkBudget):
+    """The budget of the cleaner; raises CleaningStopped once the log is being deleted."""
+
+    log: Log
+    budget: WorkBudget
+
+    def spend(self, size: int) -> None:
+        _check_in_service(self.log)
+        self.budget.spend(size)
+
+
+def _check_in_service(log: Log) -> None:
+    if log.is_retiring:
+        raise CleaningStopped(f"{log.topic_partition} is being deleted, and not cleaned any more")
+
+
 @dataclass(slots=True)
 class PartitionCleaner:
-    """The cleaner's state of one log; a thread that works on the log holds `is_busy`.
+    """The cleaner's state of one log; a thread that works on it holds the log's `cleaning_lock`.
 
     `budget` is charged for every byte read and written, and may raise to stop the work.
     """
@@ -72,7 +93,9 @@ class PartitionCleaner:
     waits_for: str = ""
     store_error: str | None = None
     store_retry_ms: int = 0
-    is_busy: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        self.budget = _LogBudget(self.log, self.budget)
 
     @property
     def health(self) -> PartitionHealth:
@@ -122,17 +145,22 @@ class PartitionCleaner:
 
     @contextmanager
     def try_take(self) -> Iterator[bool]:
-        """Takes `is_busy` without waiting; yields False while another thread has it."""
-        is_free = self.is_busy.acquire(blocking=False)
+        """Takes the lock without waiting; yields False while another thread has it, or no work."""
+        lock = self.log.cleaning_lock
+        has_lock = lock.acquire(blocking=False)
         try:
-            yield is_free
+            yield has_lock and not self.log.is_retiring
         finally:
-            if is_free:
-                self.is_busy.release()
+            if has_lock:
+                lock.release()
 
     @contextmanager
     def map_io_errors(self, doing: str) -> Iterator[None]:
-        """As `partition_io`; after a missing file each key index is verified again."""
+        """As `partition_io`; after a missing file each key index is verified again.
+
+        Raises CleaningStopped for a log whose directory may be that of another by now.
+        """
+        _check_in_service(self.log)
         with partition_io(self.directory, doing):
             try:
                 yield
@@ -142,7 +170,7 @@ class PartitionCleaner:
 
     @contextmanager
     def work(self, doing: str) -> Iterator[None]:
-        """As `map_io_errors`, for the holder of `is_busy`; a wrong result deletes the key indexes.
+        """As `map_io_errors`, for the holder of the lock; a wrong result deletes the key indexes.
 
         They may be the cause of the wrong result; the next attempt rebuilds them.
         """
@@ -171,7 +199,7 @@ class _PhaseBudget(WorkBudget):
 
 
 class CompactionRun:
-    """One compaction run over a log, for the holder of the partition's `is_busy`."""
+    """One compaction run over a log, for the holder of its `cleaning_lock`."""
 
     def __init__(
         self,

@@ -164,7 +164,12 @@ class RemovalLog:
     """The removals of one partition, in its directory; the first append creates the file."""
 
     def __init__(
-        self, fs: FileSystem, directory: str, *, max_bytes: int = REMOVAL_LOG_BYTES_MAX
+        self,
+        fs: FileSystem,
+        directory: str,
+        *,
+        removal_lock: "threading.RLock | None" = None,
+        max_bytes: int = REMOVAL_LOG_BYTES_MAX,
     ) -> None:
         self.path = f"{directory}/{REMOVAL_LOG_FILE}"
         self._fs = fs
@@ -172,8 +177,8 @@ class RemovalLog:
         self._max_bytes = max_bytes
         self._drop_at_bytes = max_bytes  # guarded by _lock
         self._lock = threading.Lock()
-        self.removal_lock = threading.RLock()
-        """Held from taking a removal's id until it is carried out: one removal at a time."""
+        self.removal_lock = removal_lock or threading.RLock()
+        """That of the log, if it is open."""
         self._deferred: list[Removal] = []  # guarded by removal_lock
         self._tail: _Tail | None = None  # guarded by _lock; set when all up to it is synced
 
@@ -354,7 +359,8 @@ class RemovalLogs:
         with self._lock:
             cached = self._by_partition.get(partition)
             if cached is None or cached[0] is not log:
-                cached = (log, RemovalLog(self._store.fs, log.directory))
+                removals = RemovalLog(self._store.fs, log.directory, removal_lock=log.removal_lock)
+                cached = (log, removals)
                 self._by_partition[partition] = cached
             return cached[1]
 

@@ -127,6 +127,7 @@ class LogRetention:
         where expiry makes the room, segments are removed first and recorded later.
         """
         with self._removals.removal_lock:
+            self._log.health.check_usable()
             plan = self.plan(now_ms)
             if plan.rolls_active:
                 self.roll()
@@ -147,6 +148,7 @@ class LogRetention:
         Raises as `expire`.
         """
         with self._removals.removal_lock:
+            self._log.health.check_usable()
             return self._remove(segments, RemovalKind.EVICTION, now_ms)
 
     def roll(self) -> None:
