@@ -27,6 +27,16 @@ logger = logging.getLogger(__name__)
 _REFUSALS: Final = (DiskProblem.FULL, DiskProblem.NO_DESCRIPTORS)
 
 
+def raise_unless_derived(error: Exception) -> None:
+    """Raises the error of reading a derived file if rebuilding the file would meet it as well.
+
+    A file that cannot be read is rebuilt like one that is missing: if the whole disk fails, reading
+    the data does too.
+    """
+    if isinstance(error, OSError) and classify_error(error) is DiskProblem.NO_DESCRIPTORS:
+        raise error
+
+
 class _Health:
     """Base of the health of a log and of a log directory; messages begin with `prefix`."""
 

@@ -20,6 +20,7 @@ from varve.commit_log.append_times import (
     read_txn_checks,
     txn_check_of,
 )
+from varve.commit_log.health import raise_unless_derived
 from varve.commit_log.leader_epochs import LeaderEpochs
 from varve.commit_log.names import (
     INDEX,
@@ -169,6 +170,8 @@ class LogLoader:
         if self._snapshots.has_removed:
             # A removed snapshot that reappears after a crash could be taken for a later one.
             self._fs.sync_directory(self._directory)
+        for segment in self._segments:
+            self._files.release(segment)
         clean = request.clean and not wiped
         return LoadedLog(
             closed=self._segments,
@@ -201,7 +204,8 @@ class LogLoader:
             return LeaderEpochs.decode(self._epoch_file, where=path)
         except FileNotFoundError:
             self._must_rebuild_epochs = not self._request.is_new
-        except Corrupt as error:
+        except (Corrupt, OSError) as error:
+            raise_unless_derived(error)
             self._log_recovery(f"rebuilding the leader epochs: {error}")
             self._must_rebuild_epochs = True
         return LeaderEpochs()

@@ -22,6 +22,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from varve.commit_log.health import raise_unless_derived
 from varve.commit_log.names import DELETED, LOG, SNAPSHOT, log_name
 from varve.commit_log.producer_state import (
     CACHED_BATCH_COUNT,
@@ -344,7 +345,8 @@ class ProducerSnapshots:
                     where=path,
                 )
                 producers.expire(now_ms, expiration_ms)
-            except (Corrupt, FileNotFoundError) as error:
+            except (Corrupt, OSError) as error:
+                raise_unless_derived(error)
                 extra = {"path": path, "error": str(error)}
                 logger.warning("removed a damaged snapshot", extra=extra)
                 producers.clear()
@@ -412,7 +414,8 @@ def read_snapshot(
             _check_against_end(
                 producers, segments, offset=snapshot, expired_before_ms=INT64_MAX, where=path
             )
-        except (Corrupt, FileNotFoundError):
+        except (Corrupt, OSError) as error:
+            raise_unless_derived(error)
             producers.clear()
             continue
         if snapshot == offset:

@@ -30,6 +30,7 @@ from varve.commit_log.append_times import (
     AppendSpan,
     txn_check_of,
 )
+from varve.commit_log.health import raise_unless_derived
 from varve.commit_log.names import (
     DELETED,
     INDEX,
@@ -117,7 +118,8 @@ class OpenSegment:
             data = self._fs.read(path)
             index = index_type.decode(data, self.segment.base_offset, len(data))
             index.check(path)
-        except (FileNotFoundError, Corrupt):
+        except (OSError, Corrupt) as error:
+            raise_unless_derived(error)
             return None
         return index if index.is_ascending else None
 
@@ -161,7 +163,8 @@ class OpenSegment:
                 self._txn_index = TransactionIndex(self.segment.base_offset)
                 if self.segment.has_txn_index:
                     self._txn_index = self._rebuild_txn_index()
-            except Corrupt:
+            except (OSError, Corrupt) as error:
+                raise_unless_derived(error)
                 self._txn_index = self._rebuild_txn_index()
         return self._txn_index
 
@@ -231,6 +234,12 @@ class SegmentFiles:
             while len(self._open) > self._capacity:
                 self._open.popitem(last=False)
         return opened
+
+    def release(self, segment: "Segment") -> None:
+        """Closes a segment that was opened for a moment, unless its indexes were rebuilt."""
+        with self._lock:
+            if segment not in self._rebuilt:
+                self._open.pop(segment, None)
 
     def forget(self, segment: "Segment") -> None:
         with self._lock:

@@ -242,3 +242,17 @@ def test_g4_a_key_index_that_takes_a_value_for_a_tombstone_costs_no_value() -> N
     bench.clean()
     assert bench.offsets() == [1]
     check_promises(bench)
+
+
+def test_a_rewrite_that_would_outgrow_its_index_leaves_the_segment_as_it_is(
+    bench: CleaningBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Delete horizons make a segment near 2 GiB larger, and an index has positions of 31 bits."""
+    before = {one.base_offset: one.size for one in bench.log.view.closed}
+    monkeypatch.setattr("varve.cleaning.compaction.rewrite.INT_MAX", 100)
+    (hold,) = bench.clean().holds
+    assert "as it is" in hold.reason
+    assert {one.base_offset: one.size for one in bench.log.view.closed} == before
+    monkeypatch.undo()
+    bench.advance(3_600_000)
+    assert not bench.clean().holds

@@ -10,12 +10,19 @@ import pytest
 from tests.support.audit_bench import AuditBench
 from tests.support.balances import make_compaction, make_expiry
 from varve.cleaning.removals.audit import audit_partition
-from varve.cleaning.removals.removal import Reason, Removal, RemovalKind, SegmentSummary
+from varve.cleaning.removals.removal import (
+    Reason,
+    Removal,
+    RemovalKind,
+    SegmentSummary,
+    encode_removal,
+)
 from varve.cleaning.removals.removal_log import (
     FIRST_CHAIN,
     REMOVAL_LOG_BYTES_MAX,
     REMOVAL_LOG_FILE,
     RemovalLog,
+    encode_line,
     read_removal_log,
 )
 from varve.disk import MemoryFileSystem, PowerLoss
@@ -157,6 +164,19 @@ def test_lines_in_another_order_are_found(fs: MemoryFileSystem) -> None:
     kept = lines(fs)
     overwrite(fs, b"".join([kept[0], kept[2], kept[1], *kept[3:]]))
     assert set(faulty_lines(fs)) >= {2, 3}
+
+
+@pytest.mark.parametrize("id", [2, 3, 5])
+def test_an_id_that_does_not_follow_is_found_though_its_chain_is_right(
+    fs: MemoryFileSystem, id: int
+) -> None:
+    chain, data = FIRST_CHAIN, b""
+    for number in (1, 2, 3, id if id < 4 else 5):
+        document = {"version": 1, "id": number, **encode_removal(make_expiry(number))}
+        line, chain = encode_line(document, chain)
+        data += line
+    overwrite(fs, data)
+    assert faulty_lines(fs) == [4]
 
 
 def test_a_line_that_is_no_line_is_found_and_appends_go_on(fs: MemoryFileSystem) -> None:

@@ -8,7 +8,16 @@ from typing import Any
 import pytest
 
 import varve
-from tests.support.log_bench import NOW_MS, Bench, make_batch, offsets_in, read_all
+from tests.support.log_bench import (
+    BROKEN,
+    DIRECTORY,
+    NOW_MS,
+    Bench,
+    FaultyBench,
+    make_batch,
+    offsets_in,
+    read_all,
+)
 from varve.commit_log import Isolation, TimestampOffset
 from varve.commit_log.sparse_index import OffsetIndex, TimeIndex
 from varve.foundation.errors import Corrupt
@@ -383,3 +392,27 @@ def test_an_index_too_large_for_its_segment_is_not_read(tmp_path: Path, kind: st
         assert found is not None
         committed = topic.read(isolation="read_committed")
         assert len(list(committed)) == COUNT
+
+
+# Files that cannot be read
+
+
+@pytest.mark.parametrize("kind", [".index", ".timeindex", ".txnindex", ".snapshot"])
+def test_a_derived_file_that_cannot_be_read_takes_nothing_offline(
+    faulty: FaultyBench, kind: str
+) -> None:
+    faulty.open()
+    fields: dict[str, Any] = {"producer_id": 1, "producer_epoch": 0, "transactional": True}
+    faulty.log.append(make_batch(base_sequence=0, time=3, **fields))
+    faulty.log.end_transaction(producer_id=1, producer_epoch=0, committed=False)
+    faulty.log.roll()
+    faulty.log.append(make_batch())
+    faulty.log.close()
+    (name, *_) = [n for n in faulty.fs.names(DIRECTORY) if n.endswith(kind)]
+    faulty.fs.fail_under(f"{DIRECTORY}/{name}", BROKEN)
+    log = faulty.open(clean=True, recovery_point=3)
+    fetched = log.read(start_offset=0, isolation=Isolation.READ_COMMITTED)
+    assert [(one.producer_id, one.first_offset) for one in fetched.aborted] == [(1, 0)]
+    assert log.find_offset_by_time(NOW_MS + 3) == TimestampOffset(NOW_MS + 3, 0)
+    assert log.active_producers().keys() == {1}
+    assert log.health.is_usable

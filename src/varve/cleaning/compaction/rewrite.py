@@ -36,6 +36,7 @@ from varve.commit_log.names import (
     parse_file_name,
 )
 from varve.commit_log.segment_reader import BatchTable
+from varve.commit_log.settings import INT_MAX
 from varve.commit_log.sparse_index import SegmentIndexer
 from varve.commit_log.transaction_index import AbortedTransaction, TransactionIndex
 from varve.disk import File, FileSystem
@@ -179,7 +180,7 @@ class WrittenSegment:
 
 
 class DamagedSegment(Corrupt):
-    """A batch of this segment cannot be copied."""
+    """A batch of this segment cannot be copied, or the copy would be too large."""
 
     def __init__(self, message: str, base_offset: int) -> None:
         super().__init__(message)
@@ -285,6 +286,12 @@ class _Output:
         self.filled += batch.size
 
     def flush(self) -> None:
+        if self._written + self.filled > INT_MAX:
+            raise DamagedSegment(
+                f"{self._path(LOG)}: delete horizons would make the segment larger than the "
+                f"{INT_MAX} bytes that an index can address; it stays as it is",
+                self._base_offset,
+            )
         start = 0
         view = memoryview(self.buffer)
         while start < self.filled:

@@ -83,6 +83,7 @@ class RemovalHistory:
     dropped: int = 0
     first_id: int = 1
     _entries: dict[int, RemovalEntry] = field(default_factory=dict)
+    _last_id: int = 0
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
@@ -109,9 +110,12 @@ class RemovalHistory:
         except Corrupt as error:
             is_intact = False
             self.faults.append(RemovalLogFault(line_number, str(error)))
+        earlier_id = self._last_id
         try:
             self._read_document(line_number, _decode_line(line), is_intact=is_intact)
         except Corrupt as error:
+            if self._last_id == earlier_id:
+                self._last_id += 1  # a line without a valid id
             self.faults.append(RemovalLogFault(line_number, str(error)))
         self.chains.append(_chain_after(line))
 
@@ -119,9 +123,14 @@ class RemovalHistory:
         self, line_number: int, document: dict[str, Any], *, is_intact: bool
     ) -> None:
         id = check_number(document.get("id"), "id")
+        previous_id, self._last_id = self._last_id, id
         if "dropped" in document:
             self._read_carried(line_number, id, document, is_intact=is_intact)
-        elif "done" not in document:
+            return
+        if is_intact and id != previous_id + 1:
+            message = f"id {id} follows id {previous_id}: a line was left out, added or repeated"
+            self.faults.append(RemovalLogFault(line_number, message))
+        if "done" not in document:
             entry = RemovalEntry(line_number, decode_removal(id, document), False, is_intact)
             self._entries.setdefault(id, entry)
         else:
