@@ -177,6 +177,12 @@ class Store(StoreRemovals):
         self._check_open()
         topic_id = self._logs.topic_id(TopicPartition(topic.name, number))
         if topic_id is not None and topic.id is not None and topic_id != topic.id:
+            entry = self._admin.find(topic.name)
+            if entry is not None and entry.id == topic_id:
+                raise InconsistentTopicId(
+                    f"topic {topic.name} was deleted and created again since this Topic was "
+                    f"returned: get the new one with store.topic({topic.name!r})"
+                )
             raise InconsistentTopicId(
                 f"{topic.name}-{number} belongs to topic id {topic_id}, not {topic.id}; move its "
                 "directory away"

@@ -5,6 +5,7 @@ Crash      a topic is in the table before its partitions are created or added, a
 Threads    one at a time, under the store's lock.
 """
 
+import contextlib
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -25,6 +26,7 @@ from varve.embedded.topic_table import (
     lost_settings_message,
 )
 from varve.foundation.errors import (
+    DiskFull,
     InvalidRequest,
     InvalidSetting,
     NotFound,
@@ -274,7 +276,11 @@ class TopicAdmin:
             if self._logs.get(partition).settings.remote_storage_enable and not is_resumed:
                 self._tier.check_removable(partition)
         deleted_entry = entry.in_state(TopicState.DELETING)
-        self._catalog.write(self._table.with_topics(deleted_entry))
+        try:
+            self._catalog.write(self._table.with_topics(deleted_entry))
+        except DiskFull:
+            self._free_local_partitions(name)
+            self._catalog.write(self._table.with_topics(deleted_entry))
         try:
             self._remove_partitions(deleted_entry)
         except StoreError as error:
@@ -284,6 +290,21 @@ class TopicAdmin:
             ) from error
         if at_once:
             self._logs.delete_expired_files()
+
+    def _free_local_partitions(self, name: str) -> None:
+        """Deletes the files of a topic at once: on a full disk they take the place of its entry.
+
+        A crash before the entry is written leaves the topic without records.
+        """
+        with contextlib.suppress(DiskFull):  # of checkpoints, which are written again
+            self._logs.delete(
+                *(
+                    partition
+                    for partition in self.partitions_of(name)
+                    if not self._logs.get(partition).settings.remote_storage_enable
+                )
+            )
+        self._logs.delete_expired_files()
 
     def _remove_partitions(self, entry: TopicEntry) -> None:
         local = []

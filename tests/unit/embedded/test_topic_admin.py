@@ -12,6 +12,7 @@ from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import (
     DiskFull,
+    InconsistentTopicId,
     InvalidRecord,
     InvalidRequest,
     InvalidSetting,
@@ -157,3 +158,28 @@ def test_a_topic_deleted_at_once_leaves_no_files(store: varve.Store, fs: MemoryF
     store.delete_topic("orders", at_once=True)
     names = fs.names("/data")
     assert not [name for name in names if name.startswith("orders")]
+
+
+def test_a_topic_is_deleted_on_a_full_disk() -> None:
+    """That is when it is most needed: its own files make the room."""
+    clock = ManualClock()
+    fs = FaultyFileSystem(clock)
+    with _open(fs, clock) as store:
+        store.create_topic("kept").append(value="v")
+        store.create_topic("orders").append(value=bytes(100_000))
+        fs.full_at(fs.used_bytes())
+        store.delete_topic("orders")
+        assert [topic.name for topic in store.topics()] == ["kept"]
+        assert store.health().offline == {}
+        store.topic("kept").append(value="w")
+    with _open(fs, clock) as store:
+        assert [topic.name for topic in store.topics()] == ["kept"]
+        assert [one.value for one in store.topic("kept").read()] == [b"v", b"w"]
+
+
+def test_a_topic_object_of_a_recreated_topic_says_where_the_new_one_is(store: varve.Store) -> None:
+    topic = store.create_topic("orders")
+    store.delete_topic("orders")
+    store.create_topic("orders")
+    with pytest.raises(InconsistentTopicId, match=r"created again .* store.topic\('orders'\)"):
+        topic.append(value="v")
