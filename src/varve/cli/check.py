@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from varve.commit_log.names import TopicPartition
     from varve.disk import FileSystem
     from varve.embedded.directory_check import CheckResult
-    from varve.tiering.expiry import RemoteRemoval
+    from varve.tiering.evidence import RemoteRemoval
 
 # check
 
@@ -423,7 +423,7 @@ def _print_remote(
     from varve.commit_log.names import PARTITION_METADATA_FILE
     from varve.embedded.offline_tier import OfflineTier
     from varve.embedded.topic_table import find_tiered_topics
-    from varve.tiering.expiry import read_remote_removals
+    from varve.tiering.evidence import read_remote_removals
 
     tiered = find_tiered_topics(fs, log_directory)
     if not report.moved_records and report.partition.topic not in tiered:

@@ -208,7 +208,10 @@ class LogManager:
         directory.health.check_online()
         if partition in directory.unreadable:
             raise directory.unreadable[partition].again()
-        return directory.logs[partition]
+        log = directory.logs.get(partition)
+        if log is None:
+            raise NotFound(f"there is no partition {partition}: it was just deleted")
+        return log
 
     def logs(self) -> Iterator[tuple[TopicPartition, Log, LogDirectory]]:
         """The logs of all online directories; each is listed when the iteration reaches it."""

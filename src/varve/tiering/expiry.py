@@ -1,8 +1,5 @@
 """Expires the remote segments of a partition, deletes their objects later, and records why.
 
-Layout     `evidence/<id>.json`: one removal, or {"job": ..., "balances": [...]} of a job; each as
-           in docs/reference/formats/evidence.md, without id and chain.
-
 Invariant  the reason is recorded first, then the log start offset is raised on the local disk, then
            the manifest takes the segment out of reading, and its objects are deleted last, when no
            retained manifest version names it: every step can be repeated after a failure.
@@ -10,22 +7,18 @@ Crash      a removal record whose segments are still readable belongs to an inte
 Threads    one per partition at a time.
 """
 
-import json
 import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice, takewhile
-from typing import Any, Final
+from typing import Final
 
 from varve.cleaning.removals.removal import (
     Reason,
     Removal,
     RemovalKind,
     SegmentSummary,
-    decode_removal,
-    encode_removal,
 )
 from varve.cleaning.retention.rules import Due, RetentionLimits, RetentionScope, due_now
 from varve.cleaning.retention.segments import (
@@ -35,11 +28,9 @@ from varve.cleaning.retention.segments import (
     SegmentTimes,
 )
 from varve.commit_log import Log
-from varve.foundation.errors import Corrupt, ObjectExists, Unbalanced
-from varve.object_store import ObjectStore
+from varve.tiering.evidence import archive_expiries, put_expiry
 from varve.tiering.manifest.manifest import Manifest
 from varve.tiering.manifest.segment import RemoteSegment, SegmentState, is_in_lineage
-from varve.tiering.manifest.store import ManifestStore
 from varve.tiering.partition import TieredPartition
 
 logger = logging.getLogger(__name__)
@@ -81,6 +72,8 @@ def expire_segments(tiered: TieredPartition, now_ms: int) -> RemoteExpiry:
         manifest = _expire_batch(tiered, dues, now_ms)
         expired += dues
     removed = _remove_due(tiered, manifest, now_ms)
+    if expired:
+        archive_expiries(tiered.objects, tiered.path)
     tiered.retire_versions(now_ms)
     return RemoteExpiry(tuple(expired), removed)
 
@@ -132,10 +125,8 @@ def _record(tiered: TieredPartition, dues: Sequence[Due[RemoteSegmentInfo]], now
     A pass that repeats a failed one finds the first record, which has the original reason.
     """
     balance = _balance(tiered.log, dues, now_ms)
-    key = tiered.path.evidence_key(f"expiry-{balance.end_offset:020}-{dues[0].segment.id}")
-    text = json.dumps(encode_removal(balance), separators=(",", ":"))
-    with suppress(ObjectExists):
-        tiered.objects.create(key, text.encode())
+    name = f"{balance.end_offset:020}-{dues[0].segment.id}"
+    put_expiry(tiered.objects, tiered.path, name, balance)
 
 
 def _remove_due(tiered: TieredPartition, manifest: Manifest, now_ms: int) -> int:
@@ -261,51 +252,3 @@ def _location(segment: RemoteSegment, log: Log) -> SegmentLocation:
         return SegmentLocation.LEAVING
     is_local = segment.base_offset >= log.local_start_offset
     return SegmentLocation.BOTH if is_local else SegmentLocation.REMOTE
-
-
-@dataclass(frozen=True, slots=True)
-class RemoteRemoval:
-    """A removal on record in the bucket, under the key of its evidence."""
-
-    key: str
-    balance: Removal
-    is_done: bool
-
-
-def read_remote_removals(objects: ObjectStore, manifests: ManifestStore) -> list[RemoteRemoval]:
-    """The removals from a partition in the remote tier, oldest first.
-
-    Raises Corrupt for evidence that cannot be read or does not add up.
-    """
-    manifest = manifests.load()
-    readable = {
-        (segment.base_offset, segment.end_offset + 1, segment.size)
-        for segment in manifests.readable(manifest)
-    }
-    path = manifest.path
-    keys = [info.key for info in objects.list(f"{path.prefix}evidence/")]
-    removals = []
-    for key in keys:
-        if key.endswith(".json"):
-            for balance in decode_evidence(objects.get(key), key):
-                inputs = {
-                    (summary.base_offset, summary.next_offset, summary.size)
-                    for summary in balance.inputs
-                }
-                removals.append(RemoteRemoval(key, balance, is_done=not inputs & readable))
-    return sorted(removals, key=lambda removal: (removal.balance.at_ms, removal.key))
-
-
-def decode_evidence(data: bytes | memoryview, key: str) -> Iterator[Removal]:
-    """The balances of one object, each checked; raises Corrupt."""
-    try:
-        document = json.loads(bytes(data))
-        listed: list[dict[str, Any]] = document.get("balances", [document])
-        for number, fields in enumerate(listed, start=1):
-            balance = decode_removal(number, fields)
-            balance.check()
-            yield balance
-    except (ValueError, AttributeError, TypeError) as error:
-        raise Corrupt(f"{key}: not a removal record: {error}") from error
-    except (Corrupt, Unbalanced) as error:
-        raise Corrupt(f"{key}: {error}") from error

@@ -25,7 +25,7 @@ from varve.cleaning.removals.removal import Removal, RemovalKind
 from varve.cleaning.removals.removal_log import read_removal_log
 from varve.commit_log import Log, Segment
 from varve.foundation.errors import Corrupt
-from varve.tiering.expiry import decode_evidence
+from varve.tiering.evidence import decode_evidence
 from varve.tiering.manifest.manifest import Manifest
 from varve.tiering.manifest.segment import LOG_PART, Epochs, RemoteSegment, is_in_lineage
 from varve.tiering.manifest.store import ManifestStore

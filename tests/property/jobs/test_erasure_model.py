@@ -19,7 +19,7 @@ from varve.jobs.erase.scan import Matcher
 from varve.jobs.erase.tasks import Rescan, rescan_local, rescan_remote
 from varve.jobs.tasks import LocalRunner
 from varve.records import Batch
-from varve.tiering.expiry import read_remote_removals
+from varve.tiering.evidence import read_remote_removals
 
 PHASES = set(Phase) - {Phase.explain}  # it traces every line, and an erasure runs many
 KEYS = [b"key-%d" % number for number in range(8)]

@@ -49,7 +49,7 @@ def test_a_record_that_is_too_large_says_what_was_appended(orders: Run) -> None:
 
 def test_a_topic_that_cannot_be_loaded_leads_to_the_check(orders: Run, tmp_path: Path) -> None:
     orders("produce", "orders", input=b"x\n")
-    (found,) = tmp_path.rglob("leader-epoch-checkpoint")
+    (found,) = tmp_path.rglob("partition.metadata")
     found.write_bytes(b"garbage")
     result = orders("consume", "orders", code=1)
     assert "`varve check`" in result.stderr

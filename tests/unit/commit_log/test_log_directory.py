@@ -155,7 +155,7 @@ def test_a_partition_that_cannot_be_loaded_leaves_no_mark_after_an_unclean_start
     house.open()
     house.fill()
     house.directory.abandon()
-    house.write("a-0/leader-epoch-checkpoint", b"9\n")
+    house.write("a-0/partition.metadata", b"9\n")
     house.open()
     assert isinstance(house.directory.unreadable[A], Corrupt)
     house.close()
@@ -166,7 +166,7 @@ def test_after_a_clean_start_it_does(house: House) -> None:
     house.open()
     house.fill()
     house.close()
-    house.write("a-0/leader-epoch-checkpoint", b"9\n")
+    house.write("a-0/partition.metadata", b"9\n")
     house.open()
     house.close()
     assert house.fs.exists(CLEAN)
@@ -245,7 +245,7 @@ def test_entries_of_unreadable_partitions_are_kept(house: House) -> None:
     house.fill(A, 3).delete_records(1)
     house.fill(B, 1)
     house.close()
-    house.write("a-0/leader-epoch-checkpoint", b"9\n")
+    house.write("a-0/partition.metadata", b"9\n")
     house.open().write_checkpoints()
     assert house.offsets("recovery-point-offset-checkpoint") == {A: 3, B: 1}
     assert house.offsets("log-start-offset-checkpoint") == {A: 1}

@@ -263,13 +263,13 @@ def test_an_unknown_partition_is_not_found(stores: Stores) -> None:
 def test_an_unreadable_partition_says_why(stores: Stores) -> None:
     with stores.make("d1") as store:
         fill(store)
-    with stores.fs.open_writable("d1/t-0/leader-epoch-checkpoint") as file:
+    with stores.fs.open_writable("d1/t-0/partition.metadata") as file:
         file.write_at(0, b"9")
     store = stores.open("d1")
     assert store.partitions == [partition(0)]
-    with pytest.raises(Corrupt, match="leader-epoch"):
+    with pytest.raises(Corrupt, match="partition.metadata"):
         store.get(partition(0))
-    with pytest.raises(Corrupt, match="leader-epoch"):
+    with pytest.raises(Corrupt, match="partition.metadata"):
         store.create(partition(0), ID)
 
 

@@ -19,7 +19,8 @@ from varve.foundation.errors import Fenced, StoreUnavailable, Unavailable
 from varve.object_store import Buffer, MemoryObjectStore, ObjectInfo
 from varve.testing import FaultKind
 from varve.tiering import tier
-from varve.tiering.expiry import describe_segment, read_remote_removals, total_retention_scope
+from varve.tiering.evidence import read_remote_removals
+from varve.tiering.expiry import describe_segment, total_retention_scope
 from varve.tiering.manifest.segment import RemoteSegment, SegmentState
 from varve.tiering.manifest.store import ObjectManifestStore
 from varve.tiering.partition_lease import hold_lease

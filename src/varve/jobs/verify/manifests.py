@@ -16,7 +16,7 @@ from varve.jobs.tier.bucket import BucketAccess
 from varve.jobs.tier.remote_files import RemoteInput, open_files
 from varve.jobs.verify.result import VerifyFinding
 from varve.object_store import ObjectStore
-from varve.tiering.expiry import read_remote_removals
+from varve.tiering.evidence import read_remote_removals
 from varve.tiering.fsck import Damage, Listed, ObjectClass, fsck_partition
 from varve.tiering.manifest.manifest import Manifest
 from varve.tiering.manifest.paths import RemotePath

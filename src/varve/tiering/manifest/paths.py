@@ -90,6 +90,10 @@ class RemotePath:
         """The key of one object of a segment: "log", "index", "keys" and so on."""
         return f"{self.segment_folder}{segment.base_offset:0{DIGITS}}-{segment.id}/{part}"
 
+    @property
+    def evidence_folder(self) -> str:
+        return f"{self.prefix}evidence/"
+
     def evidence_key(self, job_id: str) -> str:
         return f"{self.prefix}evidence/{job_id}.json"
 
