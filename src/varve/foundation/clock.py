@@ -17,7 +17,7 @@ class Clock(Protocol):
     def now_ms(self) -> int: ...
 
     def elapsed_ms(self) -> int:
-        """Time since an unknown moment, by a clock that nobody can set."""
+        """Time since an unknown moment, by a clock that cannot be set."""
 
 
 # Counts the time for which the machine is suspended as well, which CLOCK_MONOTONIC does not.

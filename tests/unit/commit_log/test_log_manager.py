@@ -267,9 +267,9 @@ def test_an_unreadable_partition_says_why(stores: Stores) -> None:
         file.write_at(0, b"9")
     store = stores.open("d1")
     assert store.partitions == [partition(0)]
-    with pytest.raises(Corrupt, match="partition.metadata"):
+    with pytest.raises(Corrupt, match=r"partition\.metadata"):
         store.get(partition(0))
-    with pytest.raises(Corrupt, match="partition.metadata"):
+    with pytest.raises(Corrupt, match=r"partition\.metadata"):
         store.create(partition(0), ID)
 
 
