@@ -34,7 +34,15 @@ from varve.foundation.metrics import exposition
 from varve.kafka_server.authentication import ListenerSecurities
 from varve.kafka_server.config import ServerConfig
 from varve.kafka_server.server import Server
-from varve.kernels import batch_build, batch_scan, record_columns
+from varve.kernels import (
+    batch_build,
+    batch_scan,
+    compressed_frames,
+    crc,
+    record_columns,
+    record_parse,
+    transaction_marks,
+)
 from varve.serving.process import (
     freeze_garbage_collection,
     handle_stop_signals,
@@ -48,6 +56,10 @@ _HEADER_BYTES_MAX: Final = 8 << 10
 _REQUEST_SECONDS: Final = 10.0
 _CONNECTION_COUNT_MAX: Final = 64
 _PAGES_AT_ONCE: Final = 4
+_KERNELS: Final = (
+    batch_build, record_columns, record_parse, compressed_frames, crc, transaction_marks,
+)  # fmt: skip
+"""Loaded early: first records would wait for them, and no file may be free when they come."""
 _REASONS: Final = {
     200: "OK",
     400: "Bad Request",
@@ -204,7 +216,7 @@ async def _run(
     try:
         http = await _start_http(endpoint, config)
         echo(_startup_line(server, store, http, time.monotonic() - began))
-        await broker.blocking.run(_warm_coordinators)
+        await broker.blocking.run(_warm_kernels)
         freeze_garbage_collection()
         await stop.wait()
         logger.info("stopping", extra={"connections": server.connection_count})
@@ -252,10 +264,9 @@ def _startup_line(server: Server, store: Store, http: str, seconds: float) -> st
     return "; ".join(parts)
 
 
-def _warm_coordinators() -> None:
-    """Loads what the first records of groups and transactions would wait for."""
-    batch_build.warm()
-    record_columns.warm()
+def _warm_kernels() -> None:
+    for kernels in _KERNELS:
+        kernels.warm()
 
 
 def _reload(securities: ListenerSecurities) -> None:

@@ -15,6 +15,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from varve.broker.broker import Broker
+from varve.foundation.settings import INT_MAX
 from varve.kafka_server.frames import MemoryBudget
 from varve.kafka_server.metrics import (
     ACCEPTED_CONNECTIONS,
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _CHECKED_PER_TURN: Final = 500
+_RESERVED_SHARE_MAX: Final = 8
+"""At most one of so many files is kept from connections."""
 _SLOW_READER_SECONDS: Final = 1.0
 
 
@@ -58,13 +61,21 @@ class ConnectionRegistry:
         self._ids = itertools.count(1)
         files_max, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._count_max = settings.max_connections
+        self._descriptor_max = INT_MAX
         if files_max != resource.RLIM_INFINITY:
             self._count_max = min(self._count_max, files_max // 2)
+            reserved = min(settings.reserved_files, files_max // _RESERVED_SHARE_MAX)
+            self._descriptor_max = files_max - reserved
 
-    def admit(self, host: str) -> bool:
-        """Counts a new connection unless there are too many; `dismiss` ends it."""
+    def admit(self, host: str, descriptor: int) -> bool:
+        """Counts a new connection unless there are too many; `dismiss` ends it.
+
+        The system gives the lowest descriptor that is free: `descriptor` says how many are not.
+        """
         if self.admitted_count >= self._count_max:
             reason = "max_connections"
+        elif descriptor >= self._descriptor_max:
+            reason = "open_files"
         elif self._count_by_host[host] >= self._settings.max_connections_per_ip:
             reason = "max_connections_per_ip"
         else:

@@ -137,7 +137,11 @@ class Server:
             try:
                 for _ in range(_ACCEPTED_PER_TURN):
                     client, address = listening.accept()
-                    opening = self._open_connection(client, str(address[0]), listener, security)
+                    host = str(address[0])
+                    if not self.registry.admit(host, client.fileno()):
+                        client.close()
+                        continue
+                    opening = self._open_connection(client, host, listener, security)
                     self._services.keep(self._loop.create_task(opening))
             except (BlockingIOError, ConnectionError):
                 continue
@@ -162,10 +166,7 @@ class Server:
     async def _open_connection(
         self, client: socket.socket, host: str, listener: Listener, security: ListenerSecurity
     ) -> None:
-        """Makes the connection of an accepted socket; an error ends that client alone."""
-        if not self.registry.admit(host):
-            client.close()
-            return
+        """Makes the connection of an admitted socket; an error ends that client alone."""
         tls, handshake = security.tls, TlsHandshake(client)
         handshake_seconds = self.settings.request_receive_timeout_ms / 1000
         try:

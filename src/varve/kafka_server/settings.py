@@ -200,6 +200,13 @@ class ServerSettings:
         "the process may open, as logs need the others.",
         at_least=0,
     )
+    reserved_files: int = setting(
+        128,
+        "How many of the files that the process may open are kept for logs and monitoring: a "
+        "connection that would take one of them is closed. At most an eighth of the files.",
+        kafka_name="varve.connections.reserved.files",
+        at_least=0,
+    )
     max_connections_per_ip: int = setting(
         INT_MAX, "Connections at a time from one address; further ones are closed.", at_least=0
     )

@@ -1,7 +1,9 @@
 """Clients that send nonsense, nothing or too much cost little, and only themselves."""
 
 import asyncio
+import os
 import random
+import resource
 import time
 from typing import Any, cast
 
@@ -150,6 +152,22 @@ async def test_connections_over_the_limit_are_closed(limit: str) -> None:
         await until(lambda: bench.server.connection_count == 4)
         await _is_served(bench)
         assert bench.value(CLOSED_CONNECTIONS, limit) == 20
+
+
+async def test_connections_leave_the_last_files_to_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (800, 800))
+    settings = ServerSettings(listeners=(LISTENER,), reserved_files=900)
+    async with ServerBench(settings) as bench:
+        files: list[int] = []
+        try:
+            while not files or files[-1] < 700:
+                files.append(os.dup(0))
+            assert await (await bench.connect()).is_closed()
+            assert bench.value(CLOSED_CONNECTIONS, "open_files") == 1
+        finally:
+            for file in files:
+                os.close(file)
+        await _is_served(bench)
 
 
 @pytest.mark.parametrize(
