@@ -20,7 +20,7 @@ from typing import Final, Self
 from varve.disk import FileSystem, make_durable_directory
 from varve.foundation.clock import Clock
 from varve.foundation.closing import Closing
-from varve.foundation.errors import Closed
+from varve.foundation.errors import Closed, InvalidRequest
 from varve.shapes import metrics
 from varve.shapes.compaction.compactor import CompactionReport
 from varve.shapes.compaction.scheduler import CompactionScheduler
@@ -100,13 +100,18 @@ class ShapeEngine(Closing):
         self._storage_settings = StorageSettings(chunk_bytes=self.settings.chunk_bytes)
         # Clients distinguish subsets by their marks, including those from before a restart.
         self._marks = itertools.count(clock.now_ms())
+        self._is_opened = False
         self._lock = threading.Lock()
         self._listeners: tuple[Listener, ...] = ()  # replaced under _lock, read without
 
     # Opening and closing
 
     def open(self, *, maintain: bool = True) -> Self:
-        """Loads the shapes; with `maintain` threads keep them up to date."""
+        """Loads the shapes; with `maintain` threads keep them up to date. An engine opens once."""
+        self._check_open()
+        if self._is_opened:
+            raise InvalidRequest(f"the engine of shapes in {self.root} is open already")
+        self._is_opened = True
         try:
             self.removal.discard_incomplete(self.registry.remove_incomplete())
             self._load()
@@ -167,7 +172,7 @@ class ShapeEngine(Closing):
 
     def _check_open(self) -> None:
         if self.topics.is_ended:
-            raise Closed(f"the engine of shapes in {self.root} is closed: open it again")
+            raise Closed(f"the engine of shapes in {self.root} is closed: open the directory again")
 
     # Finding and creating
 

@@ -126,7 +126,9 @@ class ShapeRemoval:
         """Marks shapes as dropped, so that they reject reads and writes; returns the new ones."""
         with self._changed:
             if self._is_ended:
-                raise Closed("the engine of shapes is closed and drops no more: open it again")
+                raise Closed(
+                    "the engine of shapes is closed and drops no more: open the directory again"
+                )
             dropped = [shape for shape in shapes if shape.mark_dropped(reason)]
             self._in_progress.update({shape.handle: shape.definition.topic for shape in dropped})
         return dropped

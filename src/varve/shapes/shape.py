@@ -218,7 +218,7 @@ class Shape:
         if self._storage is None:
             if self._is_closed:
                 raise Closed(
-                    f"shape {self.handle} is closed with its engine: open the engine again"
+                    f"shape {self.handle} is closed with its engine: open the directory again"
                 )
             if not self.is_snapshot_started:
                 raise Unavailable(f"the snapshot of shape {self.handle} has not begun: try again")

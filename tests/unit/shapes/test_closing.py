@@ -11,7 +11,7 @@ import pytest
 from tests.support.shape_engine import Follower, Stage, wait_until
 from tests.support.shape_engine_http import open_stage
 from varve.disk import RealFileSystem
-from varve.foundation.errors import Closed, Unavailable
+from varve.foundation.errors import Closed, InvalidRequest, Unavailable
 from varve.shapes.compaction.compactor import Compactor
 from varve.shapes.compaction.log_compaction import Block, LogCompaction
 from varve.shapes.definition import Definition, define
@@ -174,6 +174,19 @@ def test_an_engine_that_is_opened_again_has_its_shapes_and_serves_them(stage: St
     assert list(Path(f"{stage.engine.root}/.trash").iterdir()) == []
     stage.restart()
     assert stage.engine.shapes() == []
+
+
+def test_one_engine_opens_once_and_another_try_harms_nothing(stage: Stage) -> None:
+    stage.create("items")
+    with pytest.raises(InvalidRequest, match="open already"):
+        stage.engine.open()
+    stage.put("items", "a", {"n": 1})
+    stage.settle("items")
+    stage.engine.close()
+    with pytest.raises(Closed, match="open the directory again"):
+        stage.engine.open()
+    stage.engine = stage._open()
+    assert len(stage.engine.shapes()) == 1
 
 
 def test_an_engine_with_workers_that_is_opened_again_goes_on(path: Path) -> None:

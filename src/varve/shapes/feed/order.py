@@ -35,6 +35,8 @@ _FIELD_COUNT: Final = int(RecordColumn.VALUE_SIZE) + 1
 _READ_BYTES: Final = 1 << 20
 _REPLAY_OFFSETS: Final = 1 << 14
 """Offsets per span, for records of a single partition that may have been taken before."""
+_REPLAY_BYTES: Final = 16 << 20
+"""Bytes of records that are read again together, and about as many more."""
 _HELD_WAIT_MS: Final = 20
 """Wait of a fetch while buffered records wait for the end of their source transaction."""
 
@@ -253,25 +255,35 @@ class RecordSequencer:
 
     def _take_replayed(self, max_records: int) -> list[SequencedRecords]:
         sequenced: list[SequencedRecords] = []
-        count = 0
-        while self._replay and count < max_records:
+        count = size = 0
+        while self._replay and count < max_records and size < _REPLAY_BYTES:
             span = self._replay[0]
             try:
-                entries = self._read_range(span)
+                span, entries = self._read_span(span)
             except (Unavailable, StoreDenied):
                 if sequenced:
                     return sequenced
                 raise
-            self._replay.popleft()
+            self._replay[0] = _start_at(self._replay[0], span.next_tx)
+            if self._replay[0].start == self._replay[0].end:
+                self._replay.popleft()
             if self._grouping is not None:
                 self._grouping.remove(self._buffers[span.partition], entries)
             sequenced.append(SequencedRecords(span, entries))
             count += len(entries)
+            size += _count_bytes(entries)
         return sequenced
 
-    def _read_range(self, span: OffsetSpan) -> list[Entry]:
-        parts = read_entries(self._reader, span.partition, span.start, span.end, self._decoder)
-        return [entry for part in parts for entry in part]
+    def _read_span(self, span: OffsetSpan) -> tuple[OffsetSpan, list[Entry]]:
+        """The records of a span; of a large one without source transactions a first part."""
+        entries: list[Entry] = []
+        size = 0
+        for part in read_entries(self._reader, span.partition, span.start, span.end, self._decoder):
+            if size >= _REPLAY_BYTES and self._grouping is None:
+                return span._replace(end=part[0][0]), entries
+            entries += part
+            size += _count_bytes(part)
+        return span, entries
 
     # New records
 
@@ -349,6 +361,10 @@ class RecordSequencer:
         span = OffsetSpan(number, start, end, first_tx)
         self.next_tx = span.next_tx
         return SequencedRecords(span, entries)
+
+
+def _count_bytes(entries: Sequence[Entry]) -> int:
+    return sum([size for _, _, size, _ in entries])
 
 
 def _start_at(span: OffsetSpan, next_tx: int) -> OffsetSpan:

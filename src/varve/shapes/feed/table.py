@@ -23,8 +23,11 @@ from varve.shapes.offset import ShapeOffset
 
 _RECENT_ROWS: Final = 1 << 15
 _RECENT_BYTES: Final = 32 << 20
-"""Rows of a generation of recently read ones; two generations are kept in memory."""
+"""Rows of a generation of recently read ones, and bytes of their keys and texts; two generations
+are kept in memory."""
 _VIEW_ROWS: Final = 1_000
+_VIEW_BYTES: Final = 4 << 20
+"""Rows that a view splits into columns at a time, and bytes of their texts."""
 
 
 class MemLayer:
@@ -155,7 +158,7 @@ class TopicTable:
             self._clear_recent_locked()
         for key, text in islice(rows.items(), max(0, left_out), None):
             self._recent[key] = text
-            self._recent_bytes += 0 if text is None else len(text)
+            self._recent_bytes += len(key) + len(text or b"")
             is_full = len(self._recent) >= self._recent_rows_max
             if is_full or self._recent_bytes >= self._recent_bytes_max:
                 self._recent, self._recent_bytes, self._previous_generation = {}, 0, self._recent
@@ -239,9 +242,7 @@ class TableView(Closing):
                 for pair in part:
                     if pair[0] not in changed:
                         yield pair
-        present = [(key, text) for key, text in changed.items() if text is not None]
-        for start in range(0, len(present), _VIEW_ROWS):
-            chunk = present[start : start + _VIEW_ROWS]
+        for chunk in _split([(key, text) for key, text in changed.items() if text is not None]):
             rows = split_rows([text for _, text in chunk])
             for (key, _), row in zip(chunk, rows, strict=True):
                 assert row is not None  # layers have the texts of rows
@@ -251,6 +252,18 @@ class TableView(Closing):
         """Closes the scan; closing twice is harmless."""
         self._scan.close()
         self._table.remove_view(self)
+
+
+def _split(pairs: Sequence[tuple[str, bytes]]) -> Iterator[Sequence[tuple[str, bytes]]]:
+    """Some rows at a time."""
+    start, size = 0, 0
+    for at, (_, text) in enumerate(pairs):
+        size += len(text)
+        if at - start + 1 == _VIEW_ROWS or size >= _VIEW_BYTES:
+            yield pairs[start : at + 1]
+            start, size = at + 1, 0
+    if start < len(pairs):
+        yield pairs[start:]
 
 
 def _merge(layers: Sequence[MemLayer]) -> tuple[dict[str, bytes | None], bool]:

@@ -38,6 +38,8 @@ _MARKS_END: Final = b"$"
 _MEMORY_BYTES: Final = 64 << 20
 """Memory budget of a table that is opened without one."""
 _SCAN_ROWS: Final = 1_000
+_SCAN_BYTES: Final = 4 << 20
+"""Rows that a scan reads at a time, and bytes of their keys and texts."""
 
 
 class ResetKind(StrEnum):
@@ -261,12 +263,14 @@ class TableScan:
         iterator = self._get()
         keys: list[str] = []
         texts: list[bytes] = []
-        while len(keys) < _SCAN_ROWS and iterator.valid():
+        size = 0
+        while len(keys) < _SCAN_ROWS and size < _SCAN_BYTES and iterator.valid():
             key = iterator.key()
             if key >= _ROWS_END:
                 break
             keys.append(key.decode())
             texts.append(iterator.value())
+            size += len(key) + len(texts[-1])
             iterator.next()
         is_at_end = not iterator.valid()
         # An exception keeps its frames alive, so none may refer to the iterator when one is raised.

@@ -20,6 +20,8 @@ from varve.shapes.filter.value import RowValues
 
 PARAMETERS_MAX: Final = 1000
 _PATTERNS_MAX: Final = 1024
+_PATTERN_CHARACTERS_MAX: Final = 2048
+"""Longer patterns are not cached; a parsed character takes up to 30 bytes."""
 _FIRST_LITERAL: Final = 1_000_000
 """Literals are numbered from here on, above every parameter."""
 _PLAIN: Final = re.compile(r"(?:[^'\"$\\/;-]|\"[^\"]*\"|[=<>(,]\s*'(?:[^']|'')*')*")
@@ -63,7 +65,8 @@ class Where:
 
         pattern = _LITERAL.sub(number, text)
         try:
-            node = _parse_pattern(pattern)
+            is_short = len(pattern) <= _PATTERN_CHARACTERS_MAX
+            node = _parse_pattern(pattern) if is_short else parse_expression(pattern)
         except InvalidRequest:
             return None
         values.update(enumerate(literals, _FIRST_LITERAL + 1))

@@ -5,7 +5,7 @@ Recently read rows and keys are kept in memory within bounds.
 
 import resource
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -333,6 +333,29 @@ def test_rows_that_are_kept_have_a_bound_in_bytes(store: _Store) -> None:
     assert asked == keys[: len(asked)]
     # Those that were just read are kept in their place, within the same bound.
     assert len(_find_asked(table, store, keys)) >= 14
+
+
+def test_keys_without_a_row_count_too(store: _Store) -> None:
+    table = TopicTable(store, recent_rows=1000, recent_bytes=300)
+    keys = [f'"{number}{"x" * 97}"' for number in range(10, 30)]
+    table.find_rows(keys)
+    assert 14 <= len(_find_asked(table, store, keys)) < 20
+
+
+def test_rows_are_scanned_within_a_bound_in_bytes(store: _Store) -> None:
+    table = TopicTable(store)
+    on_disk: dict[str, bytes | None] = {
+        f'"{number}"': b'{"text":"%s"}' % (b"x" * 1_000_000) for number in range(10, 30)
+    }
+    store.fill([on_disk])
+    with closing(store.scan()) as scan:
+        parts = [len(part) for part in scan.parts()]
+    assert sum(parts) == 20
+    assert max(parts) <= 5
+    changed = {key.replace('"', '"c'): text for key, text in on_disk.items()}
+    table.apply(changed, position=ShapeOffset(1, 0), byte_count=0)
+    with table.view() as view:
+        assert {key for key, _ in view.rows()} == on_disk.keys() | changed.keys()
 
 
 def test_keys_that_are_kept_have_a_bound_in_bytes() -> None:

@@ -3,9 +3,12 @@
 from collections.abc import Mapping
 from pathlib import Path
 
+import pytest
+
 from tests.support.feed_bench import BenchMaker, FeedBench, build_feed, row_key_of, short
 from tests.support.memory_topic import MemoryTopic
 from varve.records import CommittedBatches
+from varve.shapes.feed import order
 from varve.shapes.offset import ShapeOffset
 from varve.topics import Position
 
@@ -57,6 +60,24 @@ def test_a_topic_that_gets_more_partitions_keeps_its_offsets(bench: FeedBench) -
     assert len(options) == 2
     bench.crash()
     assert bench.poll_all()[-2:] == options
+
+
+def test_large_spans_are_read_again_in_parts(
+    bench: FeedBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(order, "_REPLAY_BYTES", 1000)
+    bench.open()
+    for number in range(2000):
+        bench.put(f"k{number % 1500}", {"n": number})
+    first = bench.poll_all()
+    bench.store.add_partitions("orders", 2)
+    bench.put("c", {"n": 3}, partition=1)
+    bench.crash()
+    polled = bench.feed.poll(max_records=5000, wait_ms=0)
+    assert 0 < len(polled) < 1500
+    assert [*[change for changes, _ in polled for change in changes], *bench.changes()][:2000] == [
+        change for changes, _ in first for change in changes
+    ]
 
 
 def test_partitions_that_come_while_the_feed_runs_are_found(bench: FeedBench) -> None:

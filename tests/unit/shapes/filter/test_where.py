@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from varve.foundation.errors import InvalidRequest
 from varve.shapes.feed.row import Row, split_row
+from varve.shapes.filter import where as where_module
 from varve.shapes.filter.like import LikePattern, fold_case
 from varve.shapes.filter.value import split_array
 from varve.shapes.filter.where import Where
@@ -291,6 +292,14 @@ def test_elements_of_arrays_are_bounded() -> None:
     assert Where.parse("a = ANY($1) OR b = ANY($1)", {1: half}).matches({"b": b"1999"})
     with pytest.raises(InvalidRequest, match="4000 elements"):
         Where.parse("a = ANY($1) OR b = ANY($1) OR c = ANY($2)", {1: half, 2: "{1}"})
+
+
+def test_long_patterns_are_not_cached() -> None:
+    for count, is_cached in ((10, True), (1000, False)):
+        text = " or ".join([f"a{number} = 'x'" for number in range(count)])
+        before = where_module._parse_pattern.cache_info().currsize
+        assert len(Where.parse(text).columns) == count
+        assert where_module._parse_pattern.cache_info().currsize - before == is_cached
 
 
 def test_what_parameters_put_into_a_filter_is_bounded() -> None:
