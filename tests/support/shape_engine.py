@@ -143,6 +143,8 @@ class Follower:
             self.handle = None
             return True
         for message in json.loads(data):
+            is_update = message["headers"].get("operation") == "update"
+            assert not is_update or message["key"] in self.rows, f"an update of no row: {message}"
             apply_message(self.rows, message)
         self.offset = end
         return True

@@ -226,10 +226,10 @@ class Shape:
         return self._storage
 
     def _open_checked(self) -> ShapeStorage:
-        """Opens the files; raises Corrupt if they hold more than the topic had when it opened."""
+        """Opens the files; raises Corrupt if they hold more or less than when it was closed."""
         storage = self._engine.open_storage(self.handle)
         try:
-            self.topic.check_opened(self, storage.latest)
+            self.topic.check_opened(self, storage)
         except Corrupt:
             storage.drop()
             raise

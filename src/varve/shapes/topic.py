@@ -35,6 +35,7 @@ from varve.shapes.metrics import CHANGES, ENTRIES, FeedCounters
 from varve.shapes.offset import ShapeOffset
 from varve.shapes.routing import ChangeRouter, EntriesByShape
 from varve.shapes.shape import DropReason, Shape
+from varve.shapes.storage.shape_storage import ShapeStorage
 
 if TYPE_CHECKING:
     from varve.shapes.engine import ShapeEngine
@@ -71,6 +72,8 @@ class ShapeTopic:
         self.checkpoint = TopicCheckpoint(engine, self)
         self._counters = FeedCounters(engine.metrics, topic)
         self.newest_tx_at_open = 0
+        self._tx_at_open = 0
+        """The transaction up to which table and shapes were durable when it was opened."""
         self.is_ready = False
         self.was_opened = False
         self.is_ended = False
@@ -116,9 +119,12 @@ class ShapeTopic:
                 # The reset is reported until a checkpoint, and would drop later shapes too.
                 self.feed.checkpoint(self.feed.mark())
             self.newest_tx_at_open = self.feed.newest_tx
+            self._tx_at_open = self.feed.position.tx
             with self.lock:
-                lost = [shape for shape in self._router.shapes() if self._is_lost(shape)]
+                shapes = self._router.shapes()
+                lost = [shape for shape in shapes if self._is_lost(shape)]
             self._engine.removal.drop(lost, DropReason.SOURCE_LOST)
+            self._engine.removal.drop_failed(self._check_ends(shapes))
             with self.lock:
                 self.is_ready = self.was_opened = True
 
@@ -154,13 +160,29 @@ class ShapeTopic:
 
     # Shapes that are opened again
 
-    def check_opened(self, shape: Shape, latest: ShapeOffset) -> None:
-        """Raises Corrupt if a shape from an earlier run holds more than the topic had then."""
-        if self.is_ready and self._is_ahead(latest):
+    def check_opened(self, shape: Shape, storage: ShapeStorage) -> None:
+        """Raises Corrupt if a shape from an earlier run holds more than the topic had then, or
+        less than the table."""
+        if not self.is_ready:
+            return
+        storage.check_end(self._tx_at_open)
+        if self._is_ahead(storage.latest):
             raise Corrupt(
-                f"shape {shape.handle} is at {latest}, and topic {self.topic} ended at "
+                f"shape {shape.handle} is at {storage.latest}, and topic {self.topic} ended at "
                 f"{self.newest_tx_at_open} when it was opened: the topic has lost records"
             )
+
+    def _check_ends(self, shapes: Iterable[Shape]) -> dict[Shape, Corrupt]:
+        """The shapes that were opened before the topic, and have less than the table."""
+        failures: dict[Shape, Corrupt] = {}
+        for shape in shapes:
+            storage = shape.find_storage()
+            try:
+                if storage is not None:
+                    storage.check_end(self._tx_at_open)
+            except Corrupt as error:
+                failures[shape] = error
+        return failures
 
     def _is_lost(self, shape: Shape) -> bool:
         return self._is_ahead(max(shape.start, shape.latest) if shape.is_open else shape.start)

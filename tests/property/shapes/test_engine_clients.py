@@ -6,7 +6,9 @@ only when they are told to.
 Carries S1 and S3.
 """
 
+from contextlib import suppress
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from hypothesis import strategies as st
 from tests.support.memory_directory import memory_directory
 from tests.support.rounds import machine_settings
 from tests.support.shape_engine import Follower, Row, Stage
+from varve.foundation.errors import NotFound
 from varve.shapes.settings import CompactionSettings, EngineSettings
 from varve.shapes.shape import DropReason
 
@@ -39,6 +42,7 @@ STEPS = st.one_of(
     st.tuples(st.just("clean")),
     st.tuples(st.just("drop"), st.integers(0, 4)),
 )
+DAMAGE = st.tuples(st.just("damage"), st.integers(0, 1 << 32))
 SHAPES: list[dict[str, Any]] = [
     {},
     {"where": "n > 1"},
@@ -62,6 +66,28 @@ def _expected(state: dict[str, Row], parameters: dict[str, Any]) -> dict[str, Ro
             columns = parameters.get("columns", "n,t,u").split(",")
             found[key] = {"key": key} | {name: row[name] for name in columns if name in row}
     return found
+
+
+def _damage_file(path: Path, other: Path, random: Random) -> None:
+    """Deletes, truncates, flips a bit of, overwrites with zeros, or swaps the file of a shape."""
+    if not path.exists() or not other.exists():
+        return
+    data = path.read_bytes()
+    start = random.randint(0, len(data))
+    end = random.randint(start, len(data))
+    match random.randrange(5):
+        case 0:
+            path.unlink()
+        case 1:
+            path.write_bytes(data[:start])
+        case 2 if start < len(data):
+            flipped = data[start] ^ 1 << random.randrange(8)
+            path.write_bytes(data[:start] + bytes([flipped]) + data[start + 1 :])
+        case 3:
+            path.write_bytes(data[:start] + bytes(end - start) + data[end:])
+        case 4 if path.parent.parent == other.parent.parent:
+            path.write_bytes(other.read_bytes())
+            other.write_bytes(data)
 
 
 class _World:
@@ -97,10 +123,13 @@ class _World:
                 self.stage.crash()
             case ("restart",):
                 self.stage.restart()
+            case ("damage", seed):
+                self._damage(Random(seed))
             case ("compact",):
                 for shape in self.stage.engine.shapes():
                     if shape.is_snapshot_complete:
-                        self.stage.engine.compact(shape)
+                        with suppress(NotFound):  # its files are damaged
+                            self.stage.engine.compact(shape)
             case ("clean",):
                 self.stage.store.clean("t", roll=True, at_once=True)
             case ("drop", number):
@@ -108,6 +137,16 @@ class _World:
                 found = None if handle is None else self.stage.engine.find(handle)
                 if found is not None:
                     self.stage.engine.drop(found, DropReason.DELETED)
+
+    def _damage(self, random: Random) -> None:
+        """Closes the engine, or crashes it, and damages up to three files of its shapes."""
+        engine = self.stage.engine
+        random.choice([engine.close, engine.abandon])()
+        root = self.stage.path / "shapes"
+        files = [path for path in sorted(root.glob("??/??/*/*/*")) if path.is_file()]
+        for path in random.choices(files, k=random.randint(1, 3)) if files else ():
+            _damage_file(path, random.choice(files), random)
+        self.stage.engine = self.stage._open()
 
     def check(self) -> None:
         for client, parameters in zip(self.clients, SHAPES, strict=True):
@@ -122,6 +161,18 @@ class _World:
 def test_every_client_ends_with_the_rows_of_the_topic(
     partitions: int, steps: list[tuple[Any, ...]]
 ) -> None:
+    _follow(partitions, steps)
+
+
+@machine_settings(15)
+@given(steps=st.lists(STEPS | DAMAGE, max_size=60))
+def test_so_it_does_if_files_of_shapes_are_damaged_between_restarts(
+    steps: list[tuple[Any, ...]],
+) -> None:
+    _follow(1, steps)
+
+
+def _follow(partitions: int, steps: list[tuple[Any, ...]]) -> None:
     note(f"{steps=}")
     with memory_directory() as path:
         world = _World(path, partitions)

@@ -21,6 +21,14 @@ from varve.shapes.offset import BEFORE_ALL, LAST, SNAPSHOT_END
 from varve.shapes.registry import FILE_NAME
 from varve.shapes.settings import EngineSettings
 from varve.shapes.shape import DropReason, Shape
+from varve.shapes.storage.layout import (
+    FIRST_SUFFIX,
+    SLOT_DISTANCE,
+    find_slot,
+    log_path,
+    pointer_path,
+    shape_directory,
+)
 from varve.shapes.storage.log_writer import LogFlush, ShapeEntry
 from varve.shapes.storage.shape_storage import ShapeStorage
 
@@ -377,3 +385,41 @@ def test_a_clock_set_back_holds_no_checkpoint_up(make_stage: StageMaker) -> None
     assert feed.unflushed_rows == 1
     stage.engine.checkpoint()
     assert feed.unflushed_rows == 0
+
+
+@pytest.mark.parametrize("is_opened_first", [False, True])
+@pytest.mark.parametrize("damage", ["old pointer", "torn pointer and log"])
+def test_a_shape_with_less_than_the_table_is_dropped(
+    stage: Stage, damage: str, *, is_opened_first: bool
+) -> None:
+    client, other = Follower(stage, "items"), Follower(stage, "items", where="n >= 0")
+    pointers, sizes = [], []
+    for one in (client, other):
+        one.catch_up()
+    for number in range(3):
+        stage.put("items", f"k{number}", {"n": number})
+        for one in (client, other):
+            one.catch_up()
+        stage.engine.checkpoint_now()
+        directory = shape_directory(stage.engine.root, client.handle or "")
+        pointers.append(Path(pointer_path(directory)).read_bytes())
+        sizes.append(Path(log_path(directory, FIRST_SUFFIX)).stat().st_size)
+    stage.engine.close()
+    if damage == "old pointer":
+        Path(pointer_path(directory)).write_bytes(pointers[1])
+    else:
+        newest = find_slot(pointers[2])
+        is_second = newest is None or newest[1].tx < 3
+        start = SLOT_DISTANCE if is_second else 0
+        Path(pointer_path(directory)).write_bytes(
+            pointers[2][:start] + b"\xff" * 24 + pointers[2][start + 24 :]
+        )
+        with Path(log_path(directory, FIRST_SUFFIX)).open("r+b") as log:
+            log.seek(sizes[1])
+            log.write(bytes(sizes[2] - sizes[1]))
+    stage.engine = stage._open()
+    if not is_opened_first:
+        stage.settle("items")
+    expected = {f"k{number}": {"key": f"k{number}", "n": number} for number in range(3)}
+    assert (client.catch_up(), other.catch_up()) == (expected, expected)
+    assert (client.refetches, other.refetches) == (1, 0)

@@ -3,9 +3,13 @@
 Invariant  afterwards the last entry is the durable one, or the log is empty and the durable offset
            is virtual or the boundary of the compacted log. A log that ends before the durable
            offset has lost data, as has a compacted log whose files do not end at the boundary:
-           Corrupt.
+           Corrupt. What follows the durable entry was not durable; `find_beyond` finds it, so that
+           a caller who knows what was durable detects an end that is too early.
 Crash      recovery can be repeated.
 """
+
+import struct
+from typing import Final
 
 import numpy as np
 
@@ -34,6 +38,9 @@ from varve.shapes.storage.log_writer import (
     kernel_offset,
 )
 
+_ENTRY_OFFSET: Final = struct.Struct(">qq")
+"""Transaction and operation, with which an entry begins."""
+_FIRST_ENTRY: Final = ShapeOffset(1, 0)
 _BLOCK_BYTES = 256 << 10
 """Bytes of one read of the log."""
 
@@ -87,6 +94,28 @@ def locate_end(
         raise Corrupt(f"{path} ends at {last}, and the shape is durable up to {durable}: drop it")
     cache = ChunkCache.of(chunks, manifest.boundary)
     return LogEnd(durable, position, edge_count, json_bytes if edge_count % 2 else 0, cache)
+
+
+def find_beyond(
+    fs: FileSystem, directory: str, manifest: ShapeManifest, end: LogEnd, *, is_certain: bool
+) -> ShapeOffset | None:
+    """The first entry after the end of a log; None if there is none. Raises OSError.
+
+    Without a certain pointer the end may be too early because an entry is damaged: other bytes
+    than an entry then count as the first transaction.
+    """
+    path = log_path(directory, manifest.latest)
+    if not fs.exists(path):
+        return None
+    with fs.open(path) as log:
+        head = log.read_at(end.position, _ENTRY_OFFSET.size)
+        if len(head) < _ENTRY_OFFSET.size:
+            return _FIRST_ENTRY if head and not is_certain else None
+        offset = ShapeOffset(*_ENTRY_OFFSET.unpack(head))
+        if not is_certain:
+            return max(offset, _FIRST_ENTRY)
+        last, _, _ = find_log_end(log, end.position, end.last, offset)
+        return offset if last == offset else None
 
 
 def recover(

@@ -50,7 +50,13 @@ from varve.shapes.storage.log_writer import (
     check_compacted,
     run_flushes,
 )
-from varve.shapes.storage.recovery import check_compacted_end, find_last_end, locate_end, recover
+from varve.shapes.storage.recovery import (
+    check_compacted_end,
+    find_beyond,
+    find_last_end,
+    locate_end,
+    recover,
+)
 from varve.shapes.storage.snapshot import ShapeSnapshot
 
 logger = logging.getLogger(__name__)
@@ -95,6 +101,8 @@ class ShapeStorage:
         self._writer: LogWriter | None = None  # guarded by _lock
         self._is_dropped = False  # set under _lock, read without
         self._is_closed = False  # guarded by _lock
+        self._beyond: ShapeOffset | None = None
+        """The first entry after the durable end when it was opened."""
 
     # Opening
 
@@ -146,9 +154,24 @@ class ShapeStorage:
         state = ShapeLogState(
             manifest, durable, durable, durable, end.position, end.edge_count, end.cache
         )
-        return cls(
+        storage = cls(
             fs, root, handle, settings, clock, snapshot=snapshot, pointer=pointer, state=state
         )
+        is_certain = pointer.is_certain
+        storage._beyond = find_beyond(fs, directory, manifest, end, is_certain=is_certain)
+        return storage
+
+    def check_end(self, tx: int) -> None:
+        """Raises Corrupt if the log lost entries up to a transaction that was durable everywhere.
+
+        Only before the first write after opening it can be known.
+        """
+        beyond, self._beyond = self._beyond, None
+        if beyond is not None and beyond.tx <= tx:
+            raise Corrupt(
+                f"the log in {self.directory} ends at {self.persisted}, and transaction {tx} was "
+                "durable: drop the shape"
+            )
 
     @property
     def latest(self) -> ShapeOffset:
@@ -200,6 +223,7 @@ class ShapeStorage:
         return self._start_writer_locked(end)
 
     def _start_writer_locked(self, end: LogEnd) -> LogWriter:
+        self._beyond = None
         self._writer = LogWriter(self.fs, self.directory, self.manifest, self.settings, end)
         self._publish_locked(self._writer)
         return self._writer
