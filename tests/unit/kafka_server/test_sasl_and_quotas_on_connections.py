@@ -19,7 +19,7 @@ DELAY_MS = 50
 WAIT_MS = 400
 
 
-def _bench() -> ServerBench:
+def _bench(*, session_ms: int = 0) -> ServerBench:
     settings = ServerSettings(
         listeners=("SASL_PLAINTEXT://127.0.0.1:0",),
         connection_failed_authentication_delay_ms=DELAY_MS,
@@ -27,6 +27,7 @@ def _bench() -> ServerBench:
     overrides = {
         "listener.name.sasl_plaintext.plain.sasl.jaas.config": JAAS,
         "listener.name.sasl_plaintext.sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.sasl_plaintext.connections.max.reauth.ms": str(session_ms),
     }
     guards = ListenerSecurities(settings.parsed_listeners(), overrides=overrides)
     return ServerBench(settings, securities=guards)
@@ -71,6 +72,17 @@ async def test_a_refusal_comes_late_and_nothing_is_served_meanwhile() -> None:
 async def test_nothing_is_served_before_a_client_has_logged_in() -> None:
     async with _bench() as bench:
         client = await bench.connect()
+        await client.send(frame(MetadataRequest(topics=[]), 1))
+        assert await client.is_closed()
+
+
+async def test_a_client_that_does_not_log_in_again_in_time_is_closed() -> None:
+    async with _bench(session_ms=1) as bench:
+        client = await bench.connect()
+        await client.ask(SaslHandshakeRequest("PLAIN"), 1)
+        answer = await client.ask(SaslAuthenticateRequest(b"\0alice\0wonderland"), 2)
+        assert (answer.error_code, answer.session_lifetime_ms) == (0, 1)
+        await asyncio.sleep(0.01)
         await client.send(frame(MetadataRequest(topics=[]), 1))
         assert await client.is_closed()
 

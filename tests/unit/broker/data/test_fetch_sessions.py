@@ -121,6 +121,9 @@ def test_an_unknown_session_or_epoch_is_refused(kit: BrokerKit) -> None:
     late = go_on(kit, (id, 2))
     assert late.error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
     assert go_on(kit, (id, 1)).error_code == 0
+    repeated = go_on(kit, (id, 1))
+    assert repeated.error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
+    assert go_on(kit, (id, 2)).error_code == 0
 
 
 def test_a_session_is_closed_by_the_final_epoch_and_renewed_by_the_first(kit: BrokerKit) -> None:
