@@ -137,6 +137,12 @@ def test_a_transaction_is_all_or_nothing(orders: Run) -> None:
     assert sorted(found.splitlines()) == ["a=1", "b=2"]
 
 
+def test_a_read_up_to_an_offset_after_a_marker_leaves_out_that_offset(orders: Run) -> None:
+    orders("produce", "orders", "-p", "1", "--transactional-id", "t", input="one\n")
+    orders("produce", "orders", "-p", "1", input="after the marker at offset 1\n")
+    assert orders("consume", "orders", "-p", "1", "--to", "2").stdout == "one\n"
+
+
 # Groups
 
 
@@ -158,6 +164,8 @@ def test_a_group_reads_on_is_moved_and_deleted(orders: Run) -> None:
     assert plan.rows == [
         {"type": "offset", "topic": "orders", "partition": 1, "committed": 3, "new": 1}
     ]
+    [beyond] = orders(*reset, "--to", "99", "--dry-run", "--json").rows
+    assert beyond["new"] == 4
     orders(*reset, "--yes")
     assert orders("consume", "orders", "-g", "audit").stdout == "two\nthree\nfour\n"
     assert orders("group", "delete", "audit", "--yes").stdout == "deleted audit\n"

@@ -137,6 +137,20 @@ def test_a_sweep_asks_first(objects: DirectoryObjectStore, remote: CopiedLog, ur
     assert objects.get(orphan) == b"lost"
 
 
+def test_a_sweep_removes_old_manifest_versions_if_told_so(
+    objects: DirectoryObjectStore, remote: CopiedLog, url: str
+) -> None:
+    def versions() -> set[str]:
+        return {info.key for info in objects.list(HOME.manifest_folder)}
+
+    before = versions()
+    run("fsck", "--store", url, "--sweep", "--yes")
+    assert versions() == before
+    run("fsck", "--store", url, "--sweep", "--yes", "--keep-versions", "1d")
+    assert versions() < before
+    run("fsck", "--store", url, "--deep")
+
+
 def test_a_directory_on_the_command_line_beats_the_store_of_the_environment(
     tmp_path: Path, remote: CopiedLog, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
