@@ -44,6 +44,13 @@ def test_a_damaged_range_ends_the_journal() -> None:
         assert decode_journal(bytes(damaged))[0] == _SPANS[:1]
 
 
+@pytest.mark.parametrize("transaction", [5, 7])
+def test_a_range_that_does_not_continue_the_one_before_ends_the_journal(transaction: int) -> None:
+    apart = _SPANS[1]._replace(first_tx=transaction)
+    data = b"".join(one.encode() for one in (_SPANS[0], apart, _SPANS[2]))
+    assert decode_journal(data)[0] == _SPANS[:1]
+
+
 def test_a_journal_of_ranges_alone_is_read() -> None:
     """As versions without marks wrote it."""
     data = bytes.fromhex("00000000000000000000000000000000000000050000000000000001" + "2f535011")

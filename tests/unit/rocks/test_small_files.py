@@ -19,7 +19,7 @@ from varve.rocks.state_files import (
     keep_meta,
     write_checkpoint,
 )
-from varve.testing.faulty_disk import FaultyFileSystem
+from varve.testing.faulty_disk import CrashMode, FaultyFileSystem
 
 META = StoreMeta(engine="memory", layout="l", segment_ms=10, retention_ms=20)
 CHECKPOINT = Checkpoint(
@@ -170,6 +170,16 @@ def test_a_crash_loses_what_was_not_flushed(file_system: MemoryFileSystem) -> No
     database.write([(b"b", b"2")])
     databases.crash()
     assert _content(file_system) == {b"a": b"1"}
+
+
+def test_what_was_flushed_survives_a_power_loss() -> None:
+    file_system = FaultyFileSystem(ManualClock())
+    database = MemoryDatabases(file_system).open("/db")
+    for entry in ((b"a", b"1"), (b"b", b"2")):
+        database.write([entry])
+        database.flush()
+        left = MemoryDatabases(file_system.after_crash(CrashMode.LOSE_UNSYNCED))
+        assert left.open("/db", must_exist=True).get(entry[0]) == entry[1]
 
 
 def test_a_log_of_overwritten_entries_is_written_anew(file_system: MemoryFileSystem) -> None:
