@@ -35,8 +35,3 @@ def test_a_clock_set_back_begins_anew() -> None:
     for _ in range(LINES_MAX + 1):
         limit.filter(_record(1000.0))
     assert limit.filter(_record(10.0))
-
-
-def test_what_a_client_sent_cannot_look_like_a_line_of_the_log() -> None:
-    record = logging.makeLogRecord({"name": SERVER, "msg": "refused", "client": "a\nb\r\nc"})
-    assert TextFormatter().format(record).endswith("refused client=a\\nb\\r\\nc")
