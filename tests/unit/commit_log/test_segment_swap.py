@@ -19,7 +19,7 @@ from tests.support.log_bench import (
     read_all,
 )
 from varve.commit_log import AppendOrigin, LastRecord, Log, Segment, TimestampOffset
-from varve.commit_log.names import log_name
+from varve.commit_log.names import DELETED, SWAP, log_name
 from varve.foundation.errors import (
     Corrupt,
     DirectoryOffline,
@@ -65,6 +65,20 @@ def test_the_new_segment_takes_the_place_of_the_old_ones(filled: Bench) -> None:
     assert filled.log.view.closed[0] is new
     assert read_all(filled.log) == [1, 3, 4, 5, 6]
     assert check_log(filled.log) == []
+
+
+def test_the_old_files_are_set_aside_durably_before_the_new_ones_get_their_names(
+    faulty: FaultyBench,
+) -> None:
+    faulty.open()
+    faulty.fill(2, 2, 2, 1)
+    size = aside(faulty, [1, 3])
+    before = len(faulty.fs.trace)
+    swap(faulty, size)
+    steps = [f"{step.operation} {step.path} {step.detail}" for step in faulty.fs.trace[before:]]
+    new_name = next(n for n, step in enumerate(steps) if f"{SWAP} to" in step)
+    set_aside = [n for n, step in enumerate(steps[:new_name]) if step.endswith(DELETED)]
+    assert any("sync directory" in step for step in steps[set_aside[-1] : new_name])
 
 
 def test_what_a_reader_knew_of_the_old_ones_is_forgotten(filled: Bench) -> None:

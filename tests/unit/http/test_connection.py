@@ -53,6 +53,21 @@ def test_http_1_0_gets_whole_answers_and_no_events() -> None:
     run_with_server(scene, allowed_origins=("*",))
 
 
+@with_server(connections_max=2)
+async def test_connections_over_the_limit_are_closed(http: ShapeHttp) -> None:
+    async def ask() -> tuple[bytes, asyncio.StreamWriter]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", http.server.port)
+        with contextlib.suppress(ConnectionError):
+            writer.write(b"GET /v1/health HTTP/1.1\r\nhost: x\r\n\r\n")
+            return await asyncio.wait_for(reader.read(12), 5), writer
+        return b"", writer
+
+    asked = [await ask() for _ in range(3)]
+    assert [answer for answer, _ in asked] == [b"HTTP/1.1 200", b"HTTP/1.1 200", b""]
+    for _, writer in asked:
+        writer.close()
+
+
 @with_server()
 async def test_a_body_that_is_not_sent_is_not_counted(http: ShapeHttp) -> None:
     assert (await http.client.head("/openapi.json")).status_code == 200
