@@ -11,6 +11,7 @@ Invariant  a segment cleaned for the first time is cleaned completely. One that 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Final, Generic, TypeVar
 
 import numpy as np
@@ -118,9 +119,14 @@ def _join_small(plans: Sequence[P], settings: LogSettings) -> list[tuple[P, ...]
 
 
 def _without_large(run: Sequence[P]) -> list[tuple[P, ...]]:
-    """The run, or its parts on both sides of a segment larger than all the others together."""
+    """The run, or its parts on both sides of a segment larger than all the others together.
+
+    Of a short run only consecutive empty segments are merged, which copies nothing.
+    """
     if len(run) < SMALL_SEGMENTS_MIN:
-        return []
+        by_size = groupby(run, key=lambda plan: plan.size)
+        empty = [tuple(plans) for size, plans in by_size if size == 0]
+        return [plans for plans in empty if len(plans) > 1]
     sizes = [plan.planned_bytes for plan in run]
     largest = max(range(len(run)), key=sizes.__getitem__)
     if 2 * sizes[largest] <= sum(sizes):
