@@ -223,6 +223,8 @@ def test_a_whole_change_takes_the_others_back(kit: BrokerKit, version: int) -> N
         (("retention.ms", 9, "5"), ErrorCode.INVALID_REQUEST),
         (("min.insync.replicas", SET, "2"), ErrorCode.INVALID_CONFIG),
         (("remote.storage.enable", SET, "maybe"), ErrorCode.INVALID_CONFIG),
+        (("varve.erasure.last", SET, "none"), ErrorCode.INVALID_CONFIG),
+        (("varve.erasure.last", DELETE, None), ErrorCode.INVALID_CONFIG),
     ],
 )
 def test_a_refused_change_leaves_the_topic_as_it_was(
@@ -232,6 +234,15 @@ def test_a_refused_change_leaves_the_topic_as_it_was(
     assert refused.error_code == code
     assert refused.error_message
     assert dict(kit.store.given_settings("orders")) == {"retention.ms": "5000"}
+
+
+def test_no_client_takes_the_last_erasure_back(kit: BrokerKit) -> None:
+    """What was derived before the erasure would pass for derived after it."""
+    kit.store.alter_topic("orders", {"varve.erasure.last": "e at 1"})
+    assert _one(kit, TOPIC, "orders", "varve.erasure.last").read_only
+    assert _whole(kit, TOPIC, "orders", segment_bytes="6000").error_code == ErrorCode.NONE
+    kept = {"segment.bytes": "6000", "varve.erasure.last": "e at 1"}
+    assert dict(kit.store.given_settings("orders")) == kept
 
 
 def test_a_trial_tells_errors_and_changes_nothing(kit: BrokerKit) -> None:
