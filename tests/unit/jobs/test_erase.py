@@ -569,3 +569,15 @@ def test_versions_that_the_bucket_keeps_are_named_as_out_of_reach() -> None:
     assert any("The bucket keeps versions" in one for one in receipt["out_of_reach"])
     (remote,) = [one for one in receipt["topics"][0]["partitions"] if one["tier"] == "cold"]
     assert remote["objects"][0]["before"]["version"] == "v1"
+
+
+def test_a_topic_that_cannot_show_its_erasure_is_in_the_receipt(
+    bench: ErasureBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*given: object) -> None:
+        raise Unavailable("the disk is full")
+
+    monkeypatch.setattr(bench.topic.kit.store, "alter_topic", refuse)
+    (first, *_) = bench.receipt("ann")["out_of_reach"]
+    assert "derived from orders" in first
+    assert "the disk is full" in first

@@ -104,6 +104,7 @@ class Erasure:
         self._figures = ErasureFigures()
         self._local_changes: dict[str, list[dict[str, Any]]] = {}
         self._removed_keys: set[str] = set()
+        self._unmarked: list[str] = []
 
     def run(self, *, is_dry_run: bool = False, is_finish: bool = False) -> ErasureResult:
         """Erases the records; raises NotErased if the re-scan still finds matches.
@@ -366,7 +367,13 @@ class Erasure:
             partitions = [log.topic_partition.partition for log in topic.logs]
             remove_served_ids(local.fs, local.directories, topic.topic_id, partitions)
             mark = f"{self.request.id} at {self.clock.now_ms()}"
-            local.store.alter_topic(topic.name, {LAST_ERASURE: mark})
+            try:
+                local.store.alter_topic(topic.name, {LAST_ERASURE: mark})
+            except StoreError as error:
+                self._unmarked.append(
+                    f"Shapes and ids that were derived from {topic.name} in other processes or on "
+                    f"other machines: they do not see the erasure ({error})."
+                )
 
     # Re-scan and receipt
 
@@ -469,7 +476,7 @@ class Erasure:
         is_versioned: bool = False,
         versions: ErasedVersions = ErasedVersions(is_listed=False),  # noqa: B008  a value
     ) -> list[str]:
-        return list_unreached(
+        unreached = list_unreached(
             self.targets,
             self._topics,
             self.request,
@@ -478,6 +485,7 @@ class Erasure:
             is_versioned=is_versioned,
             versions=versions,
         )
+        return [*dict.fromkeys(self._unmarked), *unreached]
 
     def _result(
         self,
