@@ -25,7 +25,7 @@ class Reach(StrEnum):
     SCRATCH = "temporary files: removed when the job ends, or before the next erasure"
     STAGED = "batches that a sink has not committed yet: named where they are left"
     STATE_TOPIC = "group offsets and transactions: what clients give, no record"
-    COPY = "a log directory that a restore fills: erased when it is given, else in every receipt"
+    COPY = "a log directory that a restore fills: registered, and erased when it is given"
     USER = "a file that the user names, or topics and tables that the user fills"
     LAYER = "an access layer: what is written is said where it is called"
 

@@ -14,14 +14,14 @@ from varve.cli.options import TopicPartitionName
 from varve.cli.output import Output, interruptible_progress, note_interrupt
 from varve.cli.where import TierWhere, find_topic, select_partitions, warn_of_deletions
 from varve.foundation.clock import SystemClock
-from varve.foundation.errors import InvalidRequest
+from varve.foundation.errors import InvalidRequest, StoreError
 from varve.foundation.units import format_bytes, format_count, format_moment, format_time
 
 if TYPE_CHECKING:
     from varve.embedded import Store, Topic
     from varve.embedded.offline_tier import TopicRestore
     from varve.embedded.tier_report import TierReport, TopicReport
-    from varve.object_store import PriceTable
+    from varve.object_store import ObjectStore, PriceTable
     from varve.tiering.copier import CopyReport
     from varve.tiering.restore import RestoreReport
 
@@ -387,11 +387,43 @@ def tier_restore(
     ):
         plan = TopicRestore(objects, where.find_store_url(), request)
         _warn_of_cluster(output, directory, plan)
+        _register(output, objects, directory, request.topic, plan)
         with output.progress("Restoring", plan.stored_bytes) as bar:
             for report in plan.run(
                 fs, directory, clock=SystemClock(), workers=workers, advance=bar.advance
             ):
                 _print_restored(output, report)
+
+
+def _register(
+    output: Output, objects: "ObjectStore", directory: str, topic: str, plan: "TopicRestore"
+) -> None:
+    """Registers the directory, so that receipts of erasures name it.
+
+    A bucket that cannot be written is no reason not to restore.
+    """
+    from varve.topics.outputs import (
+        DerivedOutput,
+        OutputKind,
+        RemoteOutputRegistry,
+        on_this_machine,
+    )
+
+    restored = DerivedOutput(
+        kind=OutputKind.DIRECTORY,
+        topic=topic,
+        topic_id=plan.topic_id,
+        place=on_this_machine(directory),
+        name=topic,
+        noted_ms=SystemClock().now_ms(),
+    )
+    try:
+        RemoteOutputRegistry(objects, plan.cluster).note(restored)
+    except StoreError as error:
+        output.warn(
+            f"receipts of erasures will not name {directory}: it could not be noted in the object "
+            f"store ({error}); give it with --dir when you erase"
+        )
 
 
 def _warn_of_cluster(output: Output, directory: str, plan: "TopicRestore") -> None:

@@ -126,6 +126,11 @@ class TopicRestore:
         self._plans = [self._plan(path) for path in self._paths]
 
     @property
+    def topic_id(self) -> str:
+        """The id of the topic, as its objects have it."""
+        return self._paths[0].topic_id
+
+    @property
     def stored_bytes(self) -> int:
         return sum(plan.stored_bytes for plan in self._plans)
 

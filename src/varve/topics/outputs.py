@@ -52,6 +52,8 @@ class OutputKind(StrEnum):
     FILES = "files"
     CHECKPOINT = "checkpoint"
     """The checkpoint of a deduplication on Spark, which contains ids of records."""
+    DIRECTORY = "directory"
+    """A log directory that was restored from the remote tier."""
     SHAPES = "shapes"
     """The directory of a server of shapes: rows, logs and snapshots of each topic."""
     IDS = "ids"

@@ -18,6 +18,7 @@ from rocksdict import AccessType, Options, Rdict
 
 import varve
 from tests.support.shape_engine import wait_until
+from tests.support.varve_command import run_varve
 from varve import shapes
 from varve.broker.dedup.partition import PartitionDedup
 from varve.broker.dedup.state import DedupEnvironment
@@ -286,6 +287,17 @@ def test_a_missing_directory_is_out_of_reach_by_name(bench: Bench) -> None:
     said = "\n".join(bench.erase(SECRET).out_of_reach)
     assert f"shapes of people in {bench.shapes}: the directory is not there" in said
     assert "varve output forget people shapes-" in said
+
+
+def test_a_restored_directory_is_named_until_it_is_erased_too(bench: Bench) -> None:
+    copy = str(bench.path / "copy")
+    run_varve("tier", "restore", "people", "--dir", copy, "--store", bench.bucket.url)
+    assert any(name.startswith("copy/") for name in bench.find(SECRET))
+    said = "\n".join(bench.erase(SECRET, LONG).out_of_reach)
+    assert f"{copy} was restored from the remote tier of people: erase there with --dir" in said
+    bench.data = copy
+    assert "was restored" not in "\n".join(bench.erase(SECRET, LONG).out_of_reach)
+    assert bench.find(SECRET, LONG, MAIL) == {"answer.json"}
 
 
 def test_what_is_derived_through_a_server_is_registered_in_its_store() -> None:

@@ -35,6 +35,7 @@ from varve.topics.outputs import (
     OutputRegistry,
     RemoteOutputRegistry,
     TopicOutputRegistry,
+    find_path,
 )
 
 if TYPE_CHECKING:
@@ -119,10 +120,18 @@ def find_topic_outputs(
                     f"files at {output.place} ({output.name}) were made of {topic}: remove them by "
                     "hand"
                 )
+            case OutputKind.DIRECTORY:
+                if find_path(output.place) not in reachable:
+                    out_of_reach.append(
+                        f"the log directory {output.place} was restored from the remote tier of "
+                        f"{topic}: erase there with --dir, or if it was deleted, run `varve output "
+                        f"forget {topic} {output.id}`"
+                    )
             case OutputKind.CHECKPOINT:
                 out_of_reach.append(
                     f"the checkpoint at {output.place} of {output.name} holds ids of records of "
-                    f"{topic} until they leave the window of the deduplication"
+                    f"{topic} until they leave the window of the deduplication: start it again "
+                    "with another checkpoint, and delete this one"
                 )
             case _:
                 assert_never(output.kind)
@@ -393,6 +402,8 @@ def list_unreached(
         *_list_versions(targets, versions, is_versioned=is_versioned),
         "Temporary files of jobs that were killed on other machines: the next job there that "
         "rewrites or verifies segments removes them.",
+        "Batches that killed writes from Spark left at a stagingUrl of their own: the next write "
+        "of the sink removes them.",
         "Consumers, and what they made of records that they had read before; checkpoints of "
         "streaming queries among it.",
     ]
@@ -437,8 +448,7 @@ def _list_unreached_copies(targets: ErasureTargets, topics: Sequence[TopicTarget
         sentences.append("Object storage: none was given.")
     else:
         sentences.append(
-            "Mirrors, replicas and backups of the bucket that this store does not know of, and log "
-            "directories that were restored from it and were not given."
+            "Mirrors, replicas and backups of the bucket that this store does not know of."
         )
     return sentences
 
