@@ -10,9 +10,12 @@ Threads    the two activities; a call on any other thread does not count.
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
+
+import pytest
 
 from varve.foundation.errors import Corrupt, StoreError
 from varve.object_store import ObjectStore
@@ -85,6 +88,23 @@ class Interleaving:
 
     def wrap_objects(self, objects: ObjectStore) -> StoppingStore:
         return StoppingStore(objects, self._stop)
+
+    @contextmanager
+    def stopping(self, *called: tuple[type, Sequence[str]]) -> Iterator[None]:
+        """Methods of these classes count as calls, too."""
+
+        def wrap(method: Callable[..., object]) -> Callable[..., object]:
+            def call(*arguments: object, **named: object) -> object:
+                self._stop()
+                return method(*arguments, **named)
+
+            return call
+
+        with pytest.MonkeyPatch.context() as patch:
+            for owner, names in called:
+                for name in names:
+                    patch.setattr(owner, name, wrap(getattr(owner, name)))
+            yield
 
     def run(
         self, first: Activity, second: Activity, *, stop_first: int, stop_second: int = 0

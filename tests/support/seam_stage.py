@@ -18,6 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.io.pyarrow import PyArrowFileIO
+
 from tests.support.erasure_bench import ErasureBench
 from tests.support.feed_bench import build_feed, row_key_of
 from tests.support.interleaving import Interleaving, Outcome
@@ -43,6 +46,7 @@ from varve.jobs.sink.staging import Staging
 from varve.jobs.snapshot.snapshot import SnapshotSettings, take_snapshot
 from varve.jobs.snapshot.store import open_snapshot
 from varve.jobs.table.catalog import CatalogAddress
+from varve.jobs.table.data_files import FileStore
 from varve.jobs.table.definition import TableSettings
 from varve.jobs.table.rewrite import expire_snapshots
 from varve.jobs.table.sync import sync_table
@@ -90,6 +94,7 @@ ACTIVITIES: Final = (
     "maintain",
     "copy_segments",
     "expire_remote",
+    "evict",
     "compact_job",
     "erase",
     "erase_bucket",
@@ -101,6 +106,7 @@ ACTIVITIES: Final = (
     "delete_records",
     "alter",
     "leave_tier",
+    "return_to_tier",
     "recreate",
     "lose_end",
     "restore",
@@ -229,7 +235,10 @@ class SeamStage:
 
     @contextmanager
     def _jobs_here(self) -> Iterator[None]:
-        """Jobs read logs from the real disk, and objects by an address: here both are these."""
+        """Jobs read logs from the real disk, and objects by an address: here both are these.
+
+        Calls of pyiceberg for files and for its catalog may be stopped too.
+        """
         disk = _DiskOfJobs(self.topic.disk)
         replaced = {
             module: module.RealFileSystem
@@ -240,7 +249,12 @@ class SeamStage:
             module.RealFileSystem = lambda: disk  # type: ignore[attr-defined]
         bucket_module._stores[self.address] = self.topic.objects
         try:
-            yield
+            with self.interleaving.stopping(
+                (PyArrowFileIO, ("new_input", "new_output", "delete")),
+                (SqlCatalog, ("load_table", "commit_table")),
+                (FileStore, ("list_files",)),
+            ):
+                yield
         finally:
             for module, system in replaced.items():
                 module.RealFileSystem = system  # type: ignore[attr-defined]
@@ -317,6 +331,12 @@ class SeamStage:
 
     def expire_remote(self) -> None:
         self._may("expire")
+        self.topic.expire()
+
+    def evict(self) -> None:
+        """What is copied leaves the local disk."""
+        self._may("expire")
+        self.store.alter_topic(TOPIC, {"local.retention.ms": MINUTE})
         self.topic.expire()
 
     def compact_job(self) -> None:
@@ -405,6 +425,12 @@ class SeamStage:
         self._may("expire", "leave")
         changes = {"remote.storage.enable": False, "remote.log.delete.on.disable": True}
         self.store.alter_topic(TOPIC, changes)
+
+    def return_to_tier(self) -> None:
+        """Off and on again: what is on the local disk is copied once more."""
+        self.leave_tier()
+        self.store.alter_topic(TOPIC, {"remote.storage.enable": True})
+        self.copy_segments()
 
     def recreate(self) -> None:
         self._may("recreate")
