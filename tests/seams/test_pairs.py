@@ -25,6 +25,7 @@ _FOUND_DEFECTS: Final = {
     ("compact_job", "append"): 1,
     ("erase_bucket", "erase"): 12,
     ("erase_bucket", "recreate"): 67,
+    ("evict", "return_to_tier"): 29,
     ("maintain", "recreate"): 195,
     ("snapshot", "maintain"): 31,
     ("snapshot", "recreate"): 18,

@@ -248,8 +248,11 @@ class StoreTier:
             tier.partitions.get(log.topic_partition).manifests.load()
         try:
             for log in logs:
+                tiered = tier.partitions.get(log.topic_partition)
                 tier.partitions.begin_leaving(log)
-                log.raise_log_start(max(log.log_start_offset, log.local_start_offset))
+                # An eviction in progress drops local records that the objects still hold.
+                with tiered.work:
+                    log.raise_log_start(max(log.log_start_offset, log.local_start_offset))
                 tier.remove(log.topic_partition, self._clock.now_ms())
         except BaseException:
             self.stay(logs)

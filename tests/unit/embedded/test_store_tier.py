@@ -10,6 +10,7 @@ import pytest
 
 import varve
 from tests.support.tiered_topic import MINUTE, PARTITION, TieredTopic
+from varve.cleaning.retention.retention import RetentionPlan
 from varve.commit_log import Log, TopicPartition
 from varve.commit_log.names import LOG_START_OFFSET_FILE
 from varve.disk import MemoryFileSystem
@@ -25,6 +26,7 @@ from varve.foundation.errors import (
     Unavailable,
 )
 from varve.foundation.settings import GivenValue
+from varve.tiering.partition import TieredPartition
 
 OFF = {"remote.storage.enable": False, "remote.log.delete.on.disable": True}
 
@@ -223,6 +225,45 @@ def test_a_log_whose_own_history_is_in_the_tier_is_let_in_again(orders: TieredTo
     orders.fill(1)
     orders.copy()
     assert orders.remote_bases() == [0, 2, 4, 6]
+
+
+class AnnouncedLock:
+    """A lock that says so when it is asked for."""
+
+    def __init__(self, lock: threading.RLock, asked: threading.Event) -> None:
+        self._lock = lock
+        self._asked = asked
+
+    def __enter__(self) -> None:
+        self._asked.set()
+        self._lock.acquire()
+
+    def __exit__(self, *error: object) -> None:
+        self._lock.release()
+
+
+def test_what_an_eviction_in_progress_drops_is_before_the_log_start_of_a_topic_that_leaves(
+    orders: TieredTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders.alter(local_retention_ms=MINUTE)
+    evict, began, has_begun_leaving = orders.tier._evict, threading.Event(), threading.Event()
+
+    def evict_later(tiered: TieredPartition, now_ms: int) -> RetentionPlan:
+        began.set()
+        assert has_begun_leaving.wait(10)
+        return evict(tiered, now_ms)
+
+    monkeypatch.setattr(orders.tier, "_evict", evict_later)
+    expiry = threading.Thread(target=orders.expire)
+    expiry.start()
+    assert began.wait(10)
+    tiered = orders.tiered
+    monkeypatch.setattr(tiered, "work", AnnouncedLock(tiered.work, has_begun_leaving))
+    orders.kit.store.alter_topic("orders", OFF)
+    expiry.join(10)
+    assert orders.log.local_start_offset > 2
+    assert orders.log.log_start_offset == orders.log.local_start_offset
+    assert orders.offsets() == list(range(orders.log.log_start_offset, 6))
 
 
 # Deletion
