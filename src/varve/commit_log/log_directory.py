@@ -15,7 +15,7 @@ import contextlib
 import logging
 import random
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from operator import attrgetter
 from typing import Final, TypeVar
@@ -271,11 +271,13 @@ class LogDirectory:
 
     def create(self, topic_partition: TopicPartition, topic_id: UUID) -> Log:
         """Creates a partition's directory and opens its empty log; durable on return."""
-        [log] = self.create_all([topic_partition], topic_id)
+        [log] = self.create_all([topic_partition], {topic_partition.topic: topic_id})
         return log
 
-    def create_all(self, partitions: Sequence[TopicPartition], topic_id: UUID) -> list[Log]:
-        """Creates the missing partitions of a topic; existing ones get its id if they have none.
+    def create_all(
+        self, partitions: Sequence[TopicPartition], topic_ids: Mapping[str, UUID]
+    ) -> list[Log]:
+        """Creates missing partitions; existing ones get their topic's id if they have none.
 
         One caller at a time. After an OSError none of the missing partitions exists.
         """
@@ -284,13 +286,13 @@ class LogDirectory:
             missing = [
                 partition
                 for partition in partitions
-                if not self._adopt_existing_locked(partition, topic_id)
+                if not self._adopt_existing_locked(partition, topic_ids[partition.topic])
             ]
         if missing:
             for checkpoint in self.checkpoints:
                 # Entries of deleted partitions must not apply to new ones of the same name.
                 checkpoint.forget(missing)
-            self._create_missing(missing, topic_id)
+            self._create_missing(missing, topic_ids)
         return [self.logs[partition] for partition in partitions]
 
     def _adopt_existing_locked(self, topic_partition: TopicPartition, topic_id: UUID) -> bool:
@@ -305,16 +307,21 @@ class LogDirectory:
             self._write_topic_id(topic_partition, topic_id)
         return topic_partition in self.logs
 
-    def _create_missing(self, partitions: Sequence[TopicPartition], topic_id: UUID) -> None:
+    def _create_missing(
+        self, partitions: Sequence[TopicPartition], topic_ids: Mapping[str, UUID]
+    ) -> None:
         """Publishes the logs only when all files are synced, so that no append comes before."""
-        directories = [f"{self.path}/{partition}" for partition in partitions]
-        new = _NewPartitions(self._fs, self.path, directories)
-        settings = self._topic_settings(partitions[0].topic)
+        ids = {partition: topic_ids[partition.topic] for partition in partitions}
+        by_path = {f"{self.path}/{partition}": id for partition, id in ids.items()}
+        new = _NewPartitions(self._fs, self.path, by_path)
+        topics = {partition.topic for partition in partitions}
+        settings = {topic: self._topic_settings(topic) for topic in topics}
         logs: dict[TopicPartition, Log] = {}
         try:
-            new.write(topic_id)
+            new.write()
             for partition in partitions:
-                logs[partition] = self._open_log(partition, settings, is_new=True)
+                own = settings[partition.topic]
+                logs[partition] = self._open_log(partition, own, is_new=True)
             new.sync()
         except OSError:
             for log in logs.values():
@@ -323,7 +330,7 @@ class LogDirectory:
             raise
         with self._lock:
             self.logs.update(logs)
-            self.topic_ids.update(dict.fromkeys(partitions, topic_id))
+            self.topic_ids.update(ids)
 
     def _write_topic_id(self, topic_partition: TopicPartition, topic_id: UUID) -> None:
         path = f"{self.path}/{topic_partition}/{PARTITION_METADATA_FILE}"
@@ -442,20 +449,22 @@ class _NewPartitions:
     Several threads sync at once, so that the disk can combine their writes.
     """
 
-    def __init__(self, fs: FileSystem, parent: str, directories: Sequence[str]) -> None:
+    def __init__(self, fs: FileSystem, parent: str, topic_ids: Mapping[str, UUID]) -> None:
+        """`topic_ids` are those of the partitions by the paths of their directories."""
         self._fs = fs
         self._parent = parent
-        self._directories = directories
+        self._topic_ids = topic_ids
+        self._directories = directories = list(topic_ids)
         self._new = {directory for directory in directories if not fs.exists(directory)}
 
-    def write(self, topic_id: UUID) -> None:
-        """Creates the directories, each with the topic's id in it."""
-        data = encode_partition_metadata(topic_id)
+    def write(self) -> None:
+        """Creates the directories, each with the id of its topic in it."""
         paths = [f"{directory}/{PARTITION_METADATA_FILE}" for directory in self._directories]
         with contextlib.ExitStack() as stack:
             files = []
-            for directory, path in zip(self._directories, paths, strict=True):
+            for (directory, id), path in zip(self._topic_ids.items(), paths, strict=True):
                 self._fs.make_directory(directory)
+                data = encode_partition_metadata(id)
                 files.append(stack.enter_context(self._write_temporary(path, data)))
             _for_each(lambda file: file.sync(), files)
         for path in paths:

@@ -12,7 +12,7 @@ import logging
 import os
 import random
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
@@ -226,13 +226,17 @@ class LogManager:
 
     def create(self, partition: TopicPartition, topic_id: UUID, *, is_new: bool = True) -> Log:
         """The partition's log, created if missing; see `create_all`."""
-        self.create_all([partition], topic_id, is_new=is_new)
+        self.create_all([partition], {partition.topic: topic_id}, is_new=is_new)
         return self.get(partition)
 
     def create_all(
-        self, partitions: Sequence[TopicPartition], topic_id: UUID, *, is_new: bool = True
+        self,
+        partitions: Sequence[TopicPartition],
+        topic_ids: Mapping[str, UUID],
+        *,
+        is_new: bool = True,
     ) -> None:
-        """Creates the missing partitions of a topic.
+        """Creates the missing partitions of topics, which have these ids by their names.
 
         Each goes to the online directory with the fewest. A directory that fails goes offline and
         the others are tried. Unless `is_new`, none is created while a directory is offline, as it
@@ -243,7 +247,9 @@ class LogManager:
         self.check_process()
         with self._lock:
             missing = [
-                partition for partition in partitions if not self._has_locked(partition, topic_id)
+                partition
+                for partition in partitions
+                if not self._has_locked(partition, topic_ids[partition.topic])
             ]
             is_any_offline = any(directory.failure is not None for directory in self.directories)
             if missing and is_any_offline and not is_new:
@@ -251,7 +257,7 @@ class LogManager:
                     f"{missing[0]} may be in a log directory that is offline; repair that first"
                 )
             for start in range(0, len(missing), _CREATED_TOGETHER_MAX):
-                self._create_locked(missing[start : start + _CREATED_TOGETHER_MAX], topic_id)
+                self._create_locked(missing[start : start + _CREATED_TOGETHER_MAX], topic_ids)
 
     def _has_locked(self, partition: TopicPartition, topic_id: UUID) -> bool:
         existing = self.directory_of(partition)
@@ -263,7 +269,7 @@ class LogManager:
             existing.create(partition, topic_id)
         return True
 
-    def _create_locked(self, missing: list[TopicPartition], topic_id: UUID) -> None:
+    def _create_locked(self, missing: list[TopicPartition], topic_ids: Mapping[str, UUID]) -> None:
         failure: StoreError = DirectoryOffline(f"no log directory is online to hold {missing[0]}")
         online = [directory for directory in self.directories if directory.failure is None]
         while missing:
@@ -272,7 +278,7 @@ class LogManager:
             remaining: list[TopicPartition] = []
             for directory, share in _spread(missing, online):
                 try:
-                    directory.create_all(share, topic_id)
+                    directory.create_all(share, topic_ids)
                 except OSError as error:
                     failure = directory.health.failed(error, f"creation of {share[0]}")
                     online.remove(directory)

@@ -24,7 +24,7 @@ from varve.embedded.store_tier import StoreTier
 from varve.embedded.tier_location import check_cluster_id_known
 from varve.embedded.tier_opening import TierOpening
 from varve.embedded.topic import Topic
-from varve.embedded.topic_admin import TopicAdmin
+from varve.embedded.topic_admin import NewTopic, TopicAdmin
 from varve.embedded.topic_table import TopicCatalog, TopicEntry, lost_settings_message
 from varve.foundation.clock import Clock, RemovalClock, SystemClock
 from varve.foundation.errors import (
@@ -153,6 +153,19 @@ class Store(StoreRemovals):
             )
             return self.topic(name)
 
+    def create_topics(self, topics: Sequence[NewTopic]) -> list[Topic | StoreError]:
+        """Creates topics of different names, which share their syncs.
+
+        For each the topic, or the error for which it was not created.
+        """
+        with self._changes:
+            self._check_open()
+            outcomes = self._admin.create_all(topics)
+            return [
+                self.topic(topic.name) if error is None else error
+                for topic, error in zip(topics, outcomes, strict=True)
+            ]
+
     def topic(self, name: str) -> Topic:
         """A topic by its name; raises NotFound."""
         name = check_text(name, "topic")
@@ -277,6 +290,20 @@ class Store(StoreRemovals):
             self._admin.delete(name, at_once=at_once)
             with self._lock:
                 self._topics.pop(name, None)
+
+    def delete_topics(self, names: Sequence[str]) -> list[StoreError | None]:
+        """Deletes topics of different names, which share their syncs; the error of each, or None.
+
+        As with `delete_topic`, files are deleted after `file.delete.delay.ms`.
+        """
+        with self._changes:
+            self._check_open()
+            outcomes = self._admin.delete_all(names)
+            with self._lock:
+                for name, error in zip(names, outcomes, strict=True):
+                    if error is None:
+                        self._topics.pop(name, None)
+            return outcomes
 
     def deleting(self) -> list[str]:
         """The names of topics whose deletion is not complete."""

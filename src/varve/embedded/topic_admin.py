@@ -1,14 +1,15 @@
 """Creates, alters and deletes the topics of a store.
 
 Crash      a topic is in the table before its partitions are created or added, and leaves the
-           table after they are deleted; see `topic_table`.
+           table after they are deleted; see `topic_table`. Topics that are created or deleted
+           together share these writes, and a crash completes each of them.
 Threads    one at a time, under the store's lock.
 """
 
 import contextlib
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Final
 from uuid import UUID
@@ -42,6 +43,15 @@ PARTITION_COUNT_MAX: Final = 10_000
 
 METADATA_TOPIC: Final = "__remote_log_metadata"
 _TIERED: Final = "remote.storage.enable"
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic to be created, with settings by Kafka's names."""
+
+    name: str
+    partition_count: int
+    settings: Mapping[str, GivenValue]
 
 
 class TopicAdmin:
@@ -112,9 +122,9 @@ class TopicAdmin:
             try:
                 if entry.state is TopicState.DELETING:
                     logger.info("resuming the deletion of a topic", extra={"topic": entry.name})
-                    self._remove_partitions(entry)
+                    self._remove_partitions([entry])
                 else:
-                    self._create_partitions(entry, range(entry.partition_count))
+                    self._complete([entry])
             except StoreError as error:
                 logger.warning(
                     "creation or deletion of a topic is still incomplete",
@@ -130,6 +140,33 @@ class TopicAdmin:
         exist_ok: bool,
     ) -> None:
         """Creates a topic; raises TopicExists when it exists and differs, or without `exist_ok`."""
+        entry = self._plan(name, partition_count, settings, exist_ok=exist_ok)
+        if entry.state is TopicState.CREATING:
+            self._complete([entry])
+
+    def create_all(self, topics: Sequence[NewTopic]) -> list[StoreError | None]:
+        """Creates topics of different names, which share their syncs; each has its own error."""
+        outcomes: dict[str, StoreError | None] = {}
+        planned: list[TopicEntry] = []
+        for topic in topics:
+            try:
+                entry = self._plan(topic.name, topic.partition_count, topic.settings)
+            except StoreError as error:
+                outcomes[topic.name] = error
+            else:
+                planned.append(entry)
+        outcomes |= _each(self._complete, planned)
+        return [outcomes[topic.name] for topic in topics]
+
+    def _plan(
+        self,
+        name: str,
+        partition_count: int | None,
+        settings: Mapping[str, GivenValue] | None,
+        *,
+        exist_ok: bool = False,
+    ) -> TopicEntry:
+        """The topic to be created, or the existing one; raises what speaks against it."""
         validate_topic_name(name)
         if partition_count is not None and not _is_count(partition_count):
             raise InvalidRequest(
@@ -144,32 +181,45 @@ class TopicAdmin:
                 "out remote.storage.enable"
             )
         entry = self.find(name)
-        if entry is None:
-            if is_tiered:
-                self._tier.prepare(self, name)
-            entry = TopicEntry(
-                name=name,
-                id=random_topic_id(self._random),
-                partition_count=partition_count or 1,
-                settings=texts,
-                state=TopicState.CREATING,
-            )
-            self._catalog.write(self._table.with_topics(entry))
-        else:
+        if entry is not None:
             is_interrupted = entry.state is TopicState.CREATING
             entry.check_same(
                 partition_count,
                 None if settings is None else texts,
                 exist_ok=exist_ok or is_interrupted,
             )
-        if entry.state is TopicState.CREATING:
-            self._create_partitions(entry, range(entry.partition_count))
+            return entry
+        if is_tiered:
+            self._tier.prepare(self, name)
+        return TopicEntry(
+            name=name,
+            id=random_topic_id(self._random),
+            partition_count=partition_count or 1,
+            settings=texts,
+            state=TopicState.CREATING,
+        )
 
-    def _create_partitions(self, entry: TopicEntry, numbers: range, *, is_new: bool = True) -> None:
-        assert entry.id is not None
-        partitions = [TopicPartition(entry.name, number) for number in numbers]
-        self._logs.create_all(partitions, entry.id, is_new=is_new)
-        self._catalog.write(self._table.with_topics(entry.in_state(TopicState.READY)))
+    def _complete(self, entries: Sequence[TopicEntry]) -> None:
+        """Creates planned topics; several are in the table before the first partition is made."""
+        new = [entry for entry in entries if entry.name not in self._table.topics]
+        if new:
+            self._catalog.write(self._table.with_topics(*new))
+        self._create_partitions(entries)
+
+    def _create_partitions(
+        self, entries: Sequence[TopicEntry], *, start: int = 0, is_new: bool = True
+    ) -> None:
+        """The partitions of topics from a number on."""
+        ids: dict[str, UUID] = {}
+        partitions: list[TopicPartition] = []
+        for entry in entries:
+            assert entry.id is not None
+            ids[entry.name] = entry.id
+            numbers = range(start, entry.partition_count)
+            partitions += [TopicPartition(entry.name, number) for number in numbers]
+        self._logs.create_all(partitions, ids, is_new=is_new)
+        ready = [entry.in_state(TopicState.READY) for entry in entries]
+        self._catalog.write(self._table.with_topics(*ready))
         self._tier.start_when_tiered()
 
     def add_partitions(self, name: str, count: int) -> TopicEntry:
@@ -196,9 +246,8 @@ class TopicAdmin:
         )
         self._catalog.write(self._table.with_topics(grown))
         # Partitions of an interrupted growth may be in a directory that is offline now.
-        self._create_partitions(
-            grown, range(0 if is_interrupted else current_count, count), is_new=not is_interrupted
-        )
+        start = 0 if is_interrupted else current_count
+        self._create_partitions([grown], start=start, is_new=not is_interrupted)
         return self.get(name)
 
     def alter_defaults(self, settings: Mapping[str, GivenValue | None]) -> None:
@@ -268,6 +317,24 @@ class TopicAdmin:
         Resumes an interrupted deletion. A new one first checks that the object store can delete
         the topic: where it cannot, nothing has changed.
         """
+        self._remove([self._plan_deletion(name)])
+        if at_once:
+            self._logs.delete_expired_files()
+
+    def delete_all(self, names: Sequence[str]) -> list[StoreError | None]:
+        """Deletes topics of different names, which share their syncs; each has its own error."""
+        outcomes: dict[str, StoreError | None] = {}
+        planned: list[TopicEntry] = []
+        for name in names:
+            try:
+                planned.append(self._plan_deletion(name))
+            except StoreError as error:
+                outcomes[name] = error
+        outcomes |= _each(self._remove, planned)
+        return [outcomes[name] for name in names]
+
+    def _plan_deletion(self, name: str) -> TopicEntry:
+        """The topic as it is while it is deleted; raises what speaks against that."""
         _check_not_internal(name, "deleted")
         listed = self._table.topics.get(name)
         is_resumed = listed is not None and listed.state is TopicState.DELETING
@@ -275,21 +342,24 @@ class TopicAdmin:
         for partition in self.partitions_of(name):
             if self._logs.get(partition).settings.remote_storage_enable and not is_resumed:
                 self._tier.check_removable(partition)
-        deleted_entry = entry.in_state(TopicState.DELETING)
+        return entry.in_state(TopicState.DELETING)
+
+    def _remove(self, entries: Sequence[TopicEntry]) -> None:
         try:
-            self._catalog.write(self._table.with_topics(deleted_entry))
+            self._catalog.write(self._table.with_topics(*entries))
         except DiskFull:
-            self._free_local_partitions(name)
-            self._catalog.write(self._table.with_topics(deleted_entry))
+            if len(entries) > 1:
+                raise  # each is tried alone
+            self._free_local_partitions(entries[0].name)
+            self._catalog.write(self._table.with_topics(*entries))
         try:
-            self._remove_partitions(deleted_entry)
+            self._remove_partitions(entries)
         except StoreError as error:
+            names = ", ".join(entry.name for entry in entries)
             raise type(error)(
-                f"topic {name} is out of service and half deleted, and goes for good when it is "
+                f"topic {names} is out of service and half deleted, and goes for good when it is "
                 f"deleted again or the store reopened: {error}"
             ) from error
-        if at_once:
-            self._logs.delete_expired_files()
 
     def _free_local_partitions(self, name: str) -> None:
         """Deletes the files of a topic at once: on a full disk they take the place of its entry.
@@ -306,9 +376,12 @@ class TopicAdmin:
             )
         self._logs.delete_expired_files()
 
-    def _remove_partitions(self, entry: TopicEntry) -> None:
+    def _remove_partitions(self, entries: Sequence[TopicEntry]) -> None:
+        names = {entry.name for entry in entries}
         local = []
-        for partition in self.partitions_of(entry.name):
+        for partition in self._logs.partitions:
+            if partition.topic not in names:
+                continue
             if self._logs.get(partition).settings.remote_storage_enable:
                 self._tier.remove(partition)
                 self._logs.delete(partition)
@@ -316,7 +389,7 @@ class TopicAdmin:
                 local.append(partition)
         self._logs.delete(*local)
         if self._catalog.is_complete:
-            self._catalog.write(self._table.without(entry.name))
+            self._catalog.write(self._table.without(*names))
 
     def partitions_of(self, name: str) -> list[TopicPartition]:
         """The partitions of a topic that exist."""
@@ -375,6 +448,24 @@ class TopicAdmin:
             )
             for name, count in counts.items()
         }
+
+
+def _each(
+    work: Callable[[Sequence[TopicEntry]], None], entries: Sequence[TopicEntry]
+) -> dict[str, StoreError | None]:
+    """Does the work for all topics at once, or where that fails for one after the other; the error
+    of each by its name."""
+    outcomes: dict[str, StoreError | None] = {entry.name: None for entry in entries}
+    if len(entries) > 1:
+        with contextlib.suppress(StoreError):
+            work(entries)
+            return outcomes
+    for entry in entries:
+        try:
+            work([entry])
+        except StoreError as error:
+            outcomes[entry.name] = error
+    return outcomes
 
 
 def _check_not_internal(name: str, operation: str) -> None:

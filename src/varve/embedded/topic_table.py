@@ -106,9 +106,9 @@ class TopicTable:
         topics = {**self.topics, **{entry.name: entry for entry in entries}}
         return replace(self, version=self.version + 1, topics=topics)
 
-    def without(self, name: str) -> "TopicTable":
-        """The next version, without this topic."""
-        kept = {key: entry for key, entry in self.topics.items() if key != name}
+    def without(self, *names: str) -> "TopicTable":
+        """The next version, without these topics."""
+        kept = {key: entry for key, entry in self.topics.items() if key not in names}
         return replace(self, version=self.version + 1, topics=kept)
 
     def with_defaults(self, defaults: Mapping[str, str]) -> "TopicTable":

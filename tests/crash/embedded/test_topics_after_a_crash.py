@@ -2,15 +2,17 @@
 
 import random
 from contextlib import suppress
+from copy import deepcopy
 from dataclasses import dataclass, field
 
 import pytest
 
 import varve
 from tests.support.crash_images import crash_images, named, record
+from varve.embedded.topic_admin import NewTopic
 from varve.embedded.topic_table import TOPICS_FILE, TopicState, decode_topics
 from varve.foundation.clock import ManualClock
-from varve.foundation.errors import DirectoryOffline, DiskFull, TopicExists
+from varve.foundation.errors import DirectoryOffline, DiskFull, StoreError, TopicExists
 from varve.records import build_batch
 from varve.testing.faulty_disk import CrashMode, FaultyFileSystem
 
@@ -25,6 +27,8 @@ class _Acknowledged:
     gone: set[str] = field(default_factory=set)
     count: int = 2
     """Partitions of each topic; the first may have one more when its growth was under way."""
+    deleting: set[str] = field(default_factory=lambda: {"second"})
+    """Topics that may be gone, as their deletion may be under way."""
 
 
 def _open(fs: FaultyFileSystem, clock: ManualClock) -> varve.Store:
@@ -48,7 +52,7 @@ def _script(fs: FaultyFileSystem, clock: ManualClock, acknowledged: _Acknowledge
 def _check(fs: FaultyFileSystem, clock: ManualClock, acknowledged: _Acknowledged) -> None:
     with _open(fs, clock) as store:
         found = {topic.name for topic in store.topics()}
-        assert acknowledged.there - {"second"} <= found
+        assert acknowledged.there - acknowledged.deleting <= found
         assert not acknowledged.gone & found
         for topic in store.topics():
             is_first = topic.name == "first"
@@ -73,6 +77,67 @@ def test_topics_are_whole_after_a_crash_at_any_step() -> None:
     for image in crash_images(points):
         with named(image):
             _check(image.disk, clock, image.state)
+
+
+def _group_script(fs: FaultyFileSystem, clock: ManualClock, acknowledged: _Acknowledged) -> None:
+    """Topics that are created and deleted together."""
+    store = _open(fs, clock)
+    names = ["first", "second", "third"]
+    created = store.create_topics([NewTopic(name, 2, {"flush": "ack"}) for name in names])
+    assert [getattr(topic, "name", None) for topic in created] == names
+    acknowledged.there |= set(names)
+    acknowledged.deleting = {"second", "third"}
+    assert store.delete_topics(["second", "third"]) == [None, None]
+    acknowledged.there -= acknowledged.deleting
+    acknowledged.gone |= acknowledged.deleting
+    store.close()
+
+
+def test_topics_of_one_call_are_whole_after_a_crash_at_any_step() -> None:
+    clock = ManualClock()
+    fs, acknowledged = FaultyFileSystem(clock), _Acknowledged()
+    points = record(
+        lambda: _group_script(fs, clock, acknowledged), lambda: deepcopy(acknowledged), disk=fs
+    )
+    assert len(points) > 50
+    for image in crash_images(points):
+        with named(image):
+            _check(image.disk, clock, image.state)
+
+
+def test_topics_of_one_call_share_their_syncs() -> None:
+    clock = ManualClock()
+    fs = FaultyFileSystem(clock)
+    with _open(fs, clock) as store:
+        synced = fs.steps
+        store.create_topics([NewTopic(f"one-{number}", 1, {}) for number in range(20)])
+        together = fs.steps - synced
+        synced = fs.steps
+        for number in range(20):
+            store.create_topic(f"other-{number}", partitions=1)
+        assert together < (fs.steps - synced) / 2
+        synced = fs.steps
+        store.delete_topics([f"one-{number}" for number in range(20)])
+        together = fs.steps - synced
+        synced = fs.steps
+        for number in range(20):
+            store.delete_topic(f"other-{number}")
+        assert together < (fs.steps - synced) / 4
+
+
+def test_a_full_disk_refuses_those_topics_of_one_call_that_do_not_fit() -> None:
+    clock = ManualClock()
+    fs = FaultyFileSystem(clock)
+    with _open(fs, clock) as store:
+        store.create_topic("first", partitions=2, settings={"flush": "ack"})
+        fs.full_at(fs.used_bytes() + 10)
+        topics = [NewTopic(name, 2, {"flush": "ack"}) for name in ("second", "third")]
+        refused = store.create_topics([*topics, NewTopic("first", 2, {})])
+        assert [type(error) for error in refused] == [DiskFull, DiskFull, TopicExists]
+        assert [topic.name for topic in store.topics()] == ["first"]
+        fs.full_at(None)
+        assert not any(isinstance(topic, StoreError) for topic in store.create_topics(topics))
+    _check(fs, clock, _Acknowledged({"first", "second", "third"}))
 
 
 def test_a_full_disk_refuses_a_topic_which_can_be_made_later() -> None:

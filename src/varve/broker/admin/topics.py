@@ -7,7 +7,7 @@ Invariant  each topic of a request is created, deleted or extended on its own: o
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final
 from uuid import UUID
 
@@ -25,13 +25,15 @@ from varve.broker.error_responses import reporting
 from varve.broker.request import Operation, RequestContext, ResourceType
 from varve.broker.topics import ServedTopic
 from varve.commit_log.names import validate_topic_name
-from varve.embedded.topic_admin import PARTITION_COUNT_MAX
-from varve.foundation.errors import InvalidRequest
+from varve.embedded.topic_admin import PARTITION_COUNT_MAX, NewTopic
+from varve.foundation.errors import InvalidRequest, StoreError
 from varve.wire import NO_ID, ErrorCode
 from varve.wire.errors import KafkaError
 from varve.wire.messages import topics as messages
 from varve.wire.messages.state_records import INTERNAL_TOPICS
 
+_CREATED_TOGETHER_MAX: Final = 2_000
+"""Partitions; requests about topics wait for so many."""
 _DEFAULT: Final = -1
 """Stands for the default number of partitions or replicas."""
 
@@ -45,20 +47,23 @@ async def handle_create_topics(
     counts = Counter(topic.name for topic in request.topics)
     requested = {topic.name: topic for topic in request.topics}
     results = []
-    created: list[str] = []
+    planned: _Planned = {}
     # Also for validation: a topic that another request creates meanwhile is a conflict.
     async with broker.changing_topics(requested):
-        for topic in requested.values():
+        async for topic in in_turns(requested.values()):
             result = messages.CreatableTopicResult(name=topic.name, configs=[])
             results.append(result)
             with reporting(result):
                 _check_named_once(topic.name, counts[topic.name])
                 if not context.is_authorized(Operation.CREATE, ResourceType.CLUSTER):
                     context.authorize(Operation.CREATE, ResourceType.TOPIC, topic.name)
-                _check_name(broker, topic.name, created)
-                await _create(broker, topic, result, validate_only=request.validate_only)
-                created.append(topic.name)
-                _hide_configs(context, result)
+                _check_name(broker, topic.name, planned)
+                planned[topic.name] = _plan(broker, topic), result
+        if not request.validate_only:
+            planned = await _create(broker, planned)
+        for new, result in planned.values():
+            _describe_created(broker, new, result)
+            _hide_configs(context, result)
     return messages.CreateTopicsResponse(topics=results)
 
 
@@ -67,24 +72,51 @@ def _check_named_once(name: str, count: int) -> None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"topic {name:.260} is named twice")
 
 
-async def _create(
-    broker: Broker,
-    topic: messages.CreatableTopic,
-    result: messages.CreatableTopicResult,
-    *,
-    validate_only: bool,
-) -> None:
+def _plan(broker: Broker, topic: messages.CreatableTopic) -> NewTopic:
     count = _partition_count(broker, topic)
-    own = _own_configs(broker.topic_configs, topic)
-    if not validate_only:
-        created = await broker.blocking.run(
-            lambda: broker.store.create_topic(topic.name, partitions=count, settings=own)
-        )
-        assert created.id is not None
-        result.topic_id = created.id
+    return NewTopic(topic.name, count, _own_configs(broker.topic_configs, topic))
+
+
+_Planned = dict[str, tuple[NewTopic, messages.CreatableTopicResult]]
+
+
+async def _create(broker: Broker, planned: _Planned) -> _Planned:
+    """Creates the topics, many at a time; returns those that were created."""
+    created: _Planned = {}
+    for group in _groups(planned):
+        topics = [planned[name][0] for name in group]
+        outcomes = await broker.blocking.run(broker.store.create_topics, topics)
+        for name, outcome in zip(group, outcomes, strict=True):
+            with reporting(planned[name][1]):
+                if isinstance(outcome, StoreError):
+                    raise outcome
+                assert outcome.id is not None
+                planned[name][1].topic_id = outcome.id
+                created[name] = planned[name]
+    return created
+
+
+def _groups(planned: _Planned) -> Iterator[list[str]]:
+    """The names of topics whose partitions are created together."""
+    group: list[str] = []
+    count = 0
+    for name, (new, _) in planned.items():
+        group.append(name)
+        count += new.partition_count
+        if count >= _CREATED_TOGETHER_MAX:
+            yield group
+            group, count = [], 0
+    if group:
+        yield group
+
+
+def _describe_created(broker: Broker, new: NewTopic, result: messages.CreatableTopicResult) -> None:
     result.error_message = None
-    result.num_partitions, result.replication_factor = count, 1
-    result.configs = [_created_config(entry) for entry in broker.topic_configs.entries(own)]
+    result.num_partitions, result.replication_factor = new.partition_count, 1
+    entries = broker.topic_configs.entries(
+        {name: str(value) for name, value in new.settings.items()}
+    )
+    result.configs = [_created_config(entry) for entry in entries]
 
 
 def _check_name(broker: Broker, name: str, created: Iterable[str]) -> None:
@@ -211,8 +243,9 @@ async def handle_delete_topics(
     counts = Counter((topic.name, topic.topic_id) for topic in requested)
     results = []
     names: list[str] = []  # filled inside, as an id is looked up only while no topic changes
+    deleted: dict[str, messages.DeletableTopicResult] = {}
     async with broker.changing_topics(names):
-        for (name, id), count in counts.items():
+        async for (name, id), count in in_turns(counts.items()):
             result = messages.DeletableTopicResult(name=name, topic_id=id)
             results.append(result)
             with reporting(result):
@@ -220,8 +253,18 @@ async def handle_delete_topics(
                 topic = _get_described_topic(broker, context, name, id)
                 result.name, result.topic_id = topic.name, topic.id
                 _check_may_delete(context, topic)
+                if topic.name in deleted:
+                    raise KafkaError(
+                        ErrorCode.INVALID_REQUEST,
+                        f"topic {topic.name} is named twice, by its name and by its id",
+                    )
                 names.append(topic.name)
-                await broker.blocking.run(broker.store.delete_topic, topic.name)
+                deleted[topic.name] = result
+        outcomes = await broker.blocking.run(broker.store.delete_topics, list(deleted))
+        for result, error in zip(deleted.values(), outcomes, strict=True):
+            with reporting(result):
+                if error is not None:
+                    raise error
     return messages.DeleteTopicsResponse(responses=results)
 
 

@@ -36,6 +36,29 @@ def _create(kit: BrokerKit, *topics: CreatableTopic, version: int = 7, trial: bo
     return kit.ask(request, version=version).topics
 
 
+def test_topics_of_one_request_are_made_and_deleted_together_and_fail_alone(
+    kit: BrokerKit,
+) -> None:
+    names = [f"many-{number}" for number in range(5)]
+    made = _create(kit, *map(_topic, names[:3]), _topic("events"), *map(_topic, names[3:]))
+    codes = [ErrorCode.NONE] * 3 + [ErrorCode.TOPIC_ALREADY_EXISTS] + [ErrorCode.NONE] * 2
+    assert [one.error_code for one in made] == codes
+    ids = [one.topic_id for one in made if one.error_code == ErrorCode.NONE]
+    assert ids == [kit.topic(name).id for name in names]
+    requested = [DeleteTopicState(name=name) for name in (*names[:2], "none", names[2])]
+    requested += [DeleteTopicState(topic_id=ids[3]), DeleteTopicState(name=names[3])]
+    deleted = kit.ask(DeleteTopicsRequest(topics=requested)).responses
+    assert [one.error_code for one in deleted] == [
+        ErrorCode.NONE,
+        ErrorCode.NONE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.NONE,
+        ErrorCode.NONE,
+        ErrorCode.INVALID_REQUEST,
+    ]
+    assert [name for name in names if kit.broker.topics.find(name) is not None] == [names[4]]
+
+
 @pytest.mark.parametrize("version", range(2, 8))
 def test_a_topic_is_made_as_asked_in_every_version(kit: BrokerKit, version: int) -> None:
     [made] = _create(kit, _topic(segment_bytes="5000"), version=version)
