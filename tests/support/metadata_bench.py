@@ -15,8 +15,9 @@ from varve.object_store import MemoryObjectStore
 from varve.tiering.manifest.paths import RemotePath
 from varve.tiering.manifest.segment import RemoteSegment, SegmentState
 from varve.tiering.metadata.events import Event, decode_event
-from varve.tiering.metadata.topic import COMMIT_BYTES_MAX, METADATA_TOPIC, MetadataTopic
+from varve.tiering.metadata.topic import COMMIT_BYTES_MAX, MetadataTopic
 from varve.tiering.metadata.topic_manifest_store import TopicManifestStore
+from varve.wire.messages.state_records import METADATA_TOPIC
 
 NOW_MS = 1_700_000_000_000
 SETTINGS = LogSettings(

@@ -17,7 +17,7 @@ from varve.embedded.topic import Topic
 from varve.foundation.errors import StoreError
 from varve.wire import NO_ID, ErrorCode
 from varve.wire.errors import KafkaError
-from varve.wire.messages.state_records import INTERNAL_TOPICS
+from varve.wire.messages.state_records import BROKER_TOPICS, INTERNAL_TOPICS
 
 K = TypeVar("K", str, UUID)
 
@@ -44,6 +44,10 @@ class ServedTopic:
     @property
     def is_internal(self) -> bool:
         return self.topic.name in INTERNAL_TOPICS
+
+    @property
+    def is_written_by_clients(self) -> bool:
+        return self.topic.name not in BROKER_TOPICS
 
     def find_log(self, partition: int) -> Log | None:
         return self.logs[partition] if 0 <= partition < len(self.logs) else None
@@ -164,7 +168,7 @@ class Topics:
         metric_name = name.replace(".", "_")
         if metric_name == name and "_" not in name:
             return None
-        for other in (*self._by_name, *INTERNAL_TOPICS, *others):
+        for other in (*self._by_name, *BROKER_TOPICS, *others):
             if other != name and other.replace(".", "_") == metric_name:
                 return other
         return None

@@ -156,7 +156,8 @@ class Store(StoreRemovals):
     def create_topics(self, topics: Sequence[NewTopic]) -> list[Topic | StoreError]:
         """Creates topics of different names, which share their syncs.
 
-        For each the topic, or the error for which it was not created.
+        A `varve.embedded.topic_admin.NewTopic` has a name, a partition count and settings. Returns
+        for each the topic, or the error for which it was not created.
         """
         with self._changes:
             self._check_open()

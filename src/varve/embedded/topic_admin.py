@@ -35,13 +35,13 @@ from varve.foundation.errors import (
     Unavailable,
 )
 from varve.foundation.settings import GivenValue, declared, format_value, parse_settings
+from varve.wire.messages.state_records import METADATA_TOPIC
 
 logger = logging.getLogger(__name__)
 
 # Each partition keeps two files open; a larger count is most likely a typing error.
 PARTITION_COUNT_MAX: Final = 10_000
 
-METADATA_TOPIC: Final = "__remote_log_metadata"
 _TIERED: Final = "remote.storage.enable"
 
 

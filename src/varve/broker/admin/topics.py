@@ -30,7 +30,7 @@ from varve.foundation.errors import InvalidRequest, StoreError
 from varve.wire import NO_ID, ErrorCode
 from varve.wire.errors import KafkaError
 from varve.wire.messages import topics as messages
-from varve.wire.messages.state_records import INTERNAL_TOPICS
+from varve.wire.messages.state_records import BROKER_TOPICS
 
 _CREATED_TOGETHER_MAX: Final = 2_000
 """Partitions; requests about topics wait for so many."""
@@ -131,7 +131,7 @@ def _check_name(broker: Broker, name: str, created: Iterable[str]) -> None:
         )
     if broker.topics.find(name) is not None:
         raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name} exists already")
-    if name in INTERNAL_TOPICS:
+    if name in BROKER_TOPICS:
         raise KafkaError(
             ErrorCode.INVALID_TOPIC_EXCEPTION,
             f"topic {name} is created by the broker when it is first needed: choose another name",

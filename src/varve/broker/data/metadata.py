@@ -25,7 +25,7 @@ from varve.foundation.errors import InvalidRequest, StoreError, TopicExists
 from varve.wire import NO_ID, ErrorCode
 from varve.wire.errors import KafkaError, code_for
 from varve.wire.messages import cluster as messages
-from varve.wire.messages.state_records import INTERNAL_TOPICS
+from varve.wire.messages.state_records import BROKER_TOPICS, INTERNAL_TOPICS
 
 # Metadata
 
@@ -121,7 +121,7 @@ def _check_creatable(
     except StoreError as error:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION) from error
     is_enabled = broker.settings.auto_create_topics_enable and request.allow_auto_topic_creation
-    if not is_enabled or name in INTERNAL_TOPICS:
+    if not is_enabled or name in BROKER_TOPICS:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     if not context.is_authorized(Operation.CREATE, ResourceType.CLUSTER):
         context.authorize(Operation.CREATE, ResourceType.TOPIC, name)

@@ -248,7 +248,7 @@ async def handle_delete_records(
         async for partition, result in in_turns(zip(topic.partitions, results, strict=True)):
             with reporting(result):
                 served = context.get_topic(Operation.DELETE, name=topic.name)
-                if served.is_internal:
+                if not served.is_written_by_clients:
                     raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
                 if counts[topic.name, result.partition_index] > 1:
                     raise KafkaError(ErrorCode.INVALID_REQUEST)

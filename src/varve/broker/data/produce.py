@@ -128,10 +128,10 @@ class _Produce:
         except KafkaError as error:
             return error
         # Kafka lets a client named __admin_client write to them, and anyone may take that name.
-        if topic.is_internal:
+        if not topic.is_written_by_clients:
             return KafkaError(
                 ErrorCode.INVALID_TOPIC_EXCEPTION,
-                f"topic {topic.name} is internal: only the broker writes to it",
+                f"topic {topic.name} holds the broker's state: only the broker writes to it",
             )
         return topic
 

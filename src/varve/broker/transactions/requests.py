@@ -88,7 +88,7 @@ async def handle_add_partitions_to_txn(
         async for result in in_turns(results):
             with reporting(result):
                 served = context.get_topic(Operation.WRITE, name=topic.name)
-                if served.is_internal:
+                if not served.is_written_by_clients:
                     # AddOffsetsToTxn adds the partition of a group.
                     raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
                 if not 0 <= result.partition_index < len(served.logs):

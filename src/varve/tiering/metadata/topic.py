@@ -49,10 +49,10 @@ from varve.tiering.metadata.events import (
     is_own,
 )
 from varve.tiering.settings import MetadataSettings
+from varve.wire.messages.state_records import METADATA_TOPIC
 
 logger = logging.getLogger(__name__)
 
-METADATA_TOPIC: Final = "__remote_log_metadata"
 WRITER_HEADER: Final = "varve.writer"
 COMMIT_BYTES_MAX: Final = 16 << 20
 """The largest batch, and so the largest commit, of a topic that varve created."""

@@ -9,6 +9,10 @@ from varve.wire.schema import Int8, Int16, Int32, Int64, Message, Struct, field
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 TRANSACTIONS_TOPIC: Final = "__transaction_state"
 INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
+METADATA_TOPIC: Final = "__remote_log_metadata"
+"""Not internal in Kafka's sense: clients see it like any other topic."""
+BROKER_TOPICS: Final = INTERNAL_TOPICS | {METADATA_TOPIC}
+"""Topics that the broker alone creates and writes."""
 
 # Keys and values of the records in `__consumer_offsets`
 

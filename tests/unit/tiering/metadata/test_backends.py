@@ -19,13 +19,13 @@ from varve.tiering.manifest.paths import RemotePath
 from varve.tiering.manifest.store import ManifestStore, ObjectManifestStore
 from varve.tiering.metadata.topic import (
     COMMIT_BYTES_MAX,
-    METADATA_TOPIC,
     MetadataTopic,
     ensure_metadata_topic,
 )
 from varve.tiering.metadata.topic_manifest_store import TopicManifestStore
 from varve.tiering.partition import ManifestStores
 from varve.tiering.settings import MetadataSettings, TierSettings
+from varve.wire.messages.state_records import METADATA_TOPIC
 
 
 def open_stores(backend: str, topic: MetadataTopic | None = None) -> ManifestStores:
