@@ -25,7 +25,7 @@ from varve.commit_log import Log, LogAppendResult, TopicPartition
 from varve.commit_log.batch_validator import ValidatedBatch
 from varve.commit_log.producer_state import AppendOrigin
 from varve.disk import Buffer
-from varve.foundation.errors import Closed, StoreError, Unavailable
+from varve.foundation.errors import Closed, StoreError, Unavailable, without_frames
 
 logger = logging.getLogger(__name__)
 
@@ -320,16 +320,7 @@ def _run_entry(entry: AppendEntry, work: Callable[[], LogAppendResult | None]) -
     try:
         entry.result = work()
     except StoreError as error:
-        entry.error = _without_frames(error)
+        entry.error = without_frames(error)
     except Exception as error:
         logger.exception("append failed", extra={"partition": str(entry.log.topic_partition)})
-        entry.error = _without_frames(error)
-
-
-def _without_frames(error: Exception) -> Exception:
-    """The error without its tracebacks, whose frames hold the batch and its unpacked content."""
-    part: BaseException | None = error
-    while part is not None:
-        part.__traceback__ = None
-        part = part.__cause__ or part.__context__
-    return error
+        entry.error = without_frames(error)

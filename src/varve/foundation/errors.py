@@ -4,6 +4,7 @@ Every message states the problem, the location, the value and its limit, and the
 """
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 
 class StoreError(Exception):
@@ -14,6 +15,20 @@ class StoreError(Exception):
     def again(self) -> "StoreError":
         """A copy to raise: an exception that is raised repeatedly accumulates tracebacks."""
         return type(self)(*self.args)
+
+
+E = TypeVar("E", bound=BaseException)
+
+
+def without_frames(error: E) -> E:
+    """An error to be kept, without its tracebacks: their frames hold the buffers of what failed."""
+    parts: list[BaseException | None] = [error]
+    while parts:
+        part = parts.pop()
+        if part is not None and (part is error or part.__traceback__ is not None):
+            part.__traceback__ = None
+            parts += (part.__cause__, part.__context__)
+    return error
 
 
 class InvalidRequest(StoreError):

@@ -15,7 +15,7 @@ from typing import Final, Self
 
 from varve.foundation.backoff import Backoff
 from varve.foundation.clock import Clock
-from varve.foundation.errors import Corrupt, Unavailable
+from varve.foundation.errors import Corrupt, Unavailable, without_frames
 
 logger = logging.getLogger(__name__)
 
@@ -204,6 +204,7 @@ class Worker:
                 self._last_error = failure
         if failure is not None:
             self._log_failure(failure, failures + 1)
+            without_frames(failure)
         elif self._log_limiter.record_success():
             extra = {"worker": self.name, "failures": failures}
             logger.info("worker recovered", extra=extra)

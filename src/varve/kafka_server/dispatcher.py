@@ -29,11 +29,14 @@ HandlerResult = Message | Awaitable[Message | None] | None
 
 SASL_KEYS: Final = (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
 _OF_CLIENTS: Final = frozenset({
-    ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.LIST_OFFSETS, ApiKey.OFFSET_FOR_LEADER_EPOCH,
+    ApiKey.FETCH, ApiKey.LIST_OFFSETS, ApiKey.OFFSET_FOR_LEADER_EPOCH,
     ApiKey.METADATA, ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETCH, ApiKey.ADD_PARTITIONS_TO_TXN,
     ApiKey.TXN_OFFSET_COMMIT, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, ApiKey.CONSUMER_GROUP_HEARTBEAT,
 })  # fmt: skip
-"""Requests of producers, consumers and members of groups: they name all partitions they work on."""
+"""Requests of producers, consumers and members of groups that name all partitions they work on.
+
+A Produce names those of one batch each, in one turn of the loop.
+"""
 _BEFORE_AUTHENTICATION: Final = (*SASL_KEYS, ApiKey.API_VERSIONS)
 
 

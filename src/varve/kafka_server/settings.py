@@ -143,9 +143,9 @@ class ServerSettings:
     )
     admin_request_max_elements: int = setting(
         10_000,
-        "How many array elements a request of an administrator may have, if "
-        "varve.request.max.elements is not less: all requests but those of producers, consumers "
-        "and members of groups.",
+        "How many array elements a Produce or a request of an administrator may have, if "
+        "varve.request.max.elements is not less: all requests but those in which consumers, "
+        "members of groups and transactional producers name all their partitions.",
         kafka_name="varve.admin.request.max.elements",
         at_least=1,
     )

@@ -74,6 +74,7 @@ def test_a_failing_run_is_kept_logged_and_tried_again(caplog: pytest.LogCaptureF
     health = worker.health()
     assert (health.failures, health.failures_total) == (0, 1)
     assert health.last_error is error
+    assert error.__traceback__ is None, "its frames hold the buffers of the run"
     assert [record.exc_info[1] for record in caplog.records if record.exc_info] == [error]
 
 

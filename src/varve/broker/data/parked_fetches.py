@@ -19,6 +19,7 @@ from varve.broker.background import BlockingPool, Timers
 from varve.broker.request import ConnectionContext
 from varve.commit_log import FetchResult, Isolation, Log, TopicPartition
 from varve.foundation.clock import Clock
+from varve.foundation.errors import without_frames
 
 if TYPE_CHECKING:
     from varve.broker.data.fetch import Fetch
@@ -190,7 +191,7 @@ class BackgroundReads:
             self.drop(key)
             return
         error = future.exception()
-        outcome = error if isinstance(error, Exception) else future.result()
+        outcome = without_frames(error) if isinstance(error, Exception) else future.result()
         self._bytes -= read.size
         read.size = len(outcome.data) if isinstance(outcome, FetchResult) else 0
         self._bytes += read.size

@@ -38,7 +38,14 @@ from varve.dedup.kernels import id_words, time_spans
 from varve.dedup.kernels.time_spans import DUPLICATE, classify
 from varve.dedup.rules import Counts, DedupRules, Verdict
 from varve.disk import Buffer, to_store_error
-from varve.foundation.errors import Closed, Corrupt, InvalidRecord, StoreError, Unavailable
+from varve.foundation.errors import (
+    Closed,
+    Corrupt,
+    InvalidRecord,
+    StoreError,
+    Unavailable,
+    without_frames,
+)
 from varve.records import (
     Batch,
     BatchHeader,
@@ -361,7 +368,7 @@ class PartitionDedup:
         self._drop_locked()
         if isinstance(error, Corrupt):
             self._remove_state_file()
-        self.failure = error
+        self.failure = without_frames(error)
         return Unavailable(f"{self._where}: its dedup ids failed: {error}")
 
     def _remove_state_file(self) -> None:
