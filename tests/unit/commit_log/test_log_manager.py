@@ -273,6 +273,16 @@ def test_an_unreadable_partition_says_why(stores: Stores) -> None:
         store.create(partition(0), ID)
 
 
+def test_a_partition_that_is_deleted_meanwhile_is_not_found(stores: Stores) -> None:
+    store = stores.make("d1")
+    fill(store)
+    (directory,) = store.directories
+    store.directory_of = lambda partition: directory  # type: ignore[method-assign]
+    store.delete(partition(0))
+    with pytest.raises(NotFound, match="just deleted"):
+        store.get(partition(0))
+
+
 def test_one_directorys_failure_leaves_the_others_partitions_working(stores: Stores) -> None:
     store = stores.open()
     logs = {home(store, n): log for n in range(2) if (log := fill(store, n))}

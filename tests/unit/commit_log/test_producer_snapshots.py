@@ -349,3 +349,32 @@ def test_a_snapshot_is_left_at_the_last_two_segments_and_the_end(bench: Bench) -
     bench.crash(recovery_point=5)
     assert snapshots(bench)[-2:] == [5, 6]
     assert log_name(4, ".snapshot") in bench.names()
+
+
+@pytest.mark.parametrize("step", ["truncate", "truncate all", "reset", "restart", "crash", "drop"])
+def test_snapshots_that_vanish_while_the_log_is_open_take_nothing_offline(
+    bench: Bench, step: str
+) -> None:
+    log = bench.open()
+    for sequence in range(5):
+        log.append(make_batch(producer_id=1, producer_epoch=0, base_sequence=sequence))
+        log.roll()
+    for offset in snapshots(bench):
+        bench.fs.remove(bench.path(offset, ".snapshot"))
+    if step == "truncate":
+        log.truncate_to(3)
+    elif step == "truncate all":
+        log.truncate_to(0)
+    elif step == "reset":
+        log.reset_at(10)
+    elif step == "drop":
+        log.drop_segments_before(3, now_ms=0)
+    elif step == "restart":
+        log = bench.reopen()
+    else:
+        log = bench.crash()
+    expected = {"truncate": {1: 2}, "truncate all": {}, "reset": {}}
+    assert known(bench) == expected.get(step, {1: 4})
+    log.append(make_batch())
+    log.flush()
+    assert log.health.is_usable

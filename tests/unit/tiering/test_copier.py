@@ -3,15 +3,18 @@
 import errno
 import os
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from tests.support.cleaning_bench import PARTITION
 from tests.support.copied_log import CopiedLog, copy_log, make_log, open_manifests
+from tests.support.log_bench import make_batch
 from tests.support.tier_bench import TierBench, tiered
 from tests.support.tiered_topic import TieredTopic
 from varve.cleaning.remote_tier import NoRemoteTier
-from varve.commit_log.names import INDEX, KEYS, TIME_INDEX
+from varve.commit_log.names import INDEX, KEYS, SNAPSHOT, TIME_INDEX, TXN_INDEX, log_name
+from varve.disk import write_file
 from varve.foundation.errors import InvalidRequest
 from varve.object_store import MemoryObjectStore
 from varve.records import Record
@@ -231,6 +234,35 @@ def test_a_log_cut_by_a_new_leader_is_copied_from_where_the_epochs_part() -> Non
     bench.note(local)
     assert report.error is None
     assert [(one.base_offset, one.end_offset) for one in bench.readable()] == [(0, 2), (3, 7)]
+
+
+@pytest.mark.parametrize("kind", [INDEX, TIME_INDEX, TXN_INDEX, SNAPSHOT])
+@pytest.mark.parametrize("damage", ["missing", "empty", "of another segment"])
+def test_a_copy_has_the_right_derived_files_whatever_is_on_the_disk(kind: str, damage: str) -> None:
+    if (kind, damage) == (INDEX, "empty"):
+        return  # a valid index: with fewer entries a read takes longer
+    settings = tiered(cleanup_policy=("delete",), index_interval_bytes=1)
+    bench = TierBench(settings=settings)
+    for sequence in range(3):
+        fields: dict[str, Any] = {"producer_id": 1, "producer_epoch": 0, "transactional": True}
+        batch = make_batch(2, base_sequence=2 * sequence, time=sequence, **fields)
+        bench.hot.log.append(batch)
+        bench.hot.log.append(make_batch(time=sequence + 10))
+        bench.hot.log.end_transaction(producer_id=1, producer_epoch=0, committed=False)
+        bench.hot.roll()
+    local, directory = bench.local_files(), bench.hot.log.directory
+    bench.hot.store.close()
+    first, second = (f"{directory}/{log_name(base, kind)}" for base in (4, 8))
+    other = bench.hot.disk.read(second)
+    bench.hot.disk.remove(first)
+    if damage != "missing":
+        write_file(bench.hot.disk, first, b"" if damage == "empty" else other, sync=False)
+    bench.hot.open()
+    bench.connect()
+    report = bench.copier.copy(PARTITION, bench.hot.now_ms)
+    assert report.error is None, report.error
+    bench.note(local)
+    bench.check()
 
 
 def append_in_epoch(bench: TierBench, epoch: int, count: int) -> None:
