@@ -30,8 +30,8 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("varve.serving.process.set_up_logging", lambda *given: None)
 
 
-def _serve(server: SecureServer, data: Path, **given: str) -> str:
-    """What it says before it ends by itself."""
+def _login(server: SecureServer, **given: str) -> list[str]:
+    """The options of a command for the administrator."""
     login = {
         "security.protocol": "SASL_SSL",
         "ssl.ca.location": server.file("authority"),
@@ -41,8 +41,13 @@ def _serve(server: SecureServer, data: Path, **given: str) -> str:
         **{name.replace("_", "."): value for name, value in given.items()},
     }
     options = [word for name, value in login.items() for word in ("-X", f"{name}={value}")]
-    order = ["shape", "serve", "-b", server.address("SASL_SSL"), "--data", str(data)]
-    ended = run_varve(*order, "--listen", "127.0.0.1:0", *options, code=1)
+    return ["-b", server.address("SASL_SSL"), *options]
+
+
+def _serve(server: SecureServer, data: Path, **given: str) -> str:
+    """What it says before it ends by itself."""
+    order = ["shape", "serve", *_login(server, **given), "--data", str(data)]
+    ended = run_varve(*order, "--listen", "127.0.0.1:0", code=1)
     assert ended.stderr.count("\n") == 1, ended.stderr
     assert not data.exists(), "nothing is made where nothing can be served"
     return ended.stderr
@@ -73,6 +78,30 @@ def test_a_certificate_that_has_expired_is_told(tmp_path: Path) -> None:
     with made as expired:
         told = _serve(expired, tmp_path / "shapes")
     assert "certificate has expired: have the broker's certificate renewed" in told
+
+
+def _allow(server: SecureServer, topic: str, *operations: str) -> None:
+    for operation in operations:
+        rule = ["--principal", "User:alice", "--operation", operation, "--topic", topic]
+        run_varve("acl", "add", *rule, *_login(server))
+
+
+def test_shapes_that_may_not_be_registered_are_not_made(
+    server: SecureServer, tmp_path: Path
+) -> None:
+    """An erasure would not know of them."""
+    run_varve("topic", "create", "people", *_login(server))
+    _allow(server, "people", "read", "describe_configs")
+    host, _, port = server.address("SASL_PLAINTEXT").rpartition(":")
+    address = ClusterAddress(
+        hosts=((host, int(port)),), mechanism="PLAIN", username="alice", password="wonderland"
+    )
+    maker = _maker(address, tmp_path)
+    with pytest.raises(Unavailable, match=r"topic varve-outputs lists .* allow CREATE of it once"):
+        maker.make("people")
+    _allow(server, "varve-outputs", "create", "write")
+    maker.make("people").close()
+    maker.close()
 
 
 def _maker(address: ClusterAddress, path: Path) -> FeedFactory:

@@ -93,3 +93,23 @@ def test_a_state_directory_in_use_fences_nobody(bench: ContractBench) -> None:
         append(bench.input, 0, records)
         running.run_once()
     bench.check(records)
+
+
+def test_ids_from_before_an_erasure_are_restored_from_the_changelog(bench: ContractBench) -> None:
+    append(bench.input, 0, draw_records(random.Random(8), 200))
+    mark = {"varve.erasure.last": "e at 1"}
+    with bench.open() as dedup:
+        dedup.run_once()
+        (task,) = dedup._workers[0].tasks
+        before = task._get_store()
+        bench.reports.clear()
+        bench.store.alter_topic(bench.input.name, mark)
+        task.maintain_if_due()
+        assert task._get_store() is before
+        bench.clock.advance(30_000)
+        task.maintain_if_due()
+        assert task._get_store() is not before
+        assert [item.restored for item in bench.reports if item.restore_end][-1] > 0
+    bench.reports.clear()
+    bench.run()
+    assert [item for item in bench.reports if item.restore_end] == [], "once"
