@@ -7,10 +7,13 @@ command. `python -m pytest tests/unit/cli/test_command_table.py` checks summarie
 
 import difflib
 import importlib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import click
+
+from varve.foundation.errors import Locked
 
 COMMON_SECTION: Final = "Common options"
 _OWN_OPTIONS: Final = "Options"
@@ -61,7 +64,13 @@ class VarveCommand(click.Command):
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
+            from varve.cli.kafka_options import find_counterpart
+
             names = {parameter.name for parameter in self.params}
+            if counterpart := find_counterpart(error.option_name, self._known_words()):
+                raise click.UsageError(
+                    f"no option {error.option_name}, which is Kafka's: use {counterpart}", ctx
+                ) from error
             if error.option_name in ("-d", "--dir") and "bootstrap" in names:
                 raise click.UsageError(
                     f"{ctx.command_path} asks a broker: name it with --bootstrap, or start one on "
@@ -75,6 +84,25 @@ class VarveCommand(click.Command):
                     ctx,
                 ) from error
             raise
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except Locked as error:
+            if not error.address:
+                raise
+            names = {parameter.name for parameter in self.params}
+            if "bootstrap" in names:
+                raise Locked(f"{error}, or use -b {error.address}") from error
+            if {"dir", "listen"} <= names:
+                raise Locked(f"{error}, or serve another directory with --dir") from error
+            raise
+
+    def _known_words(self) -> set[str]:
+        """The options, and the first words of the arguments."""
+        words = {option for parameter in self.params for option in parameter.opts}
+        arguments = [one.metavar or "" for one in self.params if isinstance(one, click.Argument)]
+        return words | {re.split(r"\W", metavar.lstrip("["))[0] for metavar in arguments}
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write one section of options per group, the command's own first, common ones last."""
@@ -111,6 +139,18 @@ class CommandGroup(click.Group):
         self.entries = dict(entries)
         self._synonyms = dict(synonyms or {})
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            # Kafka's tools take the action as an option: `--create` is the command `create`.
+            name = error.option_name.removeprefix("--")
+            if name not in self.entries and name not in self._synonyms:
+                raise
+            raise click.UsageError(
+                f"no option {error.option_name}.{self._suggest(ctx.command_path, name)}", ctx
+            ) from error
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.entries)
 
@@ -136,7 +176,7 @@ class CommandGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def _suggest(self, path: str, name: str) -> str:
-        meant = self._synonyms.get(name)
+        meant = f"{path} {name}" if name in self.entries else self._synonyms.get(name)
         if meant is None:
             near = difflib.get_close_matches(name, self.entries, n=1, cutoff=0.6)
             meant = f"{path} {near[0]}" if near else None

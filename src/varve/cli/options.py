@@ -26,6 +26,7 @@ from varve.cli.where import (
 from varve.foundation.clock import SystemClock
 from varve.foundation.errors import InvalidRequest, StoreError
 from varve.foundation.position import END, PositionKind, ReadPosition, parse_position
+from varve.foundation.settings import expand_unit
 from varve.foundation.units import parse_duration, parse_size, parse_time
 
 _ANSWER_SECONDS: Final = 1.0
@@ -101,12 +102,7 @@ def parse_pair(text: str) -> tuple[str, str]:
 def parse_setting(text: str) -> tuple[str, str]:
     """`name=value`; durations and sizes may have units: `retention.ms=7d`."""
     name, value = parse_pair(text)
-    value = value.strip()
-    if name.endswith(".ms") and re.fullmatch(r"[0-9.]+ ?[A-Za-z].*", value):
-        value = str(parse_duration(value, name=name))
-    elif name.endswith(".bytes") and re.fullmatch(r"[0-9.]+ ?[A-Za-z]+", value):
-        value = str(parse_size(value, name=name))
-    return name, value
+    return name, expand_unit(name, value.strip())
 
 
 def parse_positions(text: str) -> ReadPosition | Mapping[int, int]:

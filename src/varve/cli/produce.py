@@ -15,7 +15,14 @@ from varve.cli import options
 from varve.cli.command import command
 from varve.cli.output import Output
 from varve.cli.record_format import LineChunk, LineReader, choose_reader, read_chunks
-from varve.cli.where import Where, check_no_files, find_topic, open_existing, warn_of_recovery
+from varve.cli.where import (
+    Where,
+    check_no_files,
+    find_topic,
+    note_unnamed_tier,
+    open_existing,
+    warn_of_recovery,
+)
 from varve.foundation.errors import InvalidRecord, NotFound, StoreError
 from varve.foundation.topic_records import StoredRecord
 from varve.foundation.units import format_count
@@ -238,11 +245,7 @@ def _append(
             store.create_topic(name, exist_ok=True)
         topic = find_topic(store, name, "add --create to create it")
         count = append_records(topic, inputs, output, codec=codec)
-        if is_tier_unnamed and topic.settings.copies_to_tier:
-            output.note(
-                f"{name} is not copied to object storage yet: `varve tier copy "
-                f"-d {where.directories[0]} --store URL` sets its location"
-            )
+        note_unnamed_tier(output, where, topic)
     return count
 
 

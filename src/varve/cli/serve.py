@@ -10,6 +10,7 @@ import click
 from varve.cli import options
 from varve.cli.command import command
 from varve.cli.where import DEFAULT_DIRECTORY, check_no_files
+from varve.foundation.settings import SettingText
 
 
 @command(
@@ -61,10 +62,12 @@ def serve(
     Options beat variables such as VARVE_LISTENERS (dots become underscores), and those beat the
     file. SIGTERM or Ctrl-C answers requests in flight and stops; a second one stops at once.
     """
+    settings = {name: SettingText(value, "--set") for name, value in settings.items()}
     if listen:
-        settings["listeners"] = ",".join(map(_with_protocol, listen))
+        settings["listeners"] = SettingText(",".join(map(_with_protocol, listen)), "--listen")
     if advertise:
-        settings["advertised.listeners"] = ",".join(map(_with_protocol, advertise))
+        addresses = ",".join(map(_with_protocol, advertise))
+        settings["advertised.listeners"] = SettingText(addresses, "--advertise")
     if metrics_port is not None:
         settings["varve.http.port"] = str(metrics_port)
     # Imports create many objects and little garbage; the server enables it again when it listens.

@@ -1,7 +1,6 @@
 """`varve topic`: the topics of log directories or of a broker."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -9,7 +8,14 @@ import click
 from varve.cli import options
 from varve.cli.command import command
 from varve.cli.output import Output
-from varve.cli.where import Where, check_no_files, find_topic, warn_of_deletions, warn_of_recovery
+from varve.cli.where import (
+    Where,
+    check_no_files,
+    find_topic,
+    note_unnamed_tier,
+    warn_of_deletions,
+    warn_of_recovery,
+)
 from varve.foundation.errors import InvalidRequest, StoreError, TopicExists
 
 if TYPE_CHECKING:
@@ -221,7 +227,7 @@ def topic_create(
             )
         else:
             _create_in_store(
-                where.directories, topic, partitions or 1, replicas, settings, is_dry_run=dry_run
+                where, output, topic, partitions or 1, replicas, settings, is_dry_run=dry_run
             )
     except TopicExists as error:
         if not if_not_exists:
@@ -236,7 +242,8 @@ def topic_create(
 
 
 def _create_in_store(
-    directories: Sequence[Path],
+    where: Where,
+    output: Output,
     topic: str,
     partitions: int,
     replicas: int | None,
@@ -250,10 +257,11 @@ def _create_in_store(
         raise InvalidRequest("--replicas: a directory keeps one copy; leave it out")
     if is_dry_run:
         raise InvalidRequest("--dry-run asks a broker; a directory has no such check")
-    check_no_files(directories)
-    with varve.open(directories, maintain=False) as store:
+    check_no_files(where.directories)
+    with varve.open(where.directories, maintain=False) as store:
         warn_of_recovery(store)
-        store.create_topic(topic, partitions=partitions, settings=settings)
+        created = store.create_topic(topic, partitions=partitions, settings=settings)
+        note_unnamed_tier(output, where, created)
 
 
 @command(
@@ -326,6 +334,8 @@ def _alter_in_store(
         was_compacted = topic.settings.is_compacted
         if changes:
             store.alter_topic(name, changes)
+            if changes.get("remote.storage.enable"):
+                note_unnamed_tier(output, where, topic)
         if partitions is not None:
             store.add_partitions(name, partitions)
         has_records = any(partition.log.size for partition in topic.partitions)

@@ -20,6 +20,7 @@ from varve.foundation.errors import Corrupt, InvalidRequest, InvalidSetting, Not
 if TYPE_CHECKING:
     from varve.brokers.client import BrokerClient
     from varve.cli.options import TopicPartitionName
+    from varve.cli.output import Output
     from varve.commit_log import TopicPartition
     from varve.embedded import Store, Topic
     from varve.embedded.tier_location import TierLocation
@@ -250,6 +251,18 @@ def open_existing(directories: Sequence[Path], **options: Any) -> "Store":
     store = varve.open(directories, **options)
     warn_of_recovery(store)
     return store
+
+
+def note_unnamed_tier(output: "Output", where: Where, topic: "Topic") -> None:
+    """Says of a topic that waits for its first copy how to name the object store."""
+    from varve.disk import RealFileSystem
+    from varve.embedded.tier_location import awaits_location
+
+    if topic.settings.copies_to_tier and awaits_location(RealFileSystem(), where.directories):
+        output.note(
+            f"{topic.name} is not copied to object storage yet: `varve tier copy "
+            f"-d {where.directories[0]} --store URL` sets its location"
+        )
 
 
 def warn_of_recovery(store: "Store") -> None:

@@ -85,7 +85,10 @@ class DirectoryHealth(_Health):
     def fail(self, failure: StoreError) -> None:
         if self.failure is None:
             self.failure = failure
-            logger.error("log directory offline", extra={"path": self.path, "error": str(failure)})
+            logger.error(
+                "%(path)s: log directory offline: %(error)s",
+                {"path": self.path, "error": str(failure)},
+            )
 
     def check_online(self) -> None:
         if self.failure is not None:

@@ -627,8 +627,8 @@ class Log:
                     self.segments.record_txn_check(opened.segment)
                 except (OSError, Corrupt) as error:
                     logger.warning(
-                        "cannot write a rebuilt index",
-                        extra={"partition": str(self.topic_partition), "error": str(error)},
+                        "%(partition)s: cannot write a rebuilt index: %(error)s",
+                        {"partition": str(self.topic_partition), "error": str(error)},
                     )
 
     def close(self) -> None:

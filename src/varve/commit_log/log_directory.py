@@ -229,8 +229,8 @@ class LogDirectory:
             log = self._open_log(topic_partition, self._topic_settings(topic_partition.topic))
         except StoreError as error:
             logger.warning(
-                "partition cannot be loaded",
-                extra={"partition": str(topic_partition), "error": str(error)},
+                "%(partition)s: partition cannot be loaded: %(error)s",
+                {"partition": str(topic_partition), "error": str(error)},
             )
             with self._lock:
                 self.unreadable[topic_partition] = error

@@ -367,7 +367,9 @@ def _logged_failures(directory: LogDirectory) -> Iterator[None]:
     try:
         yield
     except StoreError as error:
-        logger.warning("maintenance failed", extra={"path": directory.path, "error": str(error)})
+        logger.warning(
+            "%(path)s: maintenance failed: %(error)s", {"path": directory.path, "error": str(error)}
+        )
 
 
 def _spread(

@@ -152,7 +152,10 @@ class OffsetCheckpoint:
         except FileNotFoundError:
             offsets = {}
         except Corrupt as error:
-            logger.warning("unreadable checkpoint", extra={"path": self._path, "error": str(error)})
+            logger.warning(
+                "%(path)s: unreadable checkpoint: %(error)s",
+                {"path": self._path, "error": str(error)},
+            )
             offsets = {}
         with self._lock:
             self._offsets = offsets

@@ -239,7 +239,7 @@ def hold_lock(
             return file_system.lock(path)
         except Locked as error:
             if waited_ms >= wait_ms or stop.wait_ms(_LOCK_POLL_MS):
-                raise Locked(f"{error} (waited {waited_ms} ms)") from error
+                raise Locked(f"{error} (waited {waited_ms} ms)", address=error.address) from error
             waited_ms += _LOCK_POLL_MS
 
 

@@ -53,10 +53,7 @@ class LockOwner:
     def describe(self) -> str:
         """The owner and what to do about it."""
         if self.address:
-            return (
-                f"`{self.program}` (pid {self.pid}, {self.address}); stop it, or use "
-                f"-b {self.address}"
-            )
+            return f"`{self.program}` (pid {self.pid}, {self.address}); stop it first"
         if self.pid == os.getpid():
             return f"this process (pid {self.pid}), which has it open already; close that first"
         return f"process {self.pid}, which has it open with varve; stop it first"
@@ -209,7 +206,7 @@ class RealLock(Closing):
                 if error.errno not in (errno.EAGAIN, errno.EACCES):
                     error.filename = path
                     raise
-                raise Locked(_describe_conflict(descriptor, path)) from error
+                raise _describe_conflict(descriptor, path) from error
             finally:
                 os.close(descriptor)
         self._descriptor = descriptor
@@ -373,16 +370,18 @@ def _lock_directory(path: str) -> int:
     return descriptor
 
 
-def _describe_conflict(descriptor: int, path: str) -> str:
+def _describe_conflict(descriptor: int, path: str) -> Locked:
     """Who holds a lock: its owner by the file, or a process with a record lock, as Kafka's."""
     where = os.path.dirname(path) if os.path.basename(path) == DIRECTORY_LOCK_FILE else path
     owner = LockOwner.decode(os.pread(descriptor, OWNER_BYTES_MAX, 0))
     process_id = _find_record_lock_owner(descriptor)
     if process_id:
-        return f"{where} is in use by process {process_id}, which may be Kafka; stop it first"
-    if owner is None:
-        return f"{where} is in use by another process, which may be Kafka; stop it first"
-    return f"{where} is in use by {owner.describe()}"
+        holder = f"process {process_id}, which may be Kafka; stop it first"
+    elif owner is None:
+        holder = "another process, which may be Kafka; stop it first"
+    else:
+        holder = owner.describe()
+    return Locked(f"{where} is in use by {holder}", address=owner.address if owner else "")
 
 
 def _find_record_lock_owner(descriptor: int) -> int:

@@ -34,7 +34,7 @@ from varve.foundation.errors import (
     InvalidSetting,
     StoreError,
 )
-from varve.foundation.settings import GivenValue, check_mapping, declared
+from varve.foundation.settings import GivenValue, check_mapping, declared, expand_units
 from varve.foundation.topic_records import check_int, check_text
 from varve.records import Record
 
@@ -146,6 +146,9 @@ class Store(StoreRemovals):
         `settings` has Kafka's names, e.g. `{"segment.bytes": 1_000_000}`. Raises TopicExists when
         the topic exists; with `exist_ok` only if its partitions or settings differ.
         """
+        where = f"topic {name!r:.80}"
+        check_mapping(settings or {}, where)
+        settings = None if settings is None else expand_units(settings, where)
         with self._changes:
             self._check_open()
             self._admin.create(
@@ -218,7 +221,9 @@ class Store(StoreRemovals):
 
         Other settings stay. Raises InvalidSetting, and then nothing has changed.
         """
-        check_mapping(settings, f"topic {name!r:.80}")
+        where = f"topic {name!r:.80}"
+        check_mapping(settings, where)
+        settings = expand_units(settings, where)
         with self._changes:
             topic = self.topic(name)
             topic.settings = self._admin.alter(name, settings)

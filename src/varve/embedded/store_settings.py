@@ -12,7 +12,14 @@ from typing import Final, NamedTuple, TypeVar
 from varve.cleaning.settings import CleanerSettings
 from varve.commit_log import LogSettings, StoreSettings
 from varve.foundation.errors import InvalidSetting
-from varve.foundation.settings import GivenValue, Settings, check_mapping, declared, parse_settings
+from varve.foundation.settings import (
+    GivenValue,
+    Settings,
+    check_mapping,
+    declared,
+    expand_units,
+    parse_settings,
+)
 from varve.tiering.settings import MetadataSettings, TierSettings
 
 S = TypeVar("S", bound=Settings)
@@ -59,6 +66,7 @@ def parse_store_settings(given: Mapping[str, GivenValue]) -> ParsedSettings:
     prefixes = (TIER_STORE_PREFIX, MIRROR_STORE_PREFIX)
     tier_store, mirror_store = (_with_prefix(prefix, given) for prefix in prefixes)
     given = {name: value for name, value in given.items() if not name.startswith(prefixes)}
+    given = expand_units(given, _WHERE)
     own = set().union(
         *map(_names, (StoreSettings, CleanerSettings, TierSettings, MetadataSettings))
     )
@@ -69,7 +77,7 @@ def parse_store_settings(given: Mapping[str, GivenValue]) -> ParsedSettings:
     for name in given:
         if name not in own and name not in defaults:
             raise InvalidSetting(_unknown(name, own, defaults))
-    topic_defaults = {defaults[name]: value for name, value in given.items() if name in defaults}
+    topic_defaults = {name: value for name, value in given.items() if name in defaults}
     return ParsedSettings(
         _parse_part(StoreSettings, given),
         _parse_part(CleanerSettings, given),
@@ -77,9 +85,9 @@ def parse_store_settings(given: Mapping[str, GivenValue]) -> ParsedSettings:
         _parse_part(MetadataSettings, given),
         tier_store,
         mirror_store,
-        parse_settings(LogSettings, topic_defaults, _WHERE),
+        parse_settings(LogSettings, topic_defaults, _WHERE, by_broker_name=True),
         # Opening the directory of another program must not delete records by a default retention.
-        {} if "retention.ms" in topic_defaults else {"retention.ms": "-1"},
+        {} if "log.retention.ms" in topic_defaults else {"retention.ms": "-1"},
     )
 
 

@@ -198,7 +198,7 @@ class StoreTier:
             self._copy_once(now_ms)
             self._expire_once(now_ms)
         except StoreError as error:
-            logger.warning("the remote tier failed", extra={"error": str(error)})
+            logger.warning("the remote tier failed: %(error)s", {"error": str(error)})
 
     def prepare(self, maker: "TopicMaker", topic: str = "") -> None:
         """Checks and opens the tier before a topic becomes tiered; `_changes` is held.
@@ -233,7 +233,7 @@ class StoreTier:
                 _check_same_history(log, tier.partitions.get(log.topic_partition).manifests)
         except Unavailable as error:
             logger.warning(
-                "the history of the remote tier was not checked", extra={"error": str(error)}
+                "the history of the remote tier was not checked: %(error)s", {"error": str(error)}
             )
         self.stay(logs)
 
@@ -334,7 +334,7 @@ def _outage_logged() -> Iterator[None]:
     try:
         yield
     except _RECOVERABLE_ERRORS as error:
-        logger.warning("the remote tier cannot be opened", extra={"error": str(error)})
+        logger.warning("the remote tier cannot be opened: %(error)s", {"error": str(error)})
 
 
 def _check_same_history(log: Log, manifests: "ManifestStore") -> None:

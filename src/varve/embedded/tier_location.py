@@ -298,8 +298,9 @@ class MirrorInSyncFile:
                 write_atomically(self._fs, f"{directory}/{MARK_FILE}", self._data)
             except OSError as error:
                 logger.warning(
-                    "mirror state not written, the next open compares the stores",
-                    extra={"directory": directory, "error": str(error)},
+                    "%(directory)s: mirror state not written, the next open compares the stores: "
+                    "%(error)s",
+                    {"directory": directory, "error": str(error)},
                 )
 
     def clear(self) -> None:

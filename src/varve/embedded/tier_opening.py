@@ -78,7 +78,7 @@ class TierOpening:
             cache_directory=f"{live[0].path}/{REMOTE_INDEX_CACHE_DIRECTORY}",
             backend=location.metadata,
             metadata_topic=self._open_metadata_topic() if location.metadata == "topic" else None,
-            before_first_copy=lambda: self._remember(location),
+            before_first_copy=lambda: self._remember(location, is_new=remembered is None),
             may_be_new=remembered is None,
             store_metrics=table,
         )
@@ -92,11 +92,13 @@ class TierOpening:
     ) -> "ObjectStore":
         """A remembered store may hold copies: its directory must exist and is never created."""
         from varve.object_store import (
+            DirectoryObjectStore,
             MeteredObjectStore,
             RetryingObjectStore,
             open_mirrored,
             open_object_store,
         )
+        from varve.object_store.opening import split_directory
 
         if location.mirror:
             return open_mirrored(
@@ -118,9 +120,14 @@ class TierOpening:
                 f"{', '.join(names)} given, but the tier at {location.url} has no mirror: set "
                 "varve.tier.mirror.url"
             )
-        store = open_object_store(
-            location.url, self.settings.tier_store, must_exist=remembered is not None
-        )
+        store: ObjectStore
+        if remembered is None and not self.settings.tier.varve_tier_url:
+            # Another store may still be named, so the default directory waits for the first copy.
+            store = DirectoryObjectStore(split_directory(location.url), is_created_late=True)
+        else:
+            store = open_object_store(
+                location.url, self.settings.tier_store, must_exist=remembered is not None
+            )
         # Below the retries, so that every attempt is counted as the provider bills it.
         return RetryingObjectStore(MeteredObjectStore(store, table=table))
 
@@ -136,7 +143,13 @@ class TierOpening:
             mirror=settings.varve_tier_mirror_url,
         )
 
-    def _remember(self, location: TierLocation) -> None:
+    def _remember(self, location: TierLocation, *, is_new: bool) -> None:
+        from varve.object_store import DirectoryObjectStore
+        from varve.object_store.opening import find_scheme, split_directory
+
+        if is_new and find_scheme(location.url) == "file":
+            # A directory that is remembered must exist.
+            DirectoryObjectStore(split_directory(location.url))
         if location.url:
             remember_location(self.logs.fs, self.logs.directories, location)
 

@@ -127,8 +127,8 @@ class TopicAdmin:
                     self._complete([entry])
             except StoreError as error:
                 logger.warning(
-                    "creation or deletion of a topic is still incomplete",
-                    extra={"topic": entry.name, "error": str(error)},
+                    "%(topic)s: creation or deletion of a topic is still incomplete: %(error)s",
+                    {"topic": entry.name, "error": str(error)},
                 )
 
     def create(

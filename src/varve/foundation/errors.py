@@ -133,7 +133,14 @@ class DiskFull(Unavailable):
 
 
 class Locked(Unavailable):
-    """Another process holds the directory."""
+    """Another process holds the directory.
+
+    `address` is the listener of the server that holds it; empty if it is none.
+    """
+
+    def __init__(self, message: str, *, address: str = "") -> None:
+        super().__init__(message)
+        self.address = address
 
 
 class DirectoryOffline(Unavailable):

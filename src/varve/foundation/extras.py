@@ -1,4 +1,4 @@
-"""The packages of `pip install 'varve[spark]'`, and what to say where one is missing."""
+"""The packages of the extra `spark`, and what to say where one is missing."""
 
 from typing import Final
 
@@ -10,4 +10,4 @@ def describe_missing_extra(error: ModuleNotFoundError) -> str | None:
     package = (error.name or "").partition(".")[0]
     if package not in _SPARK_PACKAGES:
         return None
-    return f"{package} is not installed: run `pip install 'varve[spark]'`"
+    return f"{package} is not installed: run `pip install '.[spark]'` in the clone of varve"

@@ -17,6 +17,7 @@ from enum import StrEnum
 from typing import Any, ClassVar, Final, Protocol, TypeVar
 
 from varve.foundation.errors import InvalidSetting
+from varve.foundation.units import parse_duration, parse_size
 
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
@@ -27,6 +28,19 @@ GivenValue = bool | int | float | str | Any
 
 _DECLARATION = "varve.setting"
 _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]+")
+_WITH_UNIT = re.compile(r"[0-9.]+ ?[A-Za-z].*", re.DOTALL)
+
+
+class SettingText(str):
+    """A value as text that knows its source, such as a file and its line, for errors."""
+
+    __slots__ = ("source",)
+    source: str
+
+    def __new__(cls, text: str, source: str) -> "SettingText":
+        value = super().__new__(cls, text)
+        value.source = source
+        return value
 
 
 class SettingType(StrEnum):
@@ -175,25 +189,62 @@ def parse_settings(
     where: str = "settings",
     *,
     base: S | None = None,
+    by_broker_name: bool = False,
 ) -> S:
     """Build settings from values by Kafka's names; others come from `base` or are the defaults.
 
-    Raises InvalidSetting, naming `where`, for an unknown name and for a value of the wrong type or
-    out of range.
+    With `by_broker_name` the names are those of the defaults of topics. Raises InvalidSetting,
+    naming `where`, for an unknown name and for a value of the wrong type or out of range.
     """
     check_mapping(values, where)
-    declarations = {declaration.kafka_name: declaration for declaration in declared(cls)}
+    declarations = {
+        (by_broker_name and declaration.broker_name) or declaration.kafka_name: declaration
+        for declaration in declared(cls)
+    }
     parsed: dict[str, Value] = {}
     for kafka_name, raw_value in values.items():
         declaration = declarations.get(kafka_name)
         if declaration is None:
             raise InvalidSetting(_unknown_name_message(kafka_name, declarations, where))
-        value = _parse(declaration, raw_value, where)
-        _check(declaration, value, where)
+        named = f"{kafka_name} in {find_source(raw_value) or where}"
+        value = _parse(declaration, raw_value, named)
+        _check(declaration, value, named)
         parsed[declaration.name] = value
     if base is not None:
         return dataclasses.replace(base, **parsed)
     return cls(**parsed)
+
+
+def find_source(value: GivenValue) -> str:
+    """Where a value was written; empty if it does not know."""
+    return value.source if isinstance(value, SettingText) else ""
+
+
+def expand_units(values: Mapping[str, GivenValue], where: str) -> dict[str, GivenValue]:
+    """The values, with milliseconds for `7d` in `retention.ms=7d` and bytes for `64MiB`.
+
+    For settings that people write; the values of Kafka's protocol have no units. Raises
+    InvalidRequest.
+    """
+    return {
+        name: expand_unit(name, value, where) if isinstance(value, str) else value
+        for name, value in values.items()
+    }
+
+
+def expand_unit(name: str, value: str, where: str = "") -> str:
+    """One value as `expand_units` makes it."""
+    if not _WITH_UNIT.fullmatch(value.strip()):
+        return value
+    source = find_source(value)
+    named = f"{name} in {source or where}" if source or where else name
+    if name.endswith(".ms"):
+        number = parse_duration(value.strip(), name=named)
+    elif name.endswith(".bytes"):
+        number = parse_size(value, name=named)
+    else:
+        return value
+    return SettingText(str(number), source) if source else str(number)
 
 
 def check_mapping(values: object, where: str) -> None:
@@ -227,8 +278,9 @@ def check_settings(settings: Settings) -> None:
     for declaration in declared(settings):
         value = getattr(settings, declaration.name)
         if not _has_type(declaration.type, value):
-            raise InvalidSetting(_wrong_type_message(declaration, value, where))
-        _check(declaration, value, where)
+            named = f"{declaration.kafka_name} in {where}"
+            raise InvalidSetting(_wrong_type_message(declaration, value, named))
+        _check(declaration, value, f"{declaration.kafka_name} in {where}")
 
 
 def to_kafka_names(settings: Settings, *, only_changed: bool = False) -> dict[str, str]:
@@ -272,12 +324,12 @@ def _has_type(type: SettingType, value: object) -> bool:
             return isinstance(value, tuple) and all(isinstance(item, str) for item in value)
 
 
-def _parse(declaration: SettingDeclaration, raw_value: GivenValue, where: str) -> Value:
+def _parse(declaration: SettingDeclaration, raw_value: GivenValue, named: str) -> Value:
     value: Value | None = raw_value
     if isinstance(raw_value, str):
         value = _parse_text(declaration, raw_value.strip())
     if value is None or not _has_type(declaration.type, value):
-        raise InvalidSetting(_wrong_type_message(declaration, raw_value, where))
+        raise InvalidSetting(_wrong_type_message(declaration, raw_value, named))
     return (
         float(value) if declaration.type is SettingType.DOUBLE and isinstance(value, int) else value
     )
@@ -304,11 +356,11 @@ def _parse_text(declaration: SettingDeclaration, text: str) -> Value | None:
             return tuple(dict.fromkeys(folded))
 
 
-def _check(declaration: SettingDeclaration, value: Value, where: str) -> None:
+def _check(declaration: SettingDeclaration, value: Value, named: str) -> None:
     if not _is_valid(declaration, value):
         raise InvalidSetting(
-            f"{declaration.kafka_name} in {where} is {_abbreviated_repr(value)}, "
-            f"but must be {_limit_text(declaration)} (default {declaration.default_text})"
+            f"{named} is {_abbreviated_repr(value)}, but must be "
+            f"{_limit_text(declaration)} (default {declaration.default_text})"
         )
 
 
@@ -353,10 +405,10 @@ def _unknown_name_message(
     return f"unknown setting {_abbreviated_repr(name)} in {where}: {remedy}"
 
 
-def _wrong_type_message(declaration: SettingDeclaration, raw_value: object, where: str) -> str:
+def _wrong_type_message(declaration: SettingDeclaration, raw_value: object, named: str) -> str:
     limit = _limit_text(declaration)
     return (
-        f"{declaration.kafka_name} in {where} is {_abbreviated_repr(raw_value)}, "
+        f"{named} is {_abbreviated_repr(raw_value)}, "
         f"but must be of type {declaration.type}{f': {limit}' if limit else ''} "
         f"(default {declaration.default_text})"
     )

@@ -23,7 +23,14 @@ from varve.commit_log import LogSettings, StoreSettings
 from varve.embedded.store_settings import MIRROR_STORE_PREFIX, TIER_STORE_PREFIX
 from varve.foundation.errors import InvalidSetting
 from varve.foundation.properties import parse_properties
-from varve.foundation.settings import Settings, declared, parse_settings
+from varve.foundation.settings import (
+    Settings,
+    SettingText,
+    declared,
+    expand_unit,
+    find_source,
+    parse_settings,
+)
 from varve.kafka_server.settings import ServerSettings, TlsSettings
 from varve.tiering.settings import MetadataSettings, TierSettings
 
@@ -78,6 +85,7 @@ _SERVER_DEFAULTS: Final = {"log.message.timestamp.after.max.ms": str(_HOUR_MS)}
 docs/explanation/decisions/0010-the-server.md
 """
 _RENAMED: Final = {"broker.id": "node.id", "log.dir": "log.dirs"}
+_WHERE: Final = "the server's settings"
 _DIRECTORIES: Final = "log.dirs"
 _AUTHORIZER: Final = "authorizer.class.name"
 _CONTROLLERS: Final = "controller.listener.names"
@@ -112,7 +120,7 @@ def read_properties_file(path: Path) -> dict[str, str]:
             raise InvalidSetting(f"{path}, line {number}: a value without a name; write name=value")
         if name in settings:
             raise InvalidSetting(f"{path}, line {number}: {name} is set twice; delete one line")
-        settings[name] = value.rstrip()
+        settings[name] = SettingText(value.rstrip(), f"{path}, line {number}")
     return settings
 
 
@@ -135,7 +143,7 @@ def read_environment(variables: Mapping[str, str]) -> tuple[dict[str, str], list
         elif name == _AUTHORIZER and not value:
             raise InvalidSetting(f"{variable} is empty: give it a value, or unset it")
         else:
-            settings[name] = value
+            settings[name] = SettingText(value, f"the variable {variable}")
     return settings, warnings
 
 
@@ -192,7 +200,7 @@ def make_config(
 
 def _translate(configured: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
     """Replaces Kafka's other names of a setting by the one that varve has."""
-    settings = dict(configured)
+    settings = {name: expand_unit(name, text, _WHERE) for name, text in configured.items()}
     warnings = []
     for other, name in _RENAMED.items():
         if other in settings:
@@ -208,7 +216,10 @@ def _translate(configured: Mapping[str, str]) -> tuple[dict[str, str], list[str]
         try:
             count = int(text)
         except ValueError:
-            raise InvalidSetting(f"{other} is {text!r:.80}, but must be a whole number") from None
+            source = find_source(text) or _WHERE
+            raise InvalidSetting(
+                f"{other} in {source} is {text!r:.80}, but must be a whole number"
+            ) from None
         settings[name] = str(count if count < 0 else count * unit_ms)
     return settings, warnings
 
@@ -238,29 +249,37 @@ def _drop_unsupported(settings: dict[str, str]) -> list[str]:
     kafka_names = frozenset(_kafka_names())
     for name in unknown:
         if name not in kafka_names:
-            raise InvalidSetting(_unknown_setting(name, kafka_names))
+            source = find_source(settings[name])
+            raise InvalidSetting(_unknown_setting(name, kafka_names, source))
         del settings[name]
     return [f"settings of Kafka without a meaning here are ignored: {', '.join(sorted(unknown))}"]
 
 
-def _unknown_setting(name: str, kafka_names: Iterable[str]) -> str:
+def _unknown_setting(name: str, kafka_names: Iterable[str], source: str) -> str:
+    named = f"{name!r:.120}{f' in {source}' if source else ''}"
     for declaration in declared(LogSettings):
         if name == declaration.kafka_name and declaration.broker_name:
             return (
-                f"{name!r:.120} is a setting of one topic: set {declaration.broker_name} for all "
+                f"{named} is a setting of one topic: set {declaration.broker_name} for all "
                 "topics, or alter the topic"
             )
-    nearest = difflib.get_close_matches(name, [*_known_names(), *kafka_names], n=1, cutoff=0.5)
+    known = [*_known_names(), *kafka_names]
+    # The default of a topic's setting begins with log: retention.ms is log.retention.ms.
+    near = [
+        (difflib.SequenceMatcher(None, written, found).ratio(), found)
+        for written in (name[:120], f"log.{name[:120]}")
+        for found in difflib.get_close_matches(written, known, n=1, cutoff=0.5)
+    ]
     remedy = (
-        f"did you mean {nearest[0]!r}?" if nearest else "docs/reference/configuration.md lists all"
+        f"did you mean {max(near)[1]!r}?" if near else "docs/reference/configuration.md lists all"
     )
-    return f"unknown setting {name!r:.120}: {remedy}"
+    return f"unknown setting {named}: {remedy}"
 
 
 def _parse_part(kind: type[Settings], settings: Mapping[str, str]) -> Any:
     names = {declaration.kafka_name for declaration in declared(kind)}
     part = {name: value for name, value in settings.items() if name in names}
-    return parse_settings(kind, part, "the server's settings")
+    return parse_settings(kind, part, _WHERE)
 
 
 def _kafka_names() -> Iterator[str]:

@@ -53,17 +53,28 @@ _CHUNK_BYTES: Final = 1 << 30
 
 
 class DirectoryObjectStore:
-    """An ObjectStore below a directory, which is created if missing, unless it `must_exist`."""
+    """An ObjectStore below a directory, which is created if missing, unless it `must_exist`.
 
-    def __init__(self, root: str, *, clock: Clock | None = None, must_exist: bool = False) -> None:
+    With `is_created_late` the first write creates it; until then it is an empty store.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        *,
+        clock: Clock | None = None,
+        must_exist: bool = False,
+        is_created_late: bool = False,
+    ) -> None:
         self._root = os.path.abspath(root)
         self.name = f"file://{self._root}"
         self._writing = f"{self._root}/{WRITING}"
+        self._may_be_missing = is_created_late and not os.path.lexists(self._root)
         with self._translated("open", ""):
             if must_exist:
                 self._check_root("open", "")
                 os.stat(f"{self._root}/.")  # Raises now unless it is a readable directory.
-            else:
+            elif not self._may_be_missing:
                 self._make_root()
             if os.path.isdir(self._writing):
                 self._remove_leftovers(clock or SystemClock())
@@ -82,7 +93,7 @@ class DirectoryObjectStore:
 
     def _check_root(self, operation: str, key: str) -> None:
         """Raise StoreUnavailable when the root is missing, or empty like an unmounted directory."""
-        if os.path.isdir(self._writing):
+        if self._may_be_missing or os.path.isdir(self._writing):
             return
         try:
             if set(os.listdir(self._root)) - {_LOST_AND_FOUND}:
@@ -156,6 +167,10 @@ class DirectoryObjectStore:
     def _make_writing(self, operation: str, key: str) -> None:
         """Create the directory of temporary files; raises StoreUnavailable without the root."""
         self._check_root(operation, key)
+        if self._may_be_missing:
+            self._make_root()
+            self._may_be_missing = False
+            return
         try:
             os.mkdir(self._writing)
         except FileExistsError:
@@ -268,7 +283,7 @@ class DirectoryObjectStore:
     def delete(self, keys: Sequence[str]) -> None:
         for key in keys:
             check_key(key, store=self.name, operation="delete")
-        if keys and not os.path.isdir(self._writing):
+        if keys and not self._may_be_missing and not os.path.isdir(self._writing):
             # Without this directory an emptied root would look like an unmounted one.
             with self._translated("delete", keys[0]):
                 self._make_writing("delete", keys[0])

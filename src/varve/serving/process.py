@@ -1,7 +1,8 @@
 """The process of a server: its open file limit, garbage collection, stop signals and log.
 
-The log goes to standard error, in lines for people or as JSON for machines. Messages are constant
-and their values are in `extra`; both formats show the values by name.
+The log goes to standard error, in lines for people or as JSON for machines. Messages are constant,
+and their values are in `extra`; both formats show the values by name. What a program without a
+handler of its own has to read is named in the message, as `%(error)s`, and is its argument.
 
 Invariant  no client fills the disk through the log: of one message of the servers or the broker at
            most `LINES_MAX` lines pass within `WINDOW_SECONDS`, and the next line that passes says
@@ -19,7 +20,7 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -135,6 +136,7 @@ class JsonFormatter(logging.Formatter):
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
+            **(record.args if isinstance(record.args, Mapping) else {}),
             **_values(record),
         }
         if record.exc_info:

@@ -176,8 +176,8 @@ def _check_connect(url: str) -> None:
     missing = [name for name in _CONNECT_MODULES if not _is_installed(name)]
     if missing:
         raise Unavailable(
-            f"{url} is Spark Connect, which needs {', '.join(missing)}: pip install "
-            "'varve[connect]'"
+            f"{url} is Spark Connect, which needs {', '.join(missing)}: run "
+            "`pip install '.[connect]'` in the clone of varve"
         )
     address = urlsplit(url.partition(";")[0])
     try:

@@ -221,8 +221,8 @@ class TierCopier:
             retry.retry_ms = now_ms + RETRIES.wait_ms(retry.failures)
             retry.error = str(error)
         logger.warning(
-            "copying failed, will be retried",
-            extra={"partition": str(partition), "error": str(error)},
+            "copying of %(partition)s failed, will be retried: %(error)s",
+            {"partition": str(partition), "error": str(error)},
         )
 
     def failures(self) -> dict[TopicPartition, str]:

@@ -280,8 +280,8 @@ class Tier:
                 refusals += isinstance(error, StoreUnavailable)
                 self.failures[partition] = str(error)
                 logger.warning(
-                    "expiry in the remote tier failed, will be retried",
-                    extra={"partition": str(partition), "error": str(error)},
+                    "expiry of %(partition)s in the remote tier failed, will be retried: %(error)s",
+                    {"partition": str(partition), "error": str(error)},
                 )
         return passes
 

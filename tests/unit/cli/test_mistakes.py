@@ -385,6 +385,32 @@ shape serve -d data --data s --key-column orders => 2 '--key-column': 'orders' l
 table expire a.b --older-than 7d --catalog nosuch --yes => 1 has no catalog nosuch: write a URI
 receipt verify bad.json --public-key nosuch.pem => 1 nosuch.pem: No such file or directory; correct
 snapshot list data => 1 does not hold a snapshot: name the place
+topic create x --config retention.ms=1 -d data => 2 use --set NAME=VALUE
+topic alter orders --add-config retention.ms=1 -d data => 2 use --set NAME=VALUE
+topic alter orders --delete-config retention.ms -d data => 2 use --unset NAME
+topic create x --replication-factor 1 -b localhost:1 => 2 use --replicas N
+topic describe --topic orders -d data => 2 use the argument TOPIC
+topic list --bootstrap-server localhost:1 => 2 use --bootstrap HOST:PORT
+topic --create --topic x => 2 Did you mean `varve topic create`?
+group --reset-offsets => 2 Did you mean `varve group reset-offsets`?
+group describe --group g => 2 use the argument GROUP
+group reset-offsets g --to-earliest => 2 use --to beginning
+group reset-offsets g --to-latest => 2 use --to end
+group reset-offsets g --to-datetime 2026-01-01 => 2 use --to TIME
+group reset-offsets g --to-offset 5 => 2 use --to OFFSET
+acl --add => 2 Did you mean `varve acl add`?
+consume --topic orders -d data => 2 use the argument TOPIC
+consume orders --from-beginning -d data => 2 without it all records are read from the beginning
+consume orders --max-messages 5 -d data => 2 use --limit N
+produce orders --property a=b -b localhost:1 => 2 use -X NAME=VALUE
+produce orders --request-required-acks 1 -b localhost:1 => 2 use --acks N
+serve -d data --port 9393 => 2 use --listen HOST:PORT
+serve -d data --override log.dirs=x => 2 use --set NAME=VALUE
+dump data --offsets-decoder => 2 prints records of internal topics as bytes
+serve -d new -s retention.m=5 => 1 did you mean 'log.retention.ms'
+serve -d new -s log.segment.bytes=1 => 1 log.segment.bytes in --set is 1, but must be 14 to
+serve -d new --config kilo.properties => 1 log.segment.bytes in kilo.properties, line 2 '64MiX' is
+serve -d new --config small.properties => 1 log.segment.bytes in small.properties, line 1 is 1, but
 job package -o nosuch/x.tar.gz => 1 nosuch does not exist: create it with mkdir
 """
 _LIBRARY_TEXTS: Final = re.compile(
@@ -411,6 +437,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "latin").write_bytes(b"bootstrap.servers=\xff\xfe\n")
     (root / "bad.json").write_text("{nope")
     (root / "odd.properties").write_text("just words\n")
+    (root / "kilo.properties").write_text("node.id=1\nlog.segment.bytes=64MiX\n")
+    (root / "small.properties").write_text("log.segment.bytes=1\n")
     (root / "unknown.properties").write_text("log.dirz=/x\n")
     (root / "keys.bin").write_bytes(b"\xff\xfe\x00")
     tiered = {"remote.storage.enable": "true", "cleanup.policy": "compact"}

@@ -46,9 +46,12 @@ def test_it_serves_from_the_file_the_environment_and_options_until_it_is_told(
             assert client.recv(1000)[4:8] == b"\0\0\0\x07"
         refused = run_varve("topic", "list", "-d", tmp_path / "data", code=1)
         address = f"127.0.0.1:{found[1]}"
-        assert f"`varve serve` (pid {process.pid}, {address}); stop it, or use -b {address}" in (
-            refused.stderr
-        )
+        held = f"`varve serve` (pid {process.pid}, {address}); stop it first"
+        assert refused.stderr.strip().endswith(f"{held}, or use -b {address}")
+        refused = run_varve("check", "-d", tmp_path / "data", code=1)
+        assert refused.stderr.strip().endswith(held)
+        refused = run_varve("serve", "-d", tmp_path / "data", code=1)
+        assert refused.stderr.strip().endswith(f"{held}, or serve another directory with --dir")
         for page, part in (("ready", b"true"), ("health", b"true"), ("metrics", b"varve_server_")):
             with urllib.request.urlopen(f"{found[2]}/{page}", timeout=5) as answer:
                 assert part in answer.read()

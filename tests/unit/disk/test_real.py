@@ -112,9 +112,9 @@ def test_a_server_is_named_with_its_address_until_it_releases_the_lock(path: str
             RealFileSystem().lock(path)
     directory = os.path.dirname(path)
     assert str(caught.value) == (
-        f"{directory} is in use by `varve serve` (pid {os.getpid()}, localhost:9092); stop it, or "
-        "use -b localhost:9092"
+        f"{directory} is in use by `varve serve` (pid {os.getpid()}, localhost:9092); stop it first"
     )
+    assert caught.value.address == "localhost:9092"
     assert Path(path).read_bytes() == b""
 
 

@@ -1,4 +1,4 @@
-"""What works without the packages of `varve[spark]`, and what the rest says."""
+"""What works without the packages of the extra `spark`, and what the rest says."""
 
 import os
 import subprocess
@@ -58,7 +58,7 @@ def test_an_extra_is_named_where_it_is_missing_and_needed_for_spark_alone(tmp_pa
     lines = result.stdout.splitlines()
     assert [line[:2] for line in lines[:6]] == ["0 ", "0 ", "0 ", "0 ", "1 ", "1 "]
     for line in lines[4:]:
-        assert line.endswith("is not installed: run `pip install 'varve[spark]'`")
+        assert line.endswith("is not installed: run `pip install '.[spark]'` in the clone of varve")
 
 
 def test_the_packages_are_those_of_the_extra() -> None:

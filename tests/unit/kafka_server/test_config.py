@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from varve.broker.broker import Broker
+from varve.embedded.store_settings import parse_store_settings
 from varve.foundation.errors import InvalidSetting
 from varve.kafka_server.config import (
     ServerConfig,
@@ -70,6 +71,26 @@ def test_records_from_the_future_are_refused_as_kafka_does_unless_told_otherwise
     name = "log.message.timestamp.after.max.ms"
     assert _config({}).store == {name: "3600000"}
     assert _config({name: "5"}).store == {name: "5"}
+
+
+def test_units_are_those_of_the_command_line_in_every_source(tmp_path: Path) -> None:
+    sizes = {"log.segment.bytes": str(64 << 20), "log.retention.ms": str(7 * 86_400_000)}
+    settings = _read(tmp_path, "log.segment.bytes=64MiB\nlog.retention.ms = 7d\n")
+    assert _config(settings).store.items() >= sizes.items()
+    variables = {"VARVE_LOG_SEGMENT_BYTES": "64MiB", "VARVE_LOG_RETENTION_MS": "7d"}
+    assert _config(read_environment(variables)[0]).store.items() >= sizes.items()
+    parsed = parse_store_settings({"log.segment.bytes": "64MiB", "log.retention.ms": "7d"})
+    assert (parsed.defaults.segment_bytes, parsed.defaults.retention_ms) == (64 << 20, 604_800_000)
+
+
+def test_a_wrong_value_is_named_as_it_is_written_with_its_source(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSetting, match=r"log\.segment\.bytes in .*properties, line 2 is 1, "):
+        parse_store_settings(_config(_read(tmp_path, "node.id=1\nlog.segment.bytes=1")).store)
+    settings, _ = read_environment({"VARVE_SOCKET_REQUEST_MAX_BYTES": "none"})
+    with pytest.raises(InvalidSetting, match="in the variable VARVE_SOCKET_REQUEST_MAX_BYTES is"):
+        _config(settings)
+    with pytest.raises(InvalidSetting, match=r"'log\.segment\.byte' in .*properties, line 1: did"):
+        _config(_read(tmp_path, "log.segment.byte=1"))
 
 
 def test_what_only_kafka_3_had_is_ignored_with_a_warning() -> None:
@@ -227,6 +248,18 @@ def test_the_log_may_be_json() -> None:
         "message": "rolled",
         "partition": "t-0\nforged",
     }
+
+
+def test_values_that_a_message_names_are_its_arguments() -> None:
+    record = logging.makeLogRecord(
+        {"name": "varve.x", "levelname": "INFO", "msg": "%(partition)s: copying failed: %(error)s"}
+    )
+    record.args = {"partition": "t-0", "error": "denied"}
+    # What a handler that is not varve's prints.
+    assert record.getMessage() == "t-0: copying failed: denied"
+    assert TextFormatter().format(record).endswith("varve.x: t-0: copying failed: denied")
+    told = json.loads(JsonFormatter().format(record))
+    assert (told["partition"], told["error"]) == ("t-0", "denied")
 
 
 def test_all_settings_that_a_broker_takes_are_filled() -> None:

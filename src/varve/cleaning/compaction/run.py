@@ -120,8 +120,8 @@ class PartitionCleaner:
         self.store_error = f"waits for the object store: {type(error).__name__}: {error}"
         self.store_retry_ms = now_ms + CLEANING_RETRY.first_ms
         logger.warning(
-            "cleaning waits for the object store",
-            extra={"partition": str(self.log.topic_partition), "error": str(error)},
+            "%(partition)s: cleaning waits for the object store: %(error)s",
+            {"partition": str(self.log.topic_partition), "error": str(error)},
         )
 
     def note_selection(self, log: CleanableLog) -> None:
@@ -135,8 +135,8 @@ class PartitionCleaner:
         self.error = f"{type(error).__name__}: {error}"
         self.retry_ms = now_ms + CLEANING_RETRY.wait_ms(self.failures)
         logger.warning(
-            "cleaning failed, will be tried again",
-            extra={"partition": str(self.log.topic_partition), "error": str(error)},
+            "%(partition)s: cleaning failed, will be tried again: %(error)s",
+            {"partition": str(self.log.topic_partition), "error": str(error)},
             exc_info=None if isinstance(error, StoreError) else error,
         )
 

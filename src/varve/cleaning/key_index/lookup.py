@@ -130,8 +130,8 @@ class KeyLookup:
             if not is_of_derived_file(error):
                 raise
             logger.warning(
-                "key index cannot be used, segment indexed in memory",
-                extra={"path": error.filename, "error": str(error)},
+                "%(path)s: key index cannot be used, segment indexed in memory: %(error)s",
+                {"path": error.filename, "error": str(error)},
             )
         with self._index_tail(segment, stable, budget) as index:
             return index.find(*hash)

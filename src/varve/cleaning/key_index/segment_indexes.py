@@ -122,7 +122,9 @@ class SegmentKeyIndexes:
             if index.header.mark_count:
                 index = self._compare(segment, next_offset, index)
         except (Corrupt, UnsupportedFormat) as error:
-            logger.warning("key index removed", extra={"path": path, "error": str(error)})
+            logger.warning(
+                "%(path)s: key index removed: %(error)s", {"path": path, "error": str(error)}
+            )
             self._remove(segment)
             return None
         self._verified[segment] = index
@@ -209,8 +211,8 @@ class SegmentKeyIndexes:
             retry_ms=now_ms + wait_ms,
         )
         logger.warning(
-            "segment held: cleaning skips it",
-            extra={"path": segment.path(LOG), "error": reason, "attempts": attempts},
+            "%(path)s: segment held: cleaning skips it: %(error)s",
+            {"path": segment.path(LOG), "error": reason, "attempts": attempts},
         )
 
     def add(self, segment: Segment, header: KeyIndexHeader) -> None:

@@ -303,8 +303,8 @@ class Retention:
         except (StoreError, OSError) as error:
             self.failures[partition] = str(error)
             logger.warning(
-                "retention failed and will be tried again",
-                extra={"partition": str(partition), "error": str(error)},
+                "%(partition)s: retention failed and will be tried again: %(error)s",
+                {"partition": str(partition), "error": str(error)},
             )
             return RetentionPlan(partition)
         self.failures.pop(partition, None)

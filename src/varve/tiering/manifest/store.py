@@ -243,8 +243,9 @@ class RecentManifest:
         except StoreUnavailable as error:
             self._cached = (manifest, now_ms)
             logger.warning(
-                "newest manifest cannot be loaded, reads continue with an older one",
-                extra={"partition": str(manifest.path), "error": str(error)},
+                "%(partition)s: newest manifest cannot be loaded, reads continue with an older "
+                "one: %(error)s",
+                {"partition": str(manifest.path), "error": str(error)},
             )
             return manifest
         finally:

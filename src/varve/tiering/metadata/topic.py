@@ -217,7 +217,9 @@ class PartitionReplay:
             if segment is not None:
                 check_segment(segment)
         except InvalidRequest as error:
-            logger.warning("event skipped", extra={"where": where, "error": str(error)})
+            logger.warning(
+                "%(where)s: event skipped: %(error)s", {"where": where, "error": str(error)}
+            )
             return
         if segment is None:
             self._segments.pop(id, None)

@@ -214,9 +214,9 @@ class IndexFiles:
                 return
             self._has_warned = True
         logger.warning(
-            "indexes of remote segments cannot be cached on the local disk; each use fetches them "
-            "from object storage",
-            extra={"path": self._directory, "error": str(error)},
+            "%(path)s: indexes of remote segments cannot be cached on the local disk; each use "
+            "fetches them from object storage: %(error)s",
+            {"path": self._directory, "error": str(error)},
         )
 
     def usage(self) -> tuple[int, int]:

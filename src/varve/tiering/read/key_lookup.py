@@ -94,8 +94,9 @@ class RemoteKeyLookup:
                 return self._search_index(segment, part, search)
             except Corrupt as error:
                 logger.warning(
-                    "key index in object storage cannot be used, the whole segment is read",
-                    extra={"partition": str(self.path), "error": str(error)},
+                    "%(partition)s: key index in object storage cannot be used, the whole segment "
+                    "is read: %(error)s",
+                    {"partition": str(self.path), "error": str(error)},
                 )
         return self._scan(segment, search, manifest)
 
