@@ -25,7 +25,7 @@ def test_a_shape_made_while_its_topic_goes_is_dropped_by_upkeep(
     def lose_topic() -> None:
         engine.topics.handle_deleted(engine.topics.get("items"))
 
-    monkeypatch.setattr(engine, "_evict_if_full", lose_topic)
+    monkeypatch.setattr(engine.eviction, "make_room", lose_topic)
     late = engine.find_or_create(define("items", where="n = 1"))
     monkeypatch.undo()
     assert not late.is_dropped
