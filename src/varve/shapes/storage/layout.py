@@ -10,7 +10,8 @@ Layout     <root>/<h1h2>/<h3h4>/<handle>/log/ with log.<suffix>.jsonfile.bin and
            Before the first transaction it is the end of the snapshot, op all ones.
            docs/reference/formats/shape-log.md
 Invariant  entries up to the manifest's boundary are in the compacted log, all others in the latest
-           one; log files that the manifest does not name are not part of the shape.
+           one; log files that the manifest does not name are not part of the shape. Before the
+           first compaction the latest log is `latest.0`; a compaction creates the files of another.
 Crash      the manifest is written last when a shape is created: a directory without it is not a
            shape. The pointer is created with both slots; later a write goes to the slot that does
            not count, so a torn write leaves the other one. With one invalid slot the log may hold
@@ -149,6 +150,8 @@ def read_manifest(fs: FileSystem, directory: str) -> ShapeManifest:
             raise Corrupt(f"{path}: the name of a log is not a text")
         if (boundary is None) != (compacted is None):
             raise Corrupt(f"{path}: a compacted log has a name and a boundary, or neither")
+        if compacted is None and latest != FIRST_SUFFIX:
+            raise Corrupt(f"{path}: log {latest!r:.80} has no compacted log before it")
         offset = BEFORE_ALL if boundary is None else parse_offset(boundary)
     except (KeyError, TypeError, InvalidRequest) as error:
         raise Corrupt(f"{path}: not a manifest: {error!r:.200}") from error

@@ -132,12 +132,13 @@ def recover(
 def find_last_end(fs: FileSystem, directory: str, manifest: ShapeManifest) -> ShapeOffset:
     """The end of the last whole transaction in a chunk of the live log; else the log's start.
 
-    For a shape whose pointer may be older than the log. Raises OSError.
+    For a shape whose pointer may be older than the log. Raises OSError, Corrupt.
     """
     begin = _log_begin(manifest)
     paths = (index_path(directory, manifest.latest), log_path(directory, manifest.latest))
-    if not all(fs.exists(path) for path in paths):
-        return begin
+    for path in paths:
+        # A flush syncs both before it writes the pointer.
+        _check_exists(fs, path)
     with fs.open(paths[0]) as index, fs.open(paths[1]) as log:
         last = _find_transaction_end(log, begin, LAST)
         for number in reversed(range(index.size() // EDGE_BYTES)):
@@ -157,11 +158,13 @@ def _find_transaction_end(log: File, begin: ShapeOffset, until: ShapeOffset) -> 
 
 
 def check_compacted_end(fs: FileSystem, directory: str, manifest: ShapeManifest) -> None:
-    """Raises Corrupt unless index and log of the compacted part end at the boundary; OSError."""
+    """Raises Corrupt unless index and log of the compacted part end at the boundary, and those of
+    the live log are there, which a compaction creates; OSError."""
     if manifest.compacted is None:
         return
     paths = (index_path(directory, manifest.compacted), log_path(directory, manifest.compacted))
-    for path in paths:
+    latest = (index_path(directory, manifest.latest), log_path(directory, manifest.latest))
+    for path in (*paths, *latest):
         _check_exists(fs, path)
     with fs.open(paths[0]) as file, fs.open(paths[1]) as log:
         index = ChunkIndexFile(file)

@@ -24,6 +24,8 @@ from varve.shapes.offset import ShapeOffset
 from varve.shapes.storage.chunk_index import CHUNK_BYTES, EDGE_BYTES
 from varve.shapes.storage.layout import (
     SLOT_DISTANCE,
+    ShapeManifest,
+    encode_slot,
     find_slot,
     index_path,
     log_path,
@@ -70,6 +72,41 @@ def test_a_pointer_whose_newest_place_is_damaged_loses_nothing(storage: ShapeSto
     again.append([make_entry(41)])
     again.flush()
     assert follow(open_storage(disk)) == messages_of([*ENTRIES, make_entry(41)])
+
+
+@pytest.mark.parametrize("path_of", [log_path, index_path])
+def test_a_live_log_that_is_missing_is_damage_if_it_may_have_had_entries(
+    storage: ShapeStorage, path_of: Callable[[str, str], str]
+) -> None:
+    """The manifest names the live log of a compaction, and that it is missing shows the damage."""
+    disk, manifest = storage.fs, storage.manifest
+    _write_pointer(storage, manifest.boundary)
+    disk.remove(path_of(storage.directory, manifest.latest))
+    with pytest.raises(Corrupt, match="is missing"):
+        open_storage(disk)
+
+
+def test_a_name_of_the_first_log_that_no_shape_has_is_damage() -> None:
+    storage = create_storage(MemoryFileSystem(CLOCK))
+    write_manifest(storage.fs, storage.directory, ShapeManifest("latest.1"))
+    with pytest.raises(Corrupt, match=r"latest\.1.* no compacted log"):
+        open_storage(storage.fs)
+
+
+def test_a_torn_pointer_without_a_log_is_damage() -> None:
+    storage = create_storage(MemoryFileSystem(CLOCK))
+    storage.append([_end(1)])
+    storage.flush()
+    _tear_newest_slot(storage)
+    storage.fs.remove(log_path(storage.directory, storage.manifest.latest))
+    with pytest.raises(Corrupt, match="is missing"):
+        open_storage(storage.fs)
+
+
+def _write_pointer(storage: ShapeStorage, offset: ShapeOffset) -> None:
+    with storage.fs.open_writable(pointer_path(storage.directory)) as file:
+        for number in range(2):
+            file.write_at(number * SLOT_DISTANCE, encode_slot(90 + number, offset))
 
 
 def _tear_newest_slot(storage: ShapeStorage) -> None:
