@@ -13,7 +13,7 @@ from varve.foundation.errors import InvalidRequest
 from varve.jobs.derived_outputs import ErasedRows
 from varve.jobs.table.erase import count_in_table, erase_from_table
 from varve.jobs.table.rewrite import expire_snapshots
-from varve.jobs.table.table_state import CommitConflict
+from varve.jobs.table.table_state import CommitConflict, find_run_markers, sweep
 from varve.spark.deduplication.outputs import TableOutput, TableTask, TableWriter
 from varve.topics.outputs import DerivedOutput, OutputKind
 
@@ -51,7 +51,7 @@ def write_batch(bench: TableBench, writer: TableWriter, batch_id: int) -> bool:
     task = writer.begin_batch(batch_id)
     if task is None:
         return False
-    writer.commit_batch(batch_id, write_files(bench, task))
+    writer.commit_batch(batch_id, task.run_id, write_files(bench, task))
     return True
 
 
@@ -75,7 +75,7 @@ def test_expired_snapshots_leave_the_files_of_a_batch_in_flight(bench: TableBenc
     assert task is not None
     outcomes = write_files(bench, task)
     expire_snapshots(bench.address, TABLE, older_than_ms=1 << 60)
-    writer.commit_batch(1, outcomes)
+    writer.commit_batch(1, task.run_id, outcomes)
     assert [row["_key"] for row in bench.rows()] == [key for key in KEYS for _ in range(2)]
     assert len(bench.bad_rows()) == 2
     expire_snapshots(bench.address, TABLE, older_than_ms=1 << 60)
@@ -90,11 +90,30 @@ def test_an_erasure_ends_a_batch_in_flight_which_is_then_repeated(bench: TableBe
     outcomes = write_files(bench, task)
     erase_from_table(noted(bench, writer), {}, KEY)
     with pytest.raises(CommitConflict):
-        writer.commit_batch(1, outcomes)
+        writer.commit_batch(1, task.run_id, outcomes)
     assert count_in_table(noted(bench, writer), {}, KEY) == 0
     again = open_writer(bench)
     assert write_batch(bench, again, 1)
     assert [row["_key"] for row in bench.rows()].count(b"k0") == 2
+
+
+def test_an_erasure_that_still_deletes_files_of_a_batch_spares_those_of_its_repetition(
+    bench: TableBench,
+) -> None:
+    writer = open_writer(bench)
+    assert write_batch(bench, writer, 0)
+    killed = writer.begin_batch(1)
+    assert killed is not None
+    write_files(bench, killed)
+    table = writer.tables.table
+    task = open_writer(bench).begin_batch(1)
+    assert task is not None
+    assert killed.run_id not in find_run_markers(table)
+    outcomes = write_files(bench, task)
+    sweep(table, killed.run_id)
+    writer.commit_batch(1, task.run_id, outcomes)
+    assert [row["_key"] for row in bench.rows()].count(b"k0") == 2
+    assert bench.marks() == []
 
 
 def test_a_table_goes_on_after_an_erasure_and_knows_its_batches(bench: TableBench) -> None:

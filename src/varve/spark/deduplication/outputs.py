@@ -2,9 +2,10 @@
 
 Invariant  a batch is written once. In a topic, and in the topic of late records, Spark's batch
            number is the epoch of the sink. In a table the number is in the commit (`varve.sink`);
-           numbers ascend, and commits of other writers keep it. A batch writes a run marker before
-           its first file, so that no other run removes its files as leftovers. The side table of
-           bad values is committed first, in the same run.
+           numbers ascend, and commits of other writers keep it. An attempt of a batch is a run with
+           an id of its own, which begins with the batch; it writes a run marker before its first
+           file, so that no other run removes its files as leftovers. The side table of bad values
+           is committed first, in the same run.
 Crash      files of an uncommitted batch are removed when the batch is repeated.
 """
 
@@ -40,6 +41,8 @@ from varve.jobs.table.table_state import (
     SyncState,
     begin_run,
     commit,
+    find_run_markers,
+    new_run_id,
     read_sync_state,
     sweep,
 )
@@ -247,10 +250,11 @@ class TableWriter:
             return
         rows = unpack_rows(results, make_schema(), is_late=False, bucket_keys=self.bucket_keys)
         outcomes = rows.mapInArrow(task.write, _TASK_TYPES).collect()
-        self.commit_batch(batch_id, [(row["written"], row["offsets"]) for row in outcomes])
+        written = [(row["written"], row["offsets"]) for row in outcomes]
+        self.commit_batch(batch_id, task.run_id, written)
 
     def begin_batch(self, batch_id: int) -> TableTask | None:
-        """Starts a run, and removes files of an earlier attempt; returns the task that writes it.
+        """Starts a run, and removes files of earlier attempts; returns the task that writes it.
 
         None for a committed batch.
         """
@@ -258,19 +262,25 @@ class TableWriter:
         tables.reload()
         if self._has_batch(tables.table, batch_id):
             return None
-        run_id = self._run_id(batch_id)
-        self._sweep(run_id)
+        batch = str(SinkBatch(self.sink_id, batch_id))
+        for table in tables.both():
+            for earlier_id in find_run_markers(table):
+                if earlier_id.startswith(f"{batch}-"):
+                    sweep(table, earlier_id)
+        run_id = f"{batch}-{new_run_id()}"
         begin_run(tables.both(), run_id, self.clock)
         bad_files = None if tables.bad is None else TableFiles.of(tables.bad)
         return TableTask(run_id, self.decoder, TableFiles.of(tables.table), bad_files)
 
-    def commit_batch(self, batch_id: int, outcomes: Sequence[tuple[bytes, bytes]]) -> None:
+    def commit_batch(
+        self, batch_id: int, run_id: str, outcomes: Sequence[tuple[bytes, bytes]]
+    ) -> None:
         """Commits the files that the tasks wrote, the side table first.
 
         Raises CommitConflict if an erasure has fenced the run: its files are removed, and
         Spark repeats the batch when the query is started again.
         """
-        table, bad, run_id = self.tables.table, self.tables.bad, self._run_id(batch_id)
+        table, bad = self.tables.table, self.tables.bad
         written = join_changes([pickle.loads(written) for written, _ in outcomes])
         sink = SinkBatch(self.sink_id, batch_id)
         before = read_sync_state(table)
@@ -286,15 +296,9 @@ class TableWriter:
             raise
         self._refresh_and_sweep(run_id)
 
-    def _run_id(self, batch_id: int) -> str:
-        return str(SinkBatch(self.sink_id, batch_id))
-
     def _refresh_and_sweep(self, run_id: str) -> None:
         for table in self.tables.both():
             table.refresh()
-        self._sweep(run_id)
-
-    def _sweep(self, run_id: str) -> None:
         for table in self.tables.both():
             sweep(table, run_id)
 
