@@ -59,6 +59,7 @@ class Server:
         self._is_ready = False
         self.request_memory = MemoryBudget(settings.queued_max_request_bytes, self._loop)
         self.response_memory = MemoryBudget(settings.queued_max_response_bytes, self._loop)
+        broker.parked_fetches.response_memory = self.response_memory
         self.metrics = ServerMetrics(self.request_memory, self.response_memory)
         self.registry = ConnectionRegistry(
             broker,

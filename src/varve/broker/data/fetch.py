@@ -67,10 +67,13 @@ class _ReadPass:
     """One pass over all partitions of a fetch."""
 
     __slots__ = (
-        "bytes", "bytes_left", "ends", "has_error", "is_local_pending", "pending", "results",
+        "bytes", "bytes_left", "ends", "has_error", "has_memory", "is_local_pending", "pending",
+        "results",
     )  # fmt: skip
 
-    def __init__(self, bytes_left: int) -> None:
+    def __init__(self, bytes_left: int, *, has_memory: bool) -> None:
+        self.has_memory = has_memory
+        """Whether records may be read."""
         self.bytes_left = bytes_left
         self.bytes = 0
         self.has_error = False
@@ -93,7 +96,8 @@ class Fetch:
 
     __slots__ = (
         "_broker", "_bytes", "_context", "_ends", "_idle", "_isolation", "_max_bytes",
-        "_min_bytes", "_pending", "_plan", "_request", "_rotation", "connection", "future", "timer",
+        "_min_bytes", "_pending", "_plan", "_request", "_rotation", "connection", "future",
+        "read_bytes", "timer",
     )  # fmt: skip
 
     def __init__(
@@ -115,6 +119,8 @@ class Fetch:
         self._bytes = 0
         self._idle: _ReadPass | None = None
         """The first pass, where it is still true when the time is over."""
+        self.read_bytes = 0
+        """Records in the response."""
         self.future: asyncio.Future[FetchResponse]
         self.timer: Timer | None = None
 
@@ -168,11 +174,16 @@ class Fetch:
             return False
         return self._bytes >= self._min_bytes or not self._pending
 
-    def complete(self, *, is_timeout: bool) -> FetchResponse:
-        """The response with what there is; unchanged where only the time is over."""
+    def complete(self, *, is_timeout: bool, has_memory: bool = True) -> FetchResponse:
+        """The response with what there is; unchanged where only the time is over.
+
+        Without memory it has no records.
+        """
         if is_timeout and self._idle is not None:
             return self._respond(self._idle)
-        return self._respond(self._read_partitions())
+        last = self._read_partitions(has_memory=has_memory)
+        self.read_bytes = last.bytes
+        return self._respond(last)
 
     # Reading
 
@@ -181,8 +192,8 @@ class Fetch:
             return log.last_stable_offset
         return log.high_watermark
 
-    def _read_partitions(self) -> _ReadPass:
-        current = _ReadPass(self._max_bytes)
+    def _read_partitions(self, *, has_memory: bool = True) -> _ReadPass:
+        current = _ReadPass(self._max_bytes, has_memory=has_memory)
         partitions = self._plan.partitions
         first = self._rotation % len(partitions) if partitions else 0
         topics: dict[TopicKey, ServedTopic | KafkaError] = {}
@@ -243,7 +254,7 @@ class Fetch:
         records = _NO_RECORDS
         # None for readers of uncommitted records: aborted transactions were not looked up.
         aborted: list[AbortedTransaction] | None = [] if is_committed else None
-        if offset < limit:
+        if offset < limit and current.has_memory:
             is_hot = offset >= active.base_offset
             read = self._read_batches(current, log, requested, is_hot=is_hot)
             if read is not None:

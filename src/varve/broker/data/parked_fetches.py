@@ -3,6 +3,10 @@
 A background read continues when the fetch that started it no longer waits, and its result is kept
 for the next fetch from the same offset: however slow the store is, a client makes progress.
 
+Fetches that are complete at the same time are answered in turns of the loop: what one turn reads
+counts as response memory before the next, and when that is used up a fetch is answered without
+records, which its client asks for again.
+
 Invariant  a fetch that is done is no longer parked. An append completes only fetches that have
            enough bytes by then. Background reads, counted by the most they may return, and their
            kept results stay below one limit together.
@@ -11,9 +15,10 @@ Threads    the loop's; the reading itself is done in the blocking pool.
 
 import asyncio
 import itertools
+from collections import deque
 from collections.abc import Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
 from varve.broker.background import BlockingPool, Timers
 from varve.broker.request import ConnectionContext
@@ -27,6 +32,15 @@ if TYPE_CHECKING:
 K = TypeVar("K")
 
 _KEPT_MS: Final = 60_000
+_TURN_BYTES: Final = 8 << 20
+"""Records that are read for parked fetches in one turn of the loop."""
+
+
+class ResponseMemory(Protocol):
+    """What all responses that clients have not read may hold."""
+
+    @property
+    def is_exceeded(self) -> bool: ...
 
 
 class ParkedFetches:
@@ -37,6 +51,11 @@ class ParkedFetches:
         self._by_partition: dict[TopicPartition, set[Fetch]] = {}
         self._by_connection: dict[int, set[Fetch]] = {}
         self._rotations = itertools.count()
+        self._ready: deque[tuple[Fetch, bool]] = deque()
+        """Those that are complete, and whether by their timeout; they wait for a turn."""
+        self._turn_bytes = 0
+        self.response_memory: ResponseMemory | None = None
+        """That of the server, which sets it."""
 
     def next_rotation(self) -> int:
         """Another number for each fetch, by which its partitions take turns in being first."""
@@ -83,13 +102,32 @@ class ParkedFetches:
 
     def _complete(self, fetch: "Fetch", *, is_timeout: bool = False) -> None:
         self._remove(fetch)
-        if fetch.future.done():
-            return
+        self._ready.append((fetch, is_timeout))
+        self._answer_ready()
+
+    def _answer_ready(self) -> None:
+        while self._ready and self._turn_bytes <= _TURN_BYTES:
+            fetch, is_timeout = self._ready.popleft()
+            if not fetch.future.done():
+                self._answer(fetch, is_timeout=is_timeout)
+
+    def _answer(self, fetch: "Fetch", *, is_timeout: bool) -> None:
+        memory = self.response_memory
+        has_memory = memory is None or not memory.is_exceeded
+        is_new_turn = not self._turn_bytes
         try:
-            fetch.future.set_result(fetch.complete(is_timeout=is_timeout))
+            response = fetch.complete(is_timeout=is_timeout, has_memory=has_memory)
+            self._turn_bytes += fetch.read_bytes
+            fetch.future.set_result(response)
         except Exception as error:
             # The server answers and logs it, as for any other handler.
             fetch.future.set_exception(error)
+        if is_new_turn and self._turn_bytes:
+            fetch.future.get_loop().call_soon(self._start_turn)
+
+    def _start_turn(self) -> None:
+        self._turn_bytes = 0
+        self._answer_ready()
 
     def _remove(self, fetch: "Fetch") -> None:
         if fetch.timer is not None:

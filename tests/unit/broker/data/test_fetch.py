@@ -361,3 +361,27 @@ def test_a_read_that_the_store_fails_is_noted_for_the_operator(
     monkeypatch.setattr(type(kit.log("events")), "read", fail)
     assert fetch(kit).error_code == ErrorCode.KAFKA_STORAGE_ERROR
     assert kit.broker.failed_reads.find_recent() == "the bucket is missing"
+
+
+class _NoMemory:
+    is_exceeded = True
+
+
+def test_a_parked_fetch_is_answered_without_records_while_there_is_no_memory_for_responses(
+    kit: BrokerKit,
+) -> None:
+    waiting = kit.begin(fetch_request(kit, {("events", 0): 0}, max_wait_ms=1_000))
+    kit.broker.parked_fetches.response_memory = _NoMemory()
+    produce(kit)
+    assert sizes(waiting.result()) == {0: 0}
+    assert sizes(kit.ask(fetch_request(kit, {("events", 0): 0}))) == {0: SIZE}
+
+
+def test_fetches_that_are_complete_at_once_are_answered_in_turns(kit: BrokerKit) -> None:
+    large = make_batch(1, value=bytes(900_000))
+    waiting = [
+        kit.begin(fetch_request(kit, {("events", 0): 0}, max_wait_ms=1_000)) for _ in range(30)
+    ]
+    produce(kit, batch=large)
+    assert [sizes(one.result()) for one in waiting] == [{0: len(large)}] * 30
+    assert parked(kit) == (0, 0)
