@@ -34,7 +34,13 @@ from varve.foundation.errors import (
     StoreError,
     Unavailable,
 )
-from varve.foundation.settings import GivenValue, declared, format_value, parse_settings
+from varve.foundation.settings import (
+    GivenValue,
+    declared,
+    format_value,
+    parse_settings,
+    parse_values,
+)
 from varve.wire.messages.state_records import METADATA_TOPIC
 
 logger = logging.getLogger(__name__)
@@ -80,9 +86,8 @@ class TopicAdmin:
     def settings_of(self, topic: str) -> LogSettings:
         """The topic's own settings over the store's defaults."""
         entry = self._table.topics.get(topic)
-        return self._parse(
-            topic, self._settings_without_table(topic) if entry is None else entry.settings
-        )
+        own = self._settings_without_table(topic) if entry is None else entry.settings
+        return _parse_stored(own, f"topic {topic}", self.defaults)
 
     def _settings_without_table(self, topic: str) -> Mapping[str, str]:
         """The settings of a topic without a table entry; one with remote segments stays tiered."""
@@ -99,7 +104,9 @@ class TopicAdmin:
     def defaults(self) -> LogSettings:
         """The settings of a topic that has none of its own."""
         altered = self._table.defaults
-        return self._parse_defaults(altered) if altered else self._opened_defaults
+        if not altered:
+            return self._opened_defaults
+        return _parse_stored(altered, "the defaults of topics", self._opened_defaults)
 
     def _parse_defaults(self, settings: Mapping[str, str]) -> LogSettings:
         return parse_settings(
@@ -285,7 +292,7 @@ class TopicAdmin:
         altered = replace(entry, settings={**kept, **texts})
         parsed = self._parse(name, altered.settings)
         logs = [self._logs.get(partition) for partition in self.partitions_of(name)]
-        self._enter_or_leave_tier(name, logs, self._parse(name, entry.settings), parsed)
+        self._enter_or_leave_tier(name, logs, self.settings_of(name), parsed)
         try:
             self._catalog.write(self._table.with_topics(altered))
         except BaseException:
@@ -476,6 +483,35 @@ def _check_not_internal(name: str, operation: str) -> None:
         )
 
 
+_CONTRADICTORY: Final = (
+    "min_compaction_lag_ms",
+    "max_compaction_lag_ms",
+    "local_retention_ms",
+    "local_retention_bytes",
+    "varve_job_snapshot_interval_ms",
+    "varve_job_table_interval_ms",
+)
+"""Settings that other settings may rule out. At their built-in defaults none does, and no record
+leaves a topic earlier."""
+
+
+def _parse_stored(own: Mapping[str, str], where: str, base: LogSettings) -> LogSettings:
+    """Stored settings over defaults, which may have changed since and contradict them now.
+
+    A store opens all the same: its own settings count before defaults, as far as they fit.
+    """
+    try:
+        return parse_settings(LogSettings, own, where, base=base)
+    except InvalidSetting as error:
+        extra = {"settings": where, "error": str(error)}
+        logger.warning("stored settings contradict the defaults", extra=extra)
+    values = parse_values(LogSettings, own, where)
+    neutral = {name: getattr(LogSettings(), name) for name in _CONTRADICTORY}
+    with contextlib.suppress(InvalidSetting):
+        return replace(base, **{**neutral, **values})
+    return replace(base, **{**values, **neutral})
+
+
 def _is_count(value: object) -> bool:
     """Whether a value is a partition count; a table with another type could not be read back."""
     return type(value) is int and 1 <= value <= PARTITION_COUNT_MAX
@@ -483,9 +519,9 @@ def _is_count(value: object) -> bool:
 
 def _as_texts(settings: Mapping[str, GivenValue], where: str) -> dict[str, str]:
     """Validates settings and formats their values as Kafka does."""
-    parsed = parse_settings(LogSettings, settings, where)
+    parsed = parse_values(LogSettings, settings, where)
     return {
-        declaration.kafka_name: format_value(getattr(parsed, declaration.name))
+        declaration.kafka_name: format_value(parsed[declaration.name])
         for declaration in declared(LogSettings)
         if declaration.kafka_name in settings
     }

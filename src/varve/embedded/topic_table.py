@@ -48,7 +48,7 @@ from varve.foundation.errors import (
     Unavailable,
     UnsupportedFormat,
 )
-from varve.foundation.settings import parse_settings
+from varve.foundation.settings import parse_values
 from varve.foundation.topic_handle import check_same_topic
 
 TOPICS_FILE: Final = "varve-topics.json"
@@ -177,7 +177,8 @@ def _decode_entry(name: str, item: Any, where: str) -> TopicEntry:
 
 def _decode_settings(items: Any, where: str) -> dict[str, str]:
     settings = {str(key): str(value) for key, value in items.items()}
-    parse_settings(LogSettings, settings, where)
+    # Whether they fit together depends on the defaults, which may have changed since.
+    parse_values(LogSettings, settings, where)
     return settings
 
 
@@ -337,6 +338,6 @@ def find_tiered_topics(fs: FileSystem, directory: str) -> set[str]:
     enabled = {
         name
         for name, entry in table.items()
-        if parse_settings(LogSettings, entry.settings, f"topic {name}").remote_storage_enable
+        if parse_values(LogSettings, entry.settings, f"topic {name}").get("remote_storage_enable")
     }
     return enabled | find_lost_settings(fs, [directory], table)

@@ -196,6 +196,20 @@ def parse_settings(
     With `by_broker_name` the names are those of the defaults of topics. Raises InvalidSetting,
     naming `where`, for an unknown name and for a value of the wrong type or out of range.
     """
+    parsed = parse_values(cls, values, where, by_broker_name=by_broker_name)
+    if base is not None:
+        return dataclasses.replace(base, **parsed)
+    return cls(**parsed)
+
+
+def parse_values(
+    cls: type[Settings],
+    values: Mapping[str, GivenValue],
+    where: str,
+    *,
+    by_broker_name: bool = False,
+) -> dict[str, Value]:
+    """Each value by the name of its field, checked by itself: others may contradict it."""
     check_mapping(values, where)
     declarations = {
         (by_broker_name and declaration.broker_name) or declaration.kafka_name: declaration
@@ -210,9 +224,7 @@ def parse_settings(
         value = _parse(declaration, raw_value, named)
         _check(declaration, value, named)
         parsed[declaration.name] = value
-    if base is not None:
-        return dataclasses.replace(base, **parsed)
-    return cls(**parsed)
+    return parsed
 
 
 def find_source(value: GivenValue) -> str:

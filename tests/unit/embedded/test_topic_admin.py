@@ -19,6 +19,7 @@ from varve.foundation.errors import (
     TopicExists,
 )
 from varve.foundation.settings import GivenValue
+from varve.object_store import MemoryObjectStore
 from varve.testing.faulty_disk import FaultyFileSystem
 
 # Growth and defaults
@@ -99,6 +100,69 @@ def test_a_default_that_is_refused_changes_nothing(
         store.alter_defaults({"segment.bytes": 5000, **settings})
     assert topic.settings == before
     assert not store.altered_defaults
+
+
+DAY_MS = 86_400_000
+
+
+@pytest.mark.parametrize(
+    ("own", "before", "after", "expected"),
+    [
+        pytest.param(
+            {"min.compaction.lag.ms": 1_000},
+            {},
+            {"log.cleaner.max.compaction.lag.ms": 10},
+            {"min_compaction_lag_ms": 1_000, "retention_ms": 9 * DAY_MS},
+            id="the topic's own value counts before a default",
+        ),
+        pytest.param(
+            {"remote.storage.enable": True, "local.retention.ms": 8 * DAY_MS},
+            {},
+            {"log.retention.ms": DAY_MS},
+            {"local_retention_ms": -2, "retention_ms": DAY_MS},
+            id="a local retention above the whole one",
+        ),
+        pytest.param(
+            {"remote.storage.enable": True, "local.retention.ms": 8 * DAY_MS},
+            {},
+            {},
+            {"local_retention_ms": 8 * DAY_MS, "retention_ms": 9 * DAY_MS},
+            id="values that fit the defaults alone",
+        ),
+    ],
+)
+def test_a_store_opens_though_settings_of_a_topic_contradict_its_defaults(
+    own: dict[str, GivenValue],
+    before: dict[str, GivenValue],
+    after: dict[str, GivenValue],
+    expected: dict[str, int],
+) -> None:
+    fs, objects, nine_days = MemoryFileSystem(ManualClock()), MemoryObjectStore(), 9 * DAY_MS
+
+    def open_with(settings: dict[str, GivenValue]) -> varve.Store:
+        kept = {"log.retention.ms": nine_days, **settings}
+        return varve.open("data", fs=fs, objects=objects, settings=kept, maintain=False)
+
+    with open_with(before) as store:
+        store.create_topic("orders", settings=own)
+        store.topic("orders").append(value="kept")
+    with open_with(after) as store:
+        topic = store.topic("orders")
+        assert {name: getattr(topic.settings, name) for name in expected} == expected
+        assert [record.value for record in topic.read()] == [b"kept"]
+        assert store.health().is_healthy
+        with pytest.raises(InvalidSetting):
+            store.alter_topic("orders", {"min.compaction.lag.ms": 5, "max.compaction.lag.ms": 4})
+
+
+def test_altered_defaults_that_contradict_new_ones_count_as_far_as_they_fit(
+    open_store: OpenStore,
+) -> None:
+    store = open_store()
+    store.alter_defaults({"min.compaction.lag.ms": 1_000})
+    store.close()
+    store = open_store(settings={"log.cleaner.max.compaction.lag.ms": 10})
+    assert store.topic_defaults.min_compaction_lag_ms == 1_000
 
 
 @pytest.mark.parametrize("backend", ["object", "topic"])
