@@ -6,6 +6,7 @@ it: as an output that is registered, or with the log. docs/how-to/erase-a-person
 
 import ast
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
 
 from varve.topics.outputs import OutputKind
@@ -123,6 +124,7 @@ def _is_opened_to_write(call: ast.Call) -> bool:
     return any(set(mode) & set(_MODES) and len(mode) <= 3 for mode in modes)
 
 
+@cache
 def find_writers() -> set[str]:
     """The modules that write, by path below the package."""
     return {

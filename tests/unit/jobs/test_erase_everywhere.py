@@ -7,6 +7,7 @@ Carries G8.
 
 import base64
 import random
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -216,12 +217,24 @@ def _contents(path: Path) -> Iterator[bytes]:
         database.close()
 
 
-@pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    made = Bench(tmp_path)
+@pytest.fixture(scope="module")
+def derived(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with everything that is derived, and a copy of it beside it."""
+    path = tmp_path_factory.mktemp("erase") / "all"
+    path.mkdir()
+    made = Bench(path)
     made.fill()
     made.derive()
-    return made
+    shutil.copytree(path, f"{path}.copy")
+    return path
+
+
+@pytest.fixture
+def bench(derived: Path) -> Bench:
+    """Outputs are registered by their paths, so every test has the same directory."""
+    shutil.rmtree(derived)
+    shutil.copytree(f"{derived}.copy", derived)
+    return Bench(derived)
 
 
 def test_an_erased_person_is_found_nowhere_else_than_the_receipt_says(bench: Bench) -> None:
