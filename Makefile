@@ -10,6 +10,9 @@ BIN := $(VENV)/bin
 LOCK_OPTIONS := --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --quiet
 SETUP := @$(PYTHON) tools/setup_environment.py
 
+# Images of containers often set it; each of the many processes of a run would compile all it imports.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 .PHONY: help setup ready-run ready-dev ready-test
 .PHONY: run test durations check check-tools bench conformance crash soak docs lock format clean
