@@ -270,6 +270,22 @@ def test_a_rewrite_refuses_an_unknown_codec(number: int) -> None:
         )
 
 
+@pytest.mark.parametrize("count", [-1, 3, (1 << 31) - 1])
+def test_a_filter_takes_no_memory_for_records_that_the_content_cannot_hold(count: int) -> None:
+    batch = np.frombuffer(
+        bytearray(build_batch([Record(b"", b"")] * 2, codec=Codec.ZSTD)), np.uint8
+    )
+    batch[HEADER_BYTES - 4 : HEADER_BYTES] = np.frombuffer(count.to_bytes(4, signed=True), np.uint8)
+    with pytest.raises(Corrupt, match=f"orders-0: the batch has {count} records in "):
+        filter_compressed(
+            batch,
+            horizon=KEEP_TIMESTAMP,
+            keep=np.zeros(1, np.uint8),
+            first_bit=0,
+            where="orders-0",
+        )
+
+
 # More keys than the planning memory holds: one run still finds the latest of each. G4
 
 

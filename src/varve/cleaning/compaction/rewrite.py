@@ -54,6 +54,7 @@ from varve.kernels.batch_layout import (
     DELETE_HORIZON_BIT,
     HEADER_BYTES,
     LOG_APPEND_TIME_BIT,
+    RECORD_SIZE_MIN,
     BatchColumn,
     ScanStatus,
 )
@@ -106,6 +107,8 @@ def filter_compressed(
     attributes, base_timestamp, max_timestamp, count = _FIELDS.unpack_from(data)
     codec = codec_of(attributes, where=where)
     payload = decompress(codec, data[HEADER_BYTES:], where=where)
+    if not 0 <= count <= payload.size // RECORD_SIZE_MIN:
+        raise Corrupt(f"{where}: the batch has {count} records in {payload.size} bytes")
     if horizon != KEEP_TIMESTAMP:
         attributes |= DELETE_HORIZON_BIT
     elif attributes & DELETE_HORIZON_BIT:
