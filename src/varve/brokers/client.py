@@ -239,10 +239,10 @@ def _explain_setting(reason: str) -> str:
             "SCRAM-SHA-512, and sasl.username and sasl.password (with -X or --command-config)"
         )
     text = reason.removeprefix("Failed to create admin client: ")
-    return (
-        f"librdkafka refuses a setting: {text}; correct -X, --command-config or the arguments of "
-        "varve.connect"
-    )
+    remedy = "correct it (in the shell with -X or --command-config)"
+    if "acks" in text and "idempotence" in text:
+        remedy = "set enable.idempotence=false too (in the shell, use --acks 1 --no-idempotence)"
+    return f"librdkafka refuses a setting: {text}; {remedy}"
 
 
 def _dotted(settings: Mapping[str, object]) -> dict[str, object]:

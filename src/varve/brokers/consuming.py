@@ -137,8 +137,9 @@ def _find_ranges(
             start = max(first, end - request.last)
         if request.start.kind is PositionKind.OFFSET and not (first <= start <= lasts[partition]):
             raise OffsetOutOfRange(
-                f"{request.topic}-{partition[1]} has offsets {first} to {lasts[partition]}; "
-                f"start at one of them, not at {start}"
+                f"{request.topic}-{partition[1]} begins at offset {first}, and its records "
+                "end before "
+                f"offset {lasts[partition]}; start there, not at {start}"
             )
         ranges[partition[1]] = (start, min(end, limit))
     return ranges

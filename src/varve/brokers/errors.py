@@ -49,7 +49,7 @@ def as_error(error: "KafkaError", what: str, *, address: str = "") -> StoreError
         return Unavailable(
             f"{what}: the broker at {address} did not accept records in time, in spite of "
             "retries: it is down or busy, or its disk is full (its log shows which); name another "
-            "with --bootstrap or VARVE_BOOTSTRAP"
+            "(in the shell with --bootstrap or VARVE_BOOTSTRAP)"
         )
     if name in ("_AUTHENTICATION", "SASL_AUTHENTICATION_FAILED", "_SSL"):
         return login_refused(address, reason)
@@ -112,20 +112,19 @@ def unreachable(address: str, reason: str) -> StoreError:
     if any(text in reason for text in _NO_CONNECTION):
         return Unavailable(
             f"no broker answers at {address} ({cause}); start one with `varve serve`, or name "
-            "another with --bootstrap, VARVE_BOOTSTRAP or varve.connect"
+            "another (in the shell with --bootstrap or VARVE_BOOTSTRAP)"
         )
     if "PLAINTEXT" in reason:
         return Unavailable(
             f"the listener at {address} does not use TLS ({cause}): set "
-            "security.protocol=PLAINTEXT or SASL_PLAINTEXT (with -X, or as an argument of "
-            "varve.connect)"
+            "security.protocol=PLAINTEXT or SASL_PLAINTEXT (in the shell with -X)"
         )
     return Unavailable(
         f"no broker answers at {address} ({cause}): if the listener uses TLS, set "
         "security.protocol=SSL and ssl.ca.location, if it requires a login, "
         "security.protocol=SASL_PLAINTEXT or SASL_SSL, sasl.mechanism, sasl.username and "
-        "sasl.password (with -X, or as arguments of varve.connect); otherwise start a broker with "
-        "`varve serve`, or name another with --bootstrap or varve.connect"
+        "sasl.password (in the shell with -X); otherwise start a broker with `varve serve`, "
+        "or name another (in the shell with --bootstrap)"
     )
 
 
@@ -134,12 +133,12 @@ def login_refused(address: str, reason: str) -> StoreError:
     if "certificate verify failed" in reason:
         return Denied(
             f"the certificate of the broker at {address} is not signed by an authority that this "
-            "client trusts: set ssl.ca.location (with -X, or as an argument of varve.connect)"
+            "client trusts: set ssl.ca.location (in the shell with -X)"
         )
     if "SASL state" in reason:
         return Denied(
             f"the listener at {address} has no login: set security.protocol=PLAINTEXT or SSL "
-            "(with -X, or as an argument of varve.connect)"
+            "(in the shell with -X)"
         )
     return Denied(
         f"the broker at {address} refused the connection ({reason}); set what it requires with -X "

@@ -42,8 +42,8 @@ class FetchedRange(ReadRange):
             start = log_start
         elif not log_start <= start <= log_end:
             raise OffsetOutOfRange(
-                f"{self._where} has offsets {log_start} to {log_end}; start at one of them, not at "
-                f"{start}"
+                f"{self._where} begins at offset {log_start}, and its records end before offset "
+                f"{log_end}; start there, not at {start}"
             )
         visible = self._find_offset(LATEST, is_committed=True) if is_committed else log_end
         super().__init__(start, visible if end is None else min(end, visible))

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from varve.brokers.client import BrokerClient, admin_api
-from varve.brokers.errors import Denied
+from varve.brokers.errors import LIST_TOPICS, Denied
 from varve.foundation.errors import InvalidRequest, NotFound
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def describe_topics(client: BrokerClient, names: Sequence[str]) -> "list[TopicDe
 
 
 def find_topic(client: BrokerClient, topic: str) -> "TopicDescription":
-    """The topic as the broker describes it; raises NotFound, which says how to create one."""
+    """The topic as the broker describes it; raises NotFound, which says what to do."""
     from confluent_kafka import TopicCollection
 
     futures = client.admin().describe_topics(TopicCollection([topic]))
@@ -101,10 +101,7 @@ def find_topic(client: BrokerClient, topic: str) -> "TopicDescription":
     except NotFound:
         from varve.wire.messages.state_records import INTERNAL_TOPICS
 
-        remedy = (
-            f"create it with `varve topic create {topic:.260}`, or list the topics with "
-            "`varve topic list`"
-        )
+        remedy = LIST_TOPICS
         if topic in INTERNAL_TOPICS:
             remedy = "the broker creates it when it is first needed"
         raise NotFound(f"there is no topic {topic!r:.260} at {client.address}; {remedy}") from None

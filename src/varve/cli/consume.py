@@ -46,7 +46,8 @@ _ISOLATION: Final = ("read_uncommitted", "read_committed")
     "-g",
     "--group",
     metavar="GROUP",
-    help="With a broker: join this group and commit what was read.",
+    help="With a broker: join this group, without committed offsets at the beginning, and commit "
+    "what was read.",
 )
 @click.option(
     "--isolation",

@@ -72,13 +72,13 @@ def demo(directory: Path | None, output: Output, records: int) -> None:
             _show_tiering(store, steps)
     kept = directory or Path("demo-data")
     steps.suggest(
-        *([] if directory else [f"varve demo --dir {kept}"]),
-        f"varve consume {ORDERS} --dir {kept} --partition 0 --from 1000 --limit 3 --json",
-        f"varve topic describe {ORDERS} --dir {kept}",
-        f"varve explain {BALANCES} --key {key} --dir {kept}",
-        f"varve audit --dir {kept}",
-        f"varve tier status --dir {kept}",
-        f"varve serve --dir {kept}",
+        *([] if directory else [f"varve demo -d {kept}"]),
+        f"varve consume {ORDERS} -d {kept} -p 0 --from 1000 -n 3 --json",
+        f"varve topic describe {ORDERS} -d {kept}",
+        f"varve explain {BALANCES} --key {key} -d {kept}",
+        f"varve audit -d {kept}",
+        f"varve tier status -d {kept}",
+        f"varve serve -d {kept}",
     )
 
 
@@ -201,7 +201,9 @@ def _write_and_kill(directory: Path, count: int, steps: DemoSteps) -> int:
             writer.kill()
         errors = writer.stderr.read().strip()
     if acknowledged < kill_at:
-        raise Unavailable(f"the writer ended by itself: {errors[-500:]}")
+        # The last line of a traceback is the class of the error and its text.
+        reason = errors.rpartition("\n")[2].partition(": ")[2] or errors[-500:]
+        raise Unavailable(f"the process that writes ended by itself: {reason}")
     steps.show(
         "Kill",
         f"process {writer.pid} with SIGKILL after {acknowledged:,} acknowledged orders",

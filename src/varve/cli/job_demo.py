@@ -102,11 +102,11 @@ def job_demo(directory: Path | None, records: int, job_options: JobOptions, outp
             click.echo(f"\nAll of it took {time.monotonic() - started:.0f} s.")
     kept = directory or Path("story")
     steps.suggest(
-        *([] if directory else [f"varve job demo --dir {kept}"]),
-        f"varve job query {TOPIC} --dir {kept} --latest --limit 5",
-        f"varve job snapshot {TOPIC} --dir {kept} --to {kept}.snapshots",
-        f"varve job verify --dir {kept}",
-        f"varve audit --dir {kept}",
+        *([] if directory else [f"varve job demo -d {kept}"]),
+        f"varve job query {TOPIC} -d {kept} --latest -n 5",
+        f"varve job snapshot {TOPIC} -d {kept} --to {kept}.snapshots",
+        f"varve job verify -d {kept}",
+        f"varve audit -d {kept}",
         f"varve receipt verify {kept}.receipt.json --public-key {kept}.public.pem",
     )
 

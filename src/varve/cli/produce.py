@@ -144,12 +144,12 @@ def produce(
             "--acks, --no-idempotence and --transactional-id are for a broker; leave them out "
             "with --dir"
         )
-    with _open_inputs(files, reader, is_whole=input == "files") as inputs:
+    with _open_inputs(files, reader, output, is_whole=input == "files") as inputs:
         if where.is_broker:
             from varve.brokers.producer import Delivery, LineProducer
 
             client = where.client()
-            _check_topic(client, topic, is_created=create)
+            _check_topic(client, topic, partition, is_created=create)
             is_idempotent = False if no_idempotence else None
             delivery = Delivery(codec, acks, is_idempotent, transactional_id)
             count = _send(LineProducer(client, topic, delivery), inputs, output)
@@ -163,7 +163,7 @@ def produce(
 
 @contextlib.contextmanager
 def _open_inputs(
-    files: Sequence[Path], reader: LineReader, *, is_whole: bool
+    files: Sequence[Path], reader: LineReader, output: Output, *, is_whole: bool
 ) -> Iterator[list[RecordInput]]:
     """The files, or standard input if there are none."""
     with contextlib.ExitStack() as stack:
@@ -171,22 +171,29 @@ def _open_inputs(
             RecordInput(str(path), stack.enter_context(path.open("rb")), reader, is_whole)
             for path in files
         ]
+        if not inputs and sys.stdin.isatty():
+            output.note("reading one record per line; Ctrl-D ends")
         yield inputs or [RecordInput("standard input", sys.stdin.buffer, reader, is_whole)]
 
 
 # To a broker
 
 
-def _check_topic(client: "BrokerClient", topic: str, *, is_created: bool) -> None:
+def _check_topic(
+    client: "BrokerClient", topic: str, partition: int | None, *, is_created: bool
+) -> None:
     """A broker may create a topic on request; a mistyped name must not create one."""
     from varve.brokers.topics import create_topic, find_topic
 
     try:
-        find_topic(client, topic)
-    except NotFound:
+        count = len(find_topic(client, topic).partitions)
+    except NotFound as error:
         if not is_created:
-            raise
+            raise NotFound(f"{error}; add --create to create it") from error
         create_topic(client, topic)
+        count = len(find_topic(client, topic).partitions)
+    if partition is not None and partition >= count:
+        raise NotFound(f"topic {topic} has no partition {partition}; it has 0 to {count - 1}")
 
 
 def _send(producer: "LineProducer", inputs: Sequence[RecordInput], output: Output) -> int:

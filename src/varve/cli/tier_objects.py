@@ -114,9 +114,11 @@ def _print_fsck(output: Output, report: "FsckReport", *, is_deep: bool) -> None:
     verified = f", {format_bytes(report.verified_bytes)} read and verified" if is_deep else ""
     state = "nothing wrong" if report.is_clean else f"{len(report.damage)} damaged"
     count = format_count(len(report.partitions), "partition")
+    cost = f"prices in {prices.currency}: {prices.name}, {prices.as_of}"
+    if prices.name == "free":
+        cost = "a directory costs nothing"
     output.print_result(
-        f"{report.store}, {report.cluster}: {count}, {state}{verified}; prices in "
-        f"{prices.currency}: {prices.name}, {prices.as_of}",
+        f"{report.store}, {report.cluster}: {count}, {state}{verified}; {cost}",
         "summary",
         store=report.store,
         cluster=report.cluster,

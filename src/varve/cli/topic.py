@@ -1,6 +1,6 @@
 """`varve topic`: the topics of log directories or of a broker."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -255,6 +255,7 @@ def _create_in_store(
 
     if replicas not in (None, 1):
         raise InvalidRequest("--replicas: a directory keeps one copy; leave it out")
+    _check_one_replica(settings)
     if is_dry_run:
         raise InvalidRequest("--dry-run asks a broker; a directory has no such check")
     check_no_files(where.directories)
@@ -262,6 +263,13 @@ def _create_in_store(
         warn_of_recovery(store)
         created = store.create_topic(topic, partitions=partitions, settings=settings)
         note_unnamed_tier(output, where, created)
+
+
+def _check_one_replica(names: Collection[str]) -> None:
+    """Raises InvalidRequest for settings of replication, which only a broker answers."""
+    for name in ("min.insync.replicas", "unclean.leader.election.enable"):
+        if name in names:
+            raise InvalidRequest(f"{name}: a directory keeps one replica; leave it out")
 
 
 @command(
@@ -329,6 +337,7 @@ def _alter_in_store(
     changes: Mapping[str, str | None],
     partitions: int | None,
 ) -> None:
+    _check_one_replica(changes)
     with where.open_store(maintain=False) as store:
         topic = find_topic(store, name)
         was_compacted = topic.settings.is_compacted

@@ -198,7 +198,7 @@ def check_exist(directories: Sequence[Path]) -> None:
     """Raises NotFound where there is no store."""
     for path in directories:
         if not _is_store(path):
-            raise NotFound(f"there is no log directory {path}{_explain_missing(path)}")
+            raise NotFound(_explain_missing(path))
 
 
 def check_no_files(directories: Sequence[Path]) -> None:
@@ -216,16 +216,27 @@ def _explain_missing(path: Path) -> str:
         partition = find_partition(os.path.abspath(path))
         if partition is not None and any(path.glob("*.log")):
             return (
-                f": it is the directory of one partition; name its parent, "
+                f"{path} is not a log directory: it is the directory of one partition; name "
+                "its parent, "
                 f"{path.absolute().parent}, and the partition as "
                 f"{partition.topic}:{partition.partition}"
             )
-        return ": the directory holds no topics; create one with `varve topic create`"
+        return (
+            f"{path} is not a log directory: it holds no topics; name another, or create a topic "
+            f"with `varve topic create TOPIC --dir {path}`"
+        )
     if path.exists():
-        return ": it is a file; name the directory that holds the topics"
+        return f"{path} is not a log directory: it is a file; name the directory of the topics"
+    missing = f"there is no log directory {path}"
     if path == DEFAULT_DIRECTORY:
-        return "; name one with --dir or VARVE_DIR, or create a topic with `varve topic create`"
-    return f"; name one that exists, or create a topic with `varve topic create TOPIC --dir {path}`"
+        return (
+            f"{missing}; name one with --dir or VARVE_DIR, or create a topic with `varve "
+            "topic create`"
+        )
+    return (
+        f"{missing}; name one that exists, or create a topic with "
+        f"`varve topic create TOPIC --dir {path}`"
+    )
 
 
 def _is_store(path: Path) -> bool:

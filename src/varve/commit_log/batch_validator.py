@@ -20,6 +20,7 @@ from varve.foundation.errors import (
     RecordTooLarge,
     UnsupportedFormat,
 )
+from varve.foundation.units import format_duration
 from varve.kernels.batch_layout import (
     CODEC_MASK,
     CONTROL_BIT,
@@ -310,11 +311,13 @@ class BatchValidator:
     def _outside(self, timestamp: int, now_ms: int) -> str:
         if now_ms - timestamp > self._before_max_ms:
             return (
-                f"{self._where}: timestamp {timestamp} is {now_ms - timestamp} ms old; "
+                f"{self._where}: timestamp {timestamp} is "
+                f"{format_duration(now_ms - timestamp)} old; "
                 f"message.timestamp.before.max.ms = {self._before_max_ms}"
             )
         return (
-            f"{self._where}: timestamp {timestamp} is {timestamp - now_ms} ms in the future; "
+            f"{self._where}: timestamp {timestamp} is {format_duration(timestamp - now_ms)} "
+            "in the future; "
             f"message.timestamp.after.max.ms = {self._after_max_ms}"
         )
 

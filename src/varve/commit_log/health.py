@@ -8,6 +8,7 @@ Threads    any.
 """
 
 import contextlib
+import errno
 import logging
 from collections.abc import Iterator
 from typing import Final
@@ -77,6 +78,17 @@ class _Health:
         )
         self.fail(failure)
         return failure
+
+
+def cannot_open(error: OSError, path: str) -> DirectoryOffline:
+    """Why a log directory cannot be opened or created, and what to do."""
+    problem = classify_error(error)
+    remedy = f"{problem.remedy} and reopen"
+    if problem is DiskProblem.DENIED:
+        remedy = "give this user access with chmod or chown, or name another path"
+    elif error.errno == errno.ENOENT:
+        remedy = "name another directory"
+    return DirectoryOffline(f"cannot open log directory {describe_error(error, path)}; {remedy}")
 
 
 class DirectoryHealth(_Health):

@@ -17,6 +17,7 @@ from typing import Final
 from uuid import UUID
 
 from varve.commit_log.directory_files import random_id_text
+from varve.commit_log.health import cannot_open
 from varve.commit_log.log import Log
 from varve.commit_log.log_directory import LogDirectory
 from varve.commit_log.log_reader import RemoteLogReaders
@@ -136,9 +137,10 @@ class LogManager:
         try:
             directory.open(cluster_id)
         except OSError as error:
-            failure = directory.health.offline(error, "log directory")
-            if all(log_directory.failure is not None for log_directory in self.directories):
-                raise failure from error
+            others = [other for other in self.directories if other is not directory]
+            if all(other.failure is not None for other in others):
+                raise cannot_open(error, directory.path) from error
+            directory.health.fail(cannot_open(error, directory.path))
         except Locked:
             raise
         except StoreError as error:

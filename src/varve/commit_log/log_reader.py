@@ -258,8 +258,9 @@ class LogReader:
         log = self._log
         if not log.log_start_offset <= start_offset <= end_offset:
             raise OffsetOutOfRange(
-                f"{log.topic_partition}: offset {start_offset} is outside the log, which holds "
-                f"{log.log_start_offset} to {end_offset}; read from one of these"
+                f"{log.topic_partition}: offset {start_offset} is outside the log, which begins "
+                f"at {log.log_start_offset} and whose records end before {end_offset}; read "
+                "from there"
             )
 
     def find_offset_by_time(self, timestamp: int) -> TimestampOffset | None:

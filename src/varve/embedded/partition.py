@@ -162,8 +162,8 @@ class LogRange(ReadRange):
             start = log_start
         elif not log_start <= start <= log_end:
             raise OffsetOutOfRange(
-                f"{log.topic_partition}: offset {start} is outside the log, which holds "
-                f"{log_start} to {log_end}; read from one of these"
+                f"{log.topic_partition}: offset {start} is outside the log, which begins "
+                f"at {log_start} and whose records end before {log_end}; read from there"
             )
         self._log = log
         self._isolation = Isolation(isolation)

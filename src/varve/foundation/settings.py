@@ -118,7 +118,7 @@ class SettingDeclaration:
     def _range_text(self) -> str:
         low, high = self.at_least, self.at_most
         if low is not None and high is not None:
-            return f"{low} to {high}"
+            return f"{low} to {high}" if low != high else str(low)
         if low is not None:
             return f"at least {low}"
         return "" if high is None else f"at most {high}"

@@ -292,6 +292,6 @@ def _bind(listener: Listener) -> list[socket.socket]:
             listening.close()
         raise Unavailable(
             f"cannot listen on {listener}: {error.strerror or error}; choose another address or "
-            "port with listeners"
+            "port with --listen HOST:PORT or the setting listeners"
         ) from error
     return sockets

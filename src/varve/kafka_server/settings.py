@@ -75,7 +75,12 @@ def parse_listeners(
 
 def _parse(text: str, protocols: Mapping[str, SecurityProtocol], setting: str) -> Listener:
     match = _LISTENER.fullmatch(text)
-    if match is None or int(match["port"]) > PORT_MAX:
+    if match is not None and int(match["port"]) > PORT_MAX:
+        raise InvalidSetting(
+            f"{setting} has {text!r:.120}: port {match['port']} is not 1 to {PORT_MAX}; 0 is any "
+            "free port"
+        )
+    if match is None:
         raise InvalidSetting(
             f"{setting} has {text!r:.120}; write NAME://host:port, as in PLAINTEXT://127.0.0.1:9092"
         )

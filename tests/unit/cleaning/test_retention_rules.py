@@ -59,8 +59,8 @@ def test_what_lies_behind_the_log_start_goes_under_every_policy(policy: tuple[st
 def test_the_rule_names_setting_value_and_figures() -> None:
     expiry = plan_retention(make_facts(OLD, OLD, YOUNG, retention_bytes=200), NOW)
     by_size, by_time = expiry.segments
-    assert by_size.rule == "200 bytes are left without it, and retention.bytes=200"
-    assert by_time.rule == (f"it is {8 * DAY} ms old by event time, and retention.ms={7 * DAY}")
+    assert by_size.rule == "retention.bytes=200: 200 bytes remain without segment 0"
+    assert by_time.rule == f"the segment is 8 d old by event time, and retention.ms={7 * DAY}"
     assert expiry.size == 200
 
 
@@ -94,7 +94,7 @@ def test_local_limits_hold_whatever_the_policy() -> None:
     by_size = make_facts(YOUNG, YOUNG, YOUNG, local_retention_bytes=200, **TIERED)
     assert evicted(by_size, 20) == [0]
     assert plan_eviction(by_size, 20, NOW).segments[0].rule == (
-        "200 bytes are left without it, and local.retention.bytes=200"
+        "local.retention.bytes=200: 200 bytes remain without segment 0"
     )
 
 

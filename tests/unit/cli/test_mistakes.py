@@ -41,7 +41,7 @@ topic create x -d data -b localhost:1
 topic create x -d '' => 2 is empty
 topic list -d nosuch => 1 there is no log directory
 topic list -d file
-topic list -d empty => 1 there is no log directory
+topic list -d empty => 1 empty is not a log directory: it holds no topics; name another
 topic list -d data/orders-0
 topic list -b localhost:1 => 1 no broker answers at localhost:1 (Connection refused); start
 topic list -b 127.0.0.1
@@ -411,6 +411,12 @@ serve -d new -s retention.m=5 => 1 did you mean 'log.retention.ms'
 serve -d new -s log.segment.bytes=1 => 1 log.segment.bytes in --set is 1, but must be 14 to
 serve -d new --config kilo.properties => 1 log.segment.bytes in kilo.properties, line 2 '64MiX' is
 serve -d new --config small.properties => 1 log.segment.bytes in small.properties, line 1 is 1, but
+serve -d new --listen localhost:80000 => 1 port 80000 is not 1 to 65535
+topic create x -d data -s min.insync.replicas=2 => 1 a directory keeps one replica; leave it out
+topic alter orders -d data -s min.insync.replicas=2 => 1 one replica; leave it out
+consume orders -d data -p 0 --from 99 => 1 records end before
+serve -d /proc/nosuch => 1 cannot open log directory /proc/nosuch: No such file or directory; name
+demo -d /proc/nosuch => 1 the process that writes ended by itself: cannot open log directory
 job package -o nosuch/x.tar.gz => 1 nosuch does not exist: create it with mkdir
 """
 _LIBRARY_TEXTS: Final = re.compile(

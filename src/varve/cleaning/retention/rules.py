@@ -25,6 +25,7 @@ from varve.cleaning.retention.segments import (
     SegmentTimes,
 )
 from varve.commit_log import LogSettings
+from varve.foundation.units import format_duration, format_time
 
 S = TypeVar("S", bound=SegmentInfo)
 
@@ -130,13 +131,15 @@ class RetentionLimits:
             return RetentionTimestamp(event_ms, TimestampSource.EVENT)
         if event_ms > append_ms:
             note = (
-                f"largest timestamp {event_ms} lies {event_ms - append_ms} ms after the last append"
+                f"largest timestamp {format_time(event_ms)} lies "
+                f"{format_duration(event_ms - append_ms)} after the last append"
             )
             return RetentionTimestamp(append_ms, TimestampSource.APPEND, note)
         if 0 <= self.time_ms < append_ms - event_ms:
             note = (
-                f"largest timestamp {event_ms} was {append_ms - event_ms} ms old at the last "
-                f"append, beyond {self.prefix}retention.ms={self.time_ms}"
+                f"largest timestamp {format_time(event_ms)} was "
+                f"{format_duration(append_ms - event_ms)} old at the last append, beyond "
+                f"{self.prefix}retention.ms={self.time_ms}"
             )
             return RetentionTimestamp(append_ms, TimestampSource.APPEND, note)
         return RetentionTimestamp(event_ms, TimestampSource.EVENT)
@@ -311,7 +314,10 @@ def _due_by_size(
         return None
     reason = Reason.EVICTED if limits.is_local else Reason.EXPIRED_SIZE
     name = f"{limits.prefix}retention.bytes"
-    rule = f"{remaining_bytes} bytes are left without it, and {name}={limits.size_bytes}"
+    rule = (
+        f"{name}={limits.size_bytes}: {remaining_bytes:,} bytes remain without segment "
+        f"{segment.base_offset}"
+    )
     return Due(segment, now_ms, reason, rule, is_by_size=True)
 
 
@@ -328,10 +334,12 @@ def _due_by_time(segment: S, scope: RetentionScope, now_ms: int) -> Due[S]:
     when_ms = since.ms + limit_ms + 1
     if when_ms <= now_ms:
         rule = (
-            f"it is {now_ms - since.ms} ms old by {since.source} time{note}, and {name}={limit_ms}"
+            f"the segment is {format_duration(now_ms - since.ms)} old by {since.source} "
+            f"time{note}, "
+            f"and {name}={limit_ms}"
         )
         return Due(segment, now_ms, reason, rule, age_from=since)
-    rule = f"{name}={limit_ms} after its {since.source} time {since.ms}{note}"
+    rule = f"{name}={limit_ms} after its {since.source} time {format_time(since.ms)}{note}"
     return Due(segment, when_ms, reason, rule, blocked_by, since)
 
 

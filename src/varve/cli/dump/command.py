@@ -61,7 +61,8 @@ def dump(
 ) -> None:
     """Print the contents of the files of a partition or log directory.
 
-    The lines are those of Kafka's DumpLogSegments, whose option names are accepted too. A directory
+    The lines are those of Kafka's DumpLogSegments, whose options --files, --print-data-log and
+    --deep-iteration are accepted too; records of internal topics are not decoded. A directory
     stands for all files in it and in its partitions. docs/reference/dump-json.md lists the
     objects of --json.
 

@@ -24,6 +24,7 @@ from typing import Final
 from varve.cleaning.removals.removal import Removal, encode_removal
 from varve.foundation.clock import Clock
 from varve.foundation.errors import ObjectNotFound, StoreError, Unavailable
+from varve.foundation.units import format_duration
 from varve.jobs.compact.cleanable import find_chain, find_leftovers, read_aborted, read_producers
 from varve.jobs.compact.commit import CompactCommit, WrittenGroup
 from varve.jobs.erase.receipt import ObjectChange, StoredObject
@@ -144,7 +145,7 @@ class RemoteErasure:
         if ends_ms and max(ends_ms) > self._now_ms:
             raise Unavailable(
                 f"{self.partition}: readers may rely on replaced objects for another "
-                f"{max(ends_ms) - self._now_ms} ms; finish the erasure after that"
+                f"{format_duration(max(ends_ms) - self._now_ms)}; finish the erasure after that"
             )
 
     def _log_key(self, segment: RemoteSegment) -> str:

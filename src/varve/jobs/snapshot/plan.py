@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from varve.disk import RealFileSystem
 from varve.foundation.errors import InconsistentTopicId, InvalidRequest, OffsetOutOfRange
 from varve.foundation.settings import LONG_MAX
+from varve.foundation.units import format_time
 from varve.jobs.derived_outputs import is_remote
 from varve.jobs.snapshot.document import SnapshotDocument, SnapshotPartition
 from varve.jobs.source.options import SourceFilters, SourceOptions, for_partition
@@ -109,7 +110,8 @@ def _find_bounds(source: PartitionSource, options: SourceOptions) -> PartitionPl
     if options.ending_ms is not None and 0 < first == end < last:
         raise OffsetOutOfRange(
             f"{source.topic}-{source.number} begins at offset {first}, with a record of time "
-            f"{options.ending_ms} or later: its state before that time is no longer known"
+            f"{format_time(options.ending_ms)} or later: its state before that time is no "
+            "longer known"
         )
     note = ""
     if requested is not None and last < requested < LONG_MAX:

@@ -12,6 +12,7 @@ from typing import Any, Final
 from varve.commit_log.transaction_index import AbortedTransaction
 from varve.foundation.errors import Corrupt, ObjectNotFound
 from varve.foundation.settings import LONG_MAX
+from varve.foundation.units import format_time
 from varve.jobs.tier.bucket import BucketAccess
 from varve.jobs.tier.remote_files import RemoteInput, open_files
 from varve.jobs.verify.result import VerifyFinding
@@ -137,7 +138,7 @@ class ManifestTask:
                 yield VerifyFinding.of(
                     "abandoned",
                     self.partition.part_key(segment, ""),
-                    f"announced at {segment.at_ms} and not completed since",
+                    f"announced at {format_time(segment.at_ms)} and not completed since",
                     base_offset=segment.base_offset,
                 )
             if segment.state is SegmentState.DELETE_STARTED:
@@ -157,7 +158,7 @@ class ManifestTask:
                 yield VerifyFinding.of(
                     "retained-missing",
                     key,
-                    f"readers of older manifests may need it until {until_ms}",
+                    f"readers of older manifests may need it until {format_time(until_ms)}",
                     base_offset=segment.base_offset,
                     expected=f"{part.size} bytes",
                     found="nothing",

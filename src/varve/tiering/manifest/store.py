@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from varve.foundation.clock import Clock
 from varve.foundation.errors import InvalidRequest, NotFound, StoreUnavailable
+from varve.foundation.units import format_time
 from varve.object_store import ObjectInfo, ObjectStore
 from varve.tiering.manifest.commit import (
     DEFAULT_RETRY,
@@ -381,7 +382,8 @@ class ObjectManifestStore(ManifestStore):
             return Manifest(path=self.path)
         if latest is None:
             raise NotFound(
-                f"{self.path}: what was the manifest at {time_ms} is no longer retained; the "
+                f"{self.path}: what was the manifest at {format_time(time_ms)} is no longer "
+                "retained; the "
                 f"oldest version there is, {chain[0]}, is of a later time"
             )
         return latest
