@@ -63,7 +63,7 @@ async def test_a_port_that_is_taken_is_told_with_its_listener() -> None:
     ("given", "told"),
     [
         ({"listeners": ("localhost:9092",)}, "write NAME://host:port"),
-        ({"listeners": ("PLAINTEXT://h:70000",)}, "write NAME://host:port"),
+        ({"listeners": ("PLAINTEXT://h:70000",)}, "port 70000 is not 1 to 65535"),
         ({"listeners": ("OTHER://h:1",)}, "whose protocol is not set"),
         ({"listeners": ("PLAINTEXT://a:1", "plaintext://b:2")}, "two listeners named PLAINTEXT"),
         ({"listeners": ()}, "listeners is empty"),
