@@ -339,7 +339,7 @@ def _due_by_time(segment: S, scope: RetentionScope, now_ms: int) -> Due[S]:
             f"and {name}={limit_ms}"
         )
         return Due(segment, now_ms, reason, rule, age_from=since)
-    rule = f"{name}={limit_ms} after its {since.source} time {format_time(since.ms)}{note}"
+    rule = f"{name}={limit_ms} after its {since.source} time{note}"
     return Due(segment, when_ms, reason, rule, blocked_by, since)
 
 
