@@ -55,12 +55,6 @@ class BrokerSettings(_CheckedSettings):
         kafka_name="varve.fetch.session.partitions.max",
         at_least=0,
     )
-    telemetry_max_bytes: int = setting(
-        1 << 20,
-        "Limit of the bytes in one push of client metrics; no metrics are requested, and what is "
-        "pushed is discarded.",
-        at_least=1,
-    )
     background_read_max_bytes: int = setting(
         64 << 20,
         "Limit of the bytes that background reads of older segments hold for fetches.",

@@ -35,7 +35,7 @@ from varve.foundation.errors import (
     StoreError,
 )
 from varve.foundation.settings import GivenValue, check_mapping, declared, expand_units
-from varve.foundation.topic_records import check_int, check_text
+from varve.foundation.topic_records import check_int, check_list, check_text
 from varve.records import Record
 
 if TYPE_CHECKING:
@@ -146,9 +146,8 @@ class Store(StoreRemovals):
         `settings` has Kafka's names, e.g. `{"segment.bytes": 1_000_000}`. Raises TopicExists when
         the topic exists; with `exist_ok` only if its partitions or settings differ.
         """
-        where = f"topic {name!r:.80}"
-        check_mapping(settings or {}, where)
-        settings = None if settings is None else expand_units(settings, where)
+        if settings is not None:
+            settings = expand_units(settings, f"topic {name!r:.80}")
         with self._changes:
             self._check_open()
             self._admin.create(
@@ -162,6 +161,7 @@ class Store(StoreRemovals):
         A `varve.embedded.topic_admin.NewTopic` has a name, a partition count and settings. Returns
         for each the topic, or the error for which it was not created.
         """
+        check_list(topics, NewTopic, "topics")
         with self._changes:
             self._check_open()
             outcomes = self._admin.create_all(topics)
@@ -221,9 +221,7 @@ class Store(StoreRemovals):
 
         Other settings stay. Raises InvalidSetting, and then nothing has changed.
         """
-        where = f"topic {name!r:.80}"
-        check_mapping(settings, where)
-        settings = expand_units(settings, where)
+        settings = expand_units(settings, f"topic {name!r:.80}")
         with self._changes:
             topic = self.topic(name)
             topic.settings = self._admin.alter(name, settings)
@@ -302,6 +300,7 @@ class Store(StoreRemovals):
 
         As with `delete_topic`, files are deleted after `file.delete.delay.ms`.
         """
+        check_list(names, str, "names")
         with self._changes:
             self._check_open()
             outcomes = self._admin.delete_all(names)

@@ -238,6 +238,7 @@ def expand_units(values: Mapping[str, GivenValue], where: str) -> dict[str, Give
     For settings that people write; the values of Kafka's protocol have no units. Raises
     InvalidRequest.
     """
+    check_mapping(values, where)
     return {
         name: expand_unit(name, value, where) if isinstance(value, str) else value
         for name, value in values.items()

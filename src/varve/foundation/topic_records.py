@@ -136,6 +136,12 @@ def check_text(text: str, what: str) -> str:
     return text
 
 
+def check_list(values: object, type_: type, what: str) -> None:
+    """Raises InvalidRequest unless it is a list or tuple of one type."""
+    if not isinstance(values, list | tuple) or not all(isinstance(one, type_) for one in values):
+        raise InvalidRequest(f"{what} {values!r:.80}; give a list of {type_.__name__}")
+
+
 def check_limit(limit: int | None) -> int | None:
     if limit is None:
         return None

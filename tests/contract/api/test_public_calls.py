@@ -128,6 +128,8 @@ _GOOD: dict[str, object] = {
     "value": "v",
     "key": "k",
     "records": [("k", "v")],
+    "topics": [],
+    "names": [],
     "count": 4,
     "settings": {},
     "timestamp_ms": 5,

@@ -78,7 +78,7 @@ def test_a_lost_checkpoint_is_made_up_for_by_the_manifest(
     lose_checkpoint(either)
     assert not either.log.is_start_known
     if is_read_first:
-        with pytest.raises(OffsetOutOfRange, match="1 to 7"):
+        with pytest.raises(OffsetOutOfRange, match="begins at 1 and whose records end before 7"):
             either.log.read(start_offset=0)
     else:
         either.tier.expire_once(either.kit.now_ms)

@@ -64,7 +64,7 @@ def test_a_wrong_part_of_a_subset_is_named_below_subset(
     assert list(caught.value.body["errors"]["subset"]) == [parameter]
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"[1]", b"1", b"\xff", b"[" * 100_000])
+@pytest.mark.parametrize("body", [b"{", b"[1]", b"1", b"\xff", b"[" * 100_000])
 def test_a_body_that_is_no_object_is_refused(body: bytes) -> None:
     with pytest.raises(HttpError) as caught:
         _parse(body)

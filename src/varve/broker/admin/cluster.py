@@ -1,16 +1,13 @@
-"""ElectLeaders, ListPartitionReassignments and DescribeQuorum, of a cluster with one broker; and
-client metrics, of which none are requested.
+"""ElectLeaders, ListPartitionReassignments and DescribeQuorum, of a cluster with one broker.
 
 The one broker leads every partition and is its own controller: there is nothing to elect or move.
 """
 
 from typing import Final
-from uuid import UUID
 
 from varve.broker.broker import Broker
 from varve.broker.request import Operation, RequestContext, ResourceType
-from varve.records import Codec
-from varve.wire import NO_ID, ErrorCode
+from varve.wire import ErrorCode
 from varve.wire.messages import cluster as messages
 
 CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
@@ -81,45 +78,3 @@ def handle_describe_quorum(
     listener = messages.QuorumListener(endpoint.listener, endpoint.host, endpoint.port)
     response.nodes = [messages.QuorumNode(node_id, [listener])]
     return response
-
-
-# GetTelemetrySubscriptions and PushTelemetry
-
-_SUBSCRIPTION_ID: Final = 1
-_PUSH_INTERVAL_MS: Final = 300_000
-"""As in Kafka where no metrics are requested: clients ask again after this time."""
-_COMPRESSION_TYPES: Final = (Codec.ZSTD, Codec.LZ4, Codec.GZIP, Codec.SNAPPY)
-_RESERVED_IDS: Final = (NO_ID, UUID(int=1))
-
-
-def handle_get_telemetry_subscriptions(
-    broker: Broker, context: RequestContext, request: messages.GetTelemetrySubscriptionsRequest
-) -> messages.GetTelemetrySubscriptionsResponse:
-    """A subscription without metrics; a client that has no id yet gets one."""
-    client_id = request.client_instance_id
-    if client_id == NO_ID:
-        client_id = UUID(bytes=broker.random.randbytes(16), version=4)
-    return messages.GetTelemetrySubscriptionsResponse(
-        client_instance_id=client_id,
-        subscription_id=_SUBSCRIPTION_ID,
-        accepted_compression_types=[*_COMPRESSION_TYPES],
-        push_interval_ms=_PUSH_INTERVAL_MS,
-        telemetry_max_bytes=broker.settings.telemetry_max_bytes,
-        delta_temporality=True,
-    )
-
-
-def handle_push_telemetry(
-    broker: Broker, context: RequestContext, request: messages.PushTelemetryRequest
-) -> messages.PushTelemetryResponse:
-    """Checks what a client pushes as Kafka does, and discards it."""
-    code = ErrorCode.NONE
-    if request.client_instance_id in _RESERVED_IDS:
-        code = ErrorCode.INVALID_REQUEST
-    elif request.subscription_id != _SUBSCRIPTION_ID:
-        code = ErrorCode.UNKNOWN_SUBSCRIPTION_ID
-    elif request.compression_type not in (Codec.NONE, *_COMPRESSION_TYPES):
-        code = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
-    elif len(request.metrics) > broker.settings.telemetry_max_bytes:
-        code = ErrorCode.TELEMETRY_TOO_LARGE
-    return messages.PushTelemetryResponse(error_code=code)

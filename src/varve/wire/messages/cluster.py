@@ -318,32 +318,3 @@ class DescribeQuorumResponse(Message, versions="0-2", flexible="0+", api_key=55)
     error_message: str | None = field("2+")
     topics: list[QuorumTopicResult] = field()
     nodes: list[QuorumNode] = field("2+")
-
-
-class GetTelemetrySubscriptionsRequest(Message, versions="0", flexible="0+", api_key=71):
-    client_instance_id: UUID = field()
-
-
-class GetTelemetrySubscriptionsResponse(Message, versions="0", flexible="0+", api_key=71):
-    throttle_time_ms: Int32 = field()
-    error_code: Int16 = field()
-    client_instance_id: UUID = field()
-    subscription_id: Int32 = field()
-    accepted_compression_types: list[Int8] = field()
-    push_interval_ms: Int32 = field()
-    telemetry_max_bytes: Int32 = field()
-    delta_temporality: bool = field()
-    requested_metrics: list[str] = field()
-
-
-class PushTelemetryRequest(Message, versions="0", flexible="0+", api_key=72):
-    client_instance_id: UUID = field()
-    subscription_id: Int32 = field()
-    terminating: bool = field()
-    compression_type: Int8 = field()
-    metrics: bytes = field()
-
-
-class PushTelemetryResponse(Message, versions="0", flexible="0+", api_key=72):
-    throttle_time_ms: Int32 = field()
-    error_code: Int16 = field()
