@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSourceRegistration
 from pyspark.sql.functions import col, lit
 
 from tests.support.source_topic import NAME, SourceTopic
 from tests.support.spark_session import spark as spark
 from varve.records import Codec, Record
+from varve.spark.data_source import register
 
 pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore")]
 
@@ -93,6 +95,16 @@ def test_the_latest_state_is_one_row_for_each_key(spark: SparkSession, topic: So
     assert len({bytes(row.key) for row in rows}) == len(rows) == 32
     assert {bytes(row.value) for row in rows if bytes(row.key) == b"k5"} == {b"p0 s2"}
     assert frame.where("offset < 1").collect()[0].offset == 0
+
+
+def test_a_session_that_found_the_format_is_not_given_it_again(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: object, source: object) -> None:
+        raise AssertionError("Spark warns about a format that is registered again")
+
+    monkeypatch.setattr(DataSourceRegistration, "register", refuse)
+    register(spark)
 
 
 def test_what_is_wrong_is_named(spark: SparkSession, topic: SourceTopic) -> None:

@@ -319,5 +319,17 @@ class VarveStreamWriter(DataSourceStreamArrowWriter):
 
 
 def register(spark: SparkSession) -> None:
-    """Registers the format `varve` in a session."""
-    spark.dataSource.register(VarveDataSource)
+    """Registers the format `varve` in a session that does not know it already."""
+    if not _knows_format(spark):
+        spark.dataSource.register(VarveDataSource)
+
+
+def _knows_format(spark: SparkSession) -> bool:
+    """Whether Spark found `pyspark_varve`; False over Spark Connect, where the server is not asked.
+
+    Spark logs a warning where a format that it found is registered again.
+    """
+    session = getattr(spark, "_jsparkSession", None)
+    return session is not None and bool(
+        session.sessionState().dataSourceManager().dataSourceExists(FORMAT)
+    )
