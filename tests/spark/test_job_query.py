@@ -122,6 +122,12 @@ def test_wrong_sql_is_one_line(place: Path, capfd: pytest.CaptureFixture[str]) -
     assert "Traceback" not in capfd.readouterr().err
 
 
+def test_sql_over_the_name_of_the_topic_is_told_the_table(place: Path) -> None:
+    found = run(place, "--sql", "SELECT count(*) FROM orders")
+    assert found.exit_code == 1
+    assert "no table `orders`; the topic is the table `records`" in found.stderr
+
+
 @pytest.fixture
 def interrupt_when_it_runs(spark: SparkSession) -> Iterator[None]:
     def interrupt() -> None:

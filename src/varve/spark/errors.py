@@ -18,8 +18,12 @@ from varve.foundation.errors import (
     Unavailable,
     VersionMismatch,
 )
+from varve.spark.rows import VIEW
 
 _VARVE_ERROR: Final = re.compile(r"\bvarve\.foundation\.errors\.(\w+): (.+)")
+_UNKNOWN_TABLE: Final = re.compile(
+    r"^\[TABLE_OR_VIEW_NOT_FOUND\] The table or view (`[^\n]{1,200}`) cannot be found", re.M
+)
 _WRONG_MASTER: Final = re.compile(r"Could not parse Master URL: ('[^'\n]{0,200}')")
 _TRACEBACK: Final = re.compile(
     r"(?:^|\S )(?P<indent>[ \t]*)Traceback \(most recent call last\):[^\n]*\n"
@@ -79,6 +83,11 @@ def explain_failure(error: Exception, log: str = "") -> StoreError:
         reason = _JAVA_REASON.search(log)
         sentence = _first_line(text) if reason is None else reason[str(reason.lastgroup)]
         return Unavailable(f"Spark's Java process ended: {sentence.removesuffix('.')}")
+    if unknown := _UNKNOWN_TABLE.search(text):
+        return InvalidRequest(
+            f"Spark refuses the query: there is no table {unknown[1]}; the topic is the table "
+            f"`{VIEW}`"
+        )
     # A data source that fails while Spark plans is an AnalysisException with Python's traceback.
     if isinstance(error, (AnalysisException, ParseException)) and "Traceback (" not in text:
         return InvalidRequest(f"Spark refuses the query: {_first_line(text).removesuffix('.')}")
