@@ -26,7 +26,7 @@ def test_a_server_that_is_not_there_is_told_at_once() -> None:
 
 def test_a_package_that_is_missing_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "grpc_status", None)
-    with pytest.raises(Unavailable, match=r"needs grpc_status: pip install 'varve\[connect\]'"):
+    with pytest.raises(Unavailable, match=r"needs grpc_status: run `pip install '.\[connect\]'`"):
         get_session(master="sc://127.0.0.1:1")
 
 
