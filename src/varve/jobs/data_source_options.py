@@ -10,6 +10,7 @@ Invariant  option names are case-insensitive. An unknown name and a value that c
 import dataclasses
 import difflib
 import json
+import os
 from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -24,6 +25,8 @@ T = TypeVar("T")
 _DECLARATION: Final = "varve.option"
 _OFFSET_WORDS: Final = {"earliest": 0, "latest": LONG_MAX}
 _KAFKA_OFFSETS: Final = {-2: 0, -1: LONG_MAX}  # what Spark's Kafka source writes for these words
+_NAMES_ELSEWHERE: Final = {"path": "directory", "subscribe": "topic"}
+"""Options of Spark and of its Kafka source, and those that stand for them here."""
 
 
 class OptionUse(StrEnum):
@@ -132,13 +135,19 @@ def _check_names(
     for name in options:
         if name in valid_names or name in other_names or name.startswith(prefixes):
             continue
-        nearest = difflib.get_close_matches(name, valid_names, n=1)
-        remedy = f"did you mean {valid_names[nearest[0]]}?" if nearest else ""
-        shown = ", ".join(f"{name}NAME" if name.endswith(".") else name for name in names)
         raise InvalidRequest(
-            f"there is no option {name!r:.80} of a {operation}: {remedy or 'there are'} "
-            f"({shown}, and for a server {', '.join(SERVER_NAMES)})"
+            f"there is no option {name!r:.80} of a {operation}: {_name_remedy(name, valid_names)}"
         )
+
+
+def _name_remedy(name: str, valid_names: Mapping[str, str]) -> str:
+    """The option that was probably meant, or all of them."""
+    meant = _NAMES_ELSEWHERE.get(name)
+    nearest = [meant] if meant else difflib.get_close_matches(name, valid_names, n=1)
+    if nearest:
+        return f"did you mean {valid_names[nearest[0]]}?"
+    shown = (f"{name}NAME" if name.endswith(".") else name for name in valid_names.values())
+    return f"there are {', '.join(shown)}"
 
 
 def _describe_values(parse: Callable[[str], Any]) -> str:
@@ -183,6 +192,12 @@ def parse_positive(text: str) -> int:
 def parse_list(text: str) -> tuple[str, ...]:
     """Words, separated by commas."""
     return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def parse_directories(text: str) -> tuple[str, ...]:
+    """Paths, separated by commas."""
+    # Executors may run in another directory.
+    return tuple(os.path.abspath(path) for path in parse_list(text))
 
 
 def parse_moment(text: str) -> int:

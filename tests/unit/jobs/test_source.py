@@ -1,5 +1,6 @@
 """A topic as rows: both tiers, transactions, ranges, filters, splits and the latest state."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -23,6 +24,8 @@ import varve
 from tests.support.source_topic import NAME, SourceTopic, offsets, read_rows
 from varve.commit_log import TopicPartition
 from varve.foundation.errors import Corrupt, InvalidRequest, NotFound, ObjectNotFound
+from varve.jobs.data_source_options import declared_options
+from varve.jobs.source.arrow_columns import EXTRA_COLUMNS
 from varve.jobs.source.options import SourceFilters, SourceOptions, parse_options
 from varve.jobs.source.pieces import RemotePiece
 from varve.jobs.source.plan import estimate, plan_read, plan_tasks
@@ -227,7 +230,10 @@ def test_aborted_records_are_no_rows_without_their_index(topic: SourceTopic) -> 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"topc": "x"}, r"no option 'topc' of a read: did you mean topic\?"),
+        ({"topc": "x"}, r"no option 'topc' of a read: did you mean topic\?$"),
+        ({"subscribe": "x"}, r"did you mean topic\?$"),
+        ({"path": "x"}, r"did you mean directory\?$"),
+        ({"zzz": "x"}, r"there are topic, url, store.NAME.*bootstrap.servers"),
         ({"startingOfset": "1"}, r"did you mean startingOffset\?"),
         ({"bootstrap.server": "h:1"}, r"did you mean bootstrap.servers\?"),
         ({"topic": "x"}, "url, or directory"),
@@ -243,6 +249,20 @@ def test_aborted_records_are_no_rows_without_their_index(topic: SourceTopic) -> 
 def test_options_that_make_no_sense_are_refused(given: dict[str, str], message: str) -> None:
     with pytest.raises(InvalidRequest, match=message):
         parse_options(given)
+
+
+def test_a_missing_directory_is_named_in_full(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = parse_options({"directory": "dta", "topic": "x"})
+    with pytest.raises(NotFound, match=f"directory {tmp_path}/dta does not exist: name an exist"):
+        open_partitions(options)
+
+
+def test_every_extra_column_is_among_the_values_of_its_option() -> None:
+    values = declared_options(SourceOptions)["columns"].values
+    assert re.findall(r"`(\w+)`", values) == list(EXTRA_COLUMNS)
 
 
 def test_an_unknown_topic_names_those_there_are(topic: SourceTopic) -> None:

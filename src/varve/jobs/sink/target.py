@@ -30,8 +30,8 @@ from varve.jobs.data_source_options import (
     option,
     parse_count,
     parse_declared,
+    parse_directories,
     parse_flag,
-    parse_list,
     parse_positive,
     settings_option,
 )
@@ -61,11 +61,6 @@ def check_sink_id(text: str) -> str:
     return text
 
 
-def _parse_directories(text: str) -> tuple[str, ...]:
-    """Paths, separated by commas."""
-    return tuple(os.path.abspath(path) for path in parse_list(text))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
     """A write to one topic, in directories or through a server.
@@ -77,7 +72,7 @@ class SinkOptions:
     directories: tuple[str, ...] = option(
         (),
         "directory",
-        _parse_directories,
+        parse_directories,
         "the log directory on the driver's machine, or all directories of one store",
     )
     server: ClusterAddress | None = None

@@ -140,7 +140,10 @@ def find_local_partitions(
     partitions: dict[int, str] = {}
     for directory in directories:
         if not files.exists(directory):
-            raise NotFound(f"log directory {directory} does not exist")
+            raise NotFound(
+                f"log directory {directory} does not exist: name an existing one (--dir, dir=, "
+                "option directory)"
+            )
         for name in files.names(directory):
             if not name.startswith(f"{topic}-"):
                 continue

@@ -17,6 +17,7 @@ from varve.jobs.data_source_options import (
     option,
     parse_by_partition,
     parse_declared,
+    parse_directories,
     parse_flag,
     parse_list,
     parse_moment,
@@ -71,7 +72,7 @@ class SourceOptions:
         None, "cluster", str, "the cluster in the object store, where it holds several"
     )
     directories: tuple[str, ...] = option(
-        (), "directory", parse_list, "log directories, read after the remote tier or alone"
+        (), "directory", parse_directories, "log directories, read after the remote tier or alone"
     )
     server: ClusterAddress | None = None
     is_through_server: bool = option(
@@ -111,7 +112,12 @@ class SourceOptions:
         use=OptionUse.BATCH,
     )
     columns: tuple[str, ...] = option(
-        (), "columns", parse_list, "columns beside the standard ones, such as `producerId`"
+        (),
+        "columns",
+        parse_list,
+        "columns beside the standard ones",
+        values="Of `producerId`, `producerEpoch`, `sequence`, `leaderEpoch`, `isTransactional`, "
+        "`batchOffset` and `size`, separated by commas",
     )
     split_bytes: int = option(
         SPLIT_BYTES, "splitBytes", parse_positive, "about how much one task reads"
@@ -130,6 +136,7 @@ class SourceOptions:
         "version",
         parse_by_partition,
         "an older manifest of the remote tier, by number",
+        values='A number, or JSON by partition: `{"0": 5}`',
         use=OptionUse.BATCH,
     )
     as_of_ms: int | None = option(
