@@ -72,7 +72,7 @@ _OTHER_BROKER = "names a broker of the reader's"
 NOT_RUN: dict[str, dict[str, str]] = {
     "docs/tutorial/first-spark-job.md": {
         "python3 -m venv": _INSTALLS,
-        ". venv/bin/activate": _INSTALLS,
+        ". .venv/bin/activate": _INSTALLS,
         "pip install": _INSTALLS,
         "python -m varve.spark.java": _INSTALLS,
     },
