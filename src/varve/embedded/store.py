@@ -161,7 +161,7 @@ class Store(StoreRemovals):
         A `varve.embedded.topic_admin.NewTopic` has a name, a partition count and settings. Returns
         for each the topic, or the error for which it was not created.
         """
-        check_list(topics, NewTopic, "topics")
+        topics = check_list(topics, NewTopic, what="topics")
         with self._changes:
             self._check_open()
             outcomes = self._admin.create_all(topics)
@@ -300,7 +300,7 @@ class Store(StoreRemovals):
 
         As with `delete_topic`, files are deleted after `file.delete.delay.ms`.
         """
-        check_list(names, str, "names")
+        names = check_list(names, str, what="names")
         with self._changes:
             self._check_open()
             outcomes = self._admin.delete_all(names)

@@ -7,10 +7,12 @@ that a client of a broker starts fast.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from operator import index
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from varve.foundation.errors import InvalidRecord, InvalidRequest, InvalidTimestamp, NotFound
 from varve.foundation.settings import LONG_MAX
+
+T = TypeVar("T")
 
 RecordHeaders = tuple[tuple[str, bytes | None], ...]
 
@@ -136,10 +138,25 @@ def check_text(text: str, what: str) -> str:
     return text
 
 
-def check_list(values: object, type_: type, what: str) -> None:
-    """Raises InvalidRequest unless it is a list or tuple of one type."""
-    if not isinstance(values, list | tuple) or not all(isinstance(one, type_) for one in values):
-        raise InvalidRequest(f"{what} {values!r:.80}; give a list of {type_.__name__}")
+def check_list(values: Iterable[T], *types: type, what: str) -> tuple[T, ...]:
+    """The values; raises InvalidRequest for a text, and for values of other types.
+
+    The characters of a text would pass for values. The error shows no value: keys to erase must
+    not reach a log.
+    """
+    expected = " or ".join(type_.__name__ for type_ in types)
+    kind = type(values).__name__
+    if isinstance(values, str | bytes):
+        raise InvalidRequest(f"{what} is a {kind}, not a list: write {what}=[...] also for one")
+    if isinstance(values, Mapping) or not isinstance(values, Iterable):
+        raise InvalidRequest(f"{what} is a {kind}; give a list of {expected}")
+    found = tuple(values)
+    for position, value in enumerate(found):
+        if not isinstance(value, types):
+            raise InvalidRequest(
+                f"{what}[{position}] is a {type(value).__name__}; give a list of {expected}"
+            )
+    return found
 
 
 def check_limit(limit: int | None) -> int | None:
@@ -210,8 +227,10 @@ def to_bytes(data: GivenBytes, what: str) -> bytes | None:
 
 def to_headers(headers: GivenHeaders) -> RecordHeaders:
     """Pairs of name and bytes, in order."""
-    pairs = headers.items() if isinstance(headers, Mapping) else headers
     try:
+        pairs = headers.items() if isinstance(headers, Mapping) else tuple(headers)
+        if any(isinstance(pair, str) for pair in pairs):
+            raise TypeError("a text of two characters is no pair")
         named = [(name, to_bytes(value, f"header {name!r}")) for name, value in pairs]
     except (TypeError, ValueError) as error:
         raise InvalidRecord(

@@ -89,14 +89,22 @@ def declared_options(cls: type[Any]) -> dict[str, OptionDeclaration]:
 
 
 def parse_declared(
-    cls: type[Any], options: Mapping[str, str], *, operation: str, other_names: Collection[str] = ()
+    cls: type[Any],
+    options: Mapping[str, str],
+    *,
+    operation: str,
+    other_names: Collection[str] = (),
+    use: OptionUse = OptionUse.ALL,
 ) -> dict[str, Any]:
     """Parses the fields of an options class; the names in `options` are in lower case.
+
+    Raises InvalidRequest for an option that queries of this `use` would ignore.
 
     Options of a Kafka client and `other_names` are accepted and left to the caller.
     """
     declarations = declared_options(cls)
     _check_names(declarations.values(), options, operation, {*other_names, *SERVER_NAMES})
+    defaults = {field.name: field.default for field in dataclasses.fields(cls)}
     fields: dict[str, Any] = {}
     for name, declaration in declarations.items():
         first = declaration.names[0].lower()
@@ -113,6 +121,12 @@ def parse_declared(
             raise InvalidRequest(f"give {' or '.join(aliases)}, not both")
         if aliases:
             fields[name] = _parse_option(declaration, aliases[0], options[aliases[0].lower()])
+            is_for_other = OptionUse.ALL not in (use, declaration.use) and use != declaration.use
+            if is_for_other and fields[name] != defaults[name]:
+                raise InvalidRequest(
+                    f"option {aliases[0]} is for a {declaration.use} {operation}, and a {use} "
+                    f"{operation} would ignore it: leave it out"
+                )
     return fields
 
 

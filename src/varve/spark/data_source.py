@@ -44,6 +44,7 @@ from pyspark.sql.types import StructType
 from varve.embedded.topic import Packaging, packaging_for
 from varve.foundation.clock import SystemClock
 from varve.foundation.errors import InvalidRequest
+from varve.jobs.data_source_options import OptionUse
 from varve.jobs.sink.batch_builder import BatchBuilder, SinkTarget
 from varve.jobs.sink.commit import ServerCommit
 from varve.jobs.sink.sink_state import CommitResult, EpochWrite
@@ -80,17 +81,21 @@ class VarveDataSource(DataSource):
         return make_schema(parse_options(self.options).columns)
 
     def reader(self, schema: StructType) -> "VarveReader":
-        options = learn_tier(parse_options(self.options))
+        options = learn_tier(parse_options(self.options, OptionUse.BATCH))
         return (FilteringReader if options.pushes_filters else VarveReader)(options, schema)
 
     def streamReader(self, schema: StructType) -> VarveStreamReader:  # noqa: N802
-        return VarveStreamReader(learn_tier(parse_options(self.options)), schema)
+        options = learn_tier(parse_options(self.options, OptionUse.STREAM))
+        return VarveStreamReader(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> "VarveWriter":
-        return VarveWriter(parse_sink_options(self.options), schema, overwrite=overwrite)
+        return VarveWriter(
+            parse_sink_options(self.options, OptionUse.BATCH), schema, overwrite=overwrite
+        )
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> "VarveStreamWriter":  # noqa: N802
-        return VarveStreamWriter(parse_sink_options(self.options), schema, overwrite=overwrite)
+        options = parse_sink_options(self.options, OptionUse.STREAM)
+        return VarveStreamWriter(options, schema, overwrite=overwrite)
 
 
 class VarveReader(DataSourceReader):

@@ -18,6 +18,7 @@ from varve.foundation.clock import SystemClock
 from varve.foundation.errors import InvalidRequest, NotFound
 from varve.foundation.position import PositionKind, ReadPosition, parse_position
 from varve.foundation.settings import GivenValue
+from varve.foundation.topic_records import check_list
 from varve.foundation.units import parse_duration, parse_time
 from varve.jobs.compact.job import choose_topics
 from varve.jobs.compact.job import compact as run_compaction
@@ -85,8 +86,9 @@ def compact(
     Raises NotFound for a topic or tier that does not exist. What fails in one partition, such as a
     lease that another run holds, is among the failures of the result.
     """
+    names = check_list(topics or (), str, what="topics")
     bucket = location.get_bucket()
-    chosen = choose_topics(topics or (), location.directories, settings or {})
+    chosen = choose_topics(names, location.directories, settings or {})
     return run_compaction(
         bucket,
         list(chosen),
@@ -112,10 +114,11 @@ def verify(
 
     Damage is in the result, not an error. Raises NotFound for a topic or tier that does not exist.
     """
+    names = check_list(topics or (), str, what="topics")
     return run_verification(
         location.get_bucket(),
-        topics or (),
-        runner=runner or _make_runner(spark, "verify", topics or ()),
+        names,
+        runner=runner or _make_runner(spark, "verify", names),
         directories=location.directories,
     )
 
@@ -306,14 +309,19 @@ def erase(
     """
     if finish and id is None:
         raise InvalidRequest("--finish (finish=) needs --id (id=), the erasure to finish")
+    names = check_list(topics, str, what="topics")
+    given_keys = check_list(keys, str, bytes, what="keys")
     match = field
     if not isinstance(field, FieldMatch):
-        match = collect_field(field, values, None, _choose(ErasedFormat, format, "format"))
+        texts = check_list(values, str, what="values")
+        match = collect_field(field, texts, None, _choose(ErasedFormat, format, "format"))
     requested_ms = parse_requested(requested, SystemClock().now_ms())
     request = ErasureRequest(
-        topics=tuple(topics),
+        topics=names,
         id=id or new_erasure_id(),
-        keys=frozenset(key if isinstance(key, bytes) else parse_key(key, "--key") for key in keys),
+        keys=frozenset(
+            key if isinstance(key, bytes) else parse_key(key, "--key") for key in given_keys
+        ),
         field=match,  # type: ignore[arg-type]  # not text any more
         asked_ms=requested_ms,
         deadline_ms=parse_deadline(deadline, requested_ms),

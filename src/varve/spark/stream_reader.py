@@ -32,7 +32,7 @@ from varve.foundation.errors import (
 )
 from varve.foundation.settings import LONG_MAX
 from varve.jobs.source.arrow_columns import ArrowColumns
-from varve.jobs.source.options import Mode, SourceFilters, SourceOptions
+from varve.jobs.source.options import SourceFilters, SourceOptions
 from varve.jobs.source.plan import SourcePlan, make_tasks
 from varve.jobs.source.read import TaskRead, read_task
 from varve.jobs.source.topic_source import PartitionSource, TopicSource
@@ -242,10 +242,6 @@ class VarveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _check_options(options: SourceOptions) -> None:
-    if options.mode is not Mode.HISTORY:
-        raise InvalidRequest("a stream reads the history: the latest state has no end to wait for")
-    if options.version is not None or options.as_of_ms is not None:
-        raise InvalidRequest("a stream reads by the newest manifest: leave out version and asOf")
     if options.max_offsets_per_trigger and options.max_bytes_per_trigger:
         raise InvalidRequest("give maxOffsetsPerTrigger or maxBytesPerTrigger, not both")
 

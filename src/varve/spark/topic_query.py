@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from varve.foundation.clock import SystemClock
 from varve.foundation.position import PositionKind, ReadPosition, parse_position
-from varve.jobs.source.options import Mode, SourceFilters, SourceOptions, parse_options
+from varve.foundation.topic_records import check_list
+from varve.jobs.data_source_options import OptionUse
+from varve.jobs.source.options import (
+    Mode,
+    SourceFilters,
+    SourceOptions,
+    check_partitions,
+    parse_options,
+)
 from varve.jobs.source.plan import estimate
 from varve.jobs.source.topic_source import open_partitions
 from varve.jobs.tier.location import TopicLocation
@@ -32,8 +40,10 @@ class TopicQuery:
     key: bytes | None = None
 
     def check(self) -> None:
-        """Raises NotFound for a topic that is not there."""
-        open_partitions(self.source)
+        """Raises NotFound for a topic or partition that is not there."""
+        numbers = [source.number for source in open_partitions(self.source)]
+        named = [] if self.partition is None else [self.partition]
+        check_partitions(self.source.topic, named, numbers)
 
     def estimate(self) -> Any:
         """What the read takes at most."""
@@ -69,7 +79,7 @@ def plan_query(
     options: Mapping[str, str] | None = None,
 ) -> TopicQuery:
     """Raises InvalidRequest for a wrong position or option."""
-    extra = [name for name in columns if name not in _STANDARD]
+    extra = [name for name in check_list(columns, str, what="columns") if name not in _STANDARD]
     read = {
         "topic": topic,
         **location.options(),
@@ -81,7 +91,7 @@ def plan_query(
     }
     return TopicQuery(
         options=read,
-        source=parse_options(read),
+        source=parse_options(read, OptionUse.BATCH),
         partition=partition,
         key=key.encode() if isinstance(key, str) else key,
     )

@@ -236,3 +236,43 @@ def test_bad_arguments_of_jobs_raise_typed_errors(
     location = varve.TopicLocation(dir=str(tmp_path / "data"))
     with pytest.raises(errors.StoreError, match=match):
         call(importlib.import_module("varve.spark"), location)
+
+
+_LISTS: dict[str, Callable[[types.ModuleType, varve.TopicLocation, typing.Any], object]] = {
+    "compact.topics": lambda vs, at, given: vs.compact(None, at, given),
+    "verify.topics": lambda vs, at, given: vs.verify(None, at, given),
+    "erase.topics": lambda vs, at, given: vs.erase(None, at, given, keys=["k"]),
+    "erase.keys": lambda vs, at, given: vs.erase(None, at, ["t"], keys=given),
+    "erase.values": lambda vs, at, given: vs.erase(None, at, ["t"], field="id", values=given),
+    "query.columns": lambda vs, at, given: vs.query(None, at, "t", columns=given),
+}
+
+
+def test_every_list_that_a_job_takes_is_known_here() -> None:
+    module = importlib.import_module("varve.spark")
+    functions = inspect.getmembers(module, inspect.isfunction)
+    found = {
+        f"{name}.{parameter.name}"
+        for name, function in [(name, getattr(module, name)) for name in module.__all__]
+        if (name, function) in functions
+        for parameter in inspect.signature(function).parameters.values()
+        if "Sequence[" in str(parameter.annotation) or "Iterable[" in str(parameter.annotation)
+    }
+    assert found == set(_LISTS)
+
+
+@pytest.mark.parametrize("name", _LISTS)
+@pytest.mark.parametrize("given", ["user-2", b"user-2", [4711], 4711, {"user-2": 1}])
+def test_a_job_takes_no_text_for_a_list(tmp_path: Path, name: str, given: object) -> None:
+    """The characters of a text would be taken for topics, keys and values."""
+    location = varve.TopicLocation(dir=str(tmp_path))
+    with pytest.raises(errors.InvalidRequest, match=rf"^{name.partition('.')[2]}\b") as caught:
+        _LISTS[name](importlib.import_module("varve.spark"), location, given)
+    assert "user-2" not in str(caught.value)
+    assert "4711" not in str(caught.value)
+
+
+@pytest.mark.parametrize("given", [b"data", [4711], 4711])
+def test_a_location_takes_paths_alone(given: object) -> None:
+    with pytest.raises(errors.InvalidRequest, match=r"^dir"):
+        varve.TopicLocation(dir=given)  # type: ignore[arg-type]

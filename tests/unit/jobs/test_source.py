@@ -24,7 +24,8 @@ import varve
 from tests.support.source_topic import NAME, SourceTopic, offsets, read_rows
 from varve.commit_log import TopicPartition
 from varve.foundation.errors import Corrupt, InvalidRequest, NotFound, ObjectNotFound
-from varve.jobs.data_source_options import declared_options
+from varve.jobs.data_source_options import OptionUse, declared_options
+from varve.jobs.sink.target import SinkOptions, parse_sink_options
 from varve.jobs.source.arrow_columns import EXTRA_COLUMNS
 from varve.jobs.source.options import SourceFilters, SourceOptions, parse_options
 from varve.jobs.source.pieces import RemotePiece
@@ -34,6 +35,7 @@ from varve.records import Codec, Record, build_batch_from_columns
 from varve.records.columns import BinaryColumn, HeaderColumns
 from varve.spark.columns import make_schema
 from varve.spark.data_source import FilteringReader
+from varve.spark.topic_query import plan_query
 from varve.tiering.manifest.manifest import Manifest
 
 START_MS = 1_700_000_000_000
@@ -263,6 +265,42 @@ def test_a_missing_directory_is_named_in_full(
 def test_every_extra_column_is_among_the_values_of_its_option() -> None:
     values = declared_options(SourceOptions)["columns"].values
     assert re.findall(r"`(\w+)`", values) == list(EXTRA_COLUMNS)
+
+
+@pytest.mark.parametrize(
+    ("cls", "given", "use", "message"),
+    [
+        (SourceOptions, {"maxOffsetsPerTrigger": "1"}, OptionUse.BATCH, "for a stream read"),
+        (SourceOptions, {"failOnDataLoss": "false"}, OptionUse.BATCH, "for a stream read"),
+        (SourceOptions, {"endingOffsets": "1"}, OptionUse.STREAM, "endingOffsets is for a batch"),
+        (SinkOptions, {"epoch": "1", "sinkId": "s"}, OptionUse.STREAM, "epoch is for a batch"),
+        (SinkOptions, {"queryName": "q"}, OptionUse.BATCH, "queryName is for a stream write"),
+    ],
+)
+def test_an_option_that_a_query_would_ignore_is_refused(
+    cls: type[SourceOptions | SinkOptions], given: dict[str, str], use: OptionUse, message: str
+) -> None:
+    parse = parse_options if cls is SourceOptions else parse_sink_options
+    options = {"directory": "d", "topic": "x", **given}
+    parse(options)
+    with pytest.raises(InvalidRequest, match=message):
+        parse(options, use)
+
+
+@pytest.mark.parametrize("name", ["startingOffset", "endingOffset"])
+def test_an_offset_of_a_partition_that_is_not_there_is_refused(
+    topic: SourceTopic, name: str
+) -> None:
+    topic.fill(1, 1)
+    given = topic.options(is_hot=True, **{name: '{"0": 0, "7": 1}'})
+    with pytest.raises(NotFound, match=r"orders has no partition 7 \(partitions: 0\)"):
+        plan_read(given, SourceFilters())
+
+
+def test_a_query_of_a_partition_that_is_not_there_is_refused(topic: SourceTopic) -> None:
+    topic.fill(1, 1)
+    with pytest.raises(NotFound, match="no partition 7"):
+        plan_query(varve.TopicLocation(store=topic.url), NAME, partition=7).check()
 
 
 def test_an_unknown_topic_names_those_there_are(topic: SourceTopic) -> None:

@@ -22,6 +22,7 @@ from varve.jobs.tier.bucket import Bucket, count_requests, find_cluster
 from varve.object_store import open_object_store
 from varve.records import Record, build_batch
 from varve.spark.columns import make_schema
+from varve.spark.data_source import VarveDataSource
 from varve.spark.stream_reader import TaskPartition, VarveStreamReader
 from varve.testing import VirtualStore
 
@@ -116,15 +117,25 @@ def test_offsets_that_expired_unread_are_an_error(topic: SourceTopic) -> None:
     [
         {"mode": "latest"},
         {"asOf": "5"},
+        {"endingOffset": "1"},
+        {"pushFilters": "true"},
         {"maxOffsetsPerTrigger": "1", "maxBytesPerTrigger": "1"},
     ],
 )
 def test_options_that_no_stream_can_keep_are_refused(
     topic: SourceTopic, more: dict[str, str]
 ) -> None:
-    options = parse_options({"url": topic.url, "topic": NAME, **more})
-    with pytest.raises(InvalidRequest):
-        VarveStreamReader(options, make_schema())
+    source = VarveDataSource({"url": topic.url, "topic": NAME, **more})
+    with pytest.raises(InvalidRequest, match=next(iter(more))):
+        source.streamReader(make_schema())
+
+
+@pytest.mark.parametrize("more", [{"mode": "history"}, {"pushFilters": "false"}])
+def test_options_of_a_batch_at_their_default_are_accepted(
+    topic: SourceTopic, more: dict[str, str]
+) -> None:
+    source = VarveDataSource({"directory": topic.kit.path, "topic": NAME, **more})
+    assert source.streamReader(make_schema()).initialOffset()["offsets"] == {"0": 0, "1": 0}
 
 
 def _all_read(topic: SourceTopic) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from enum import StrEnum
 from typing import Any, Final, Self
 
 from varve.foundation.errors import InvalidRequest
+from varve.foundation.topic_records import check_list
 from varve.jobs.erase.input_file import open_input
 from varve.jobs.source.record_blocks import RecordBlock
 from varve.kernels.batch_layout import RecordColumn
@@ -60,6 +61,7 @@ class FieldMatch:
     @classmethod
     def of(cls, path: str, values: Sequence[str], format: ValueFormat) -> Self:
         """Raises InvalidRequest for an invalid path, or if there are no values."""
+        values = check_list(values, str, what="values")
         names = _names(path)
         if not all(names) or not 0 < len(names) <= _DEPTH_MAX:
             raise InvalidRequest(

@@ -160,10 +160,15 @@ class SinkOptions:
         return Bucket(url, self.staging_settings)
 
 
-def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
-    """Parses the options of a write; names are case-insensitive."""
+def parse_sink_options(options: Mapping[str, str], use: OptionUse = OptionUse.ALL) -> SinkOptions:
+    """Parses the options of a write; names are case-insensitive.
+
+    Raises InvalidRequest for an option of streams in a batch write, and the reverse.
+    """
     by_name = {name.lower(): text for name, text in options.items()}
-    fields = parse_declared(SinkOptions, by_name, operation="write", other_names=_SPARK_OPTIONS)
+    fields = parse_declared(
+        SinkOptions, by_name, operation="write", other_names=_SPARK_OPTIONS, use=use
+    )
     write = SinkOptions(**fields, server=parse_cluster_address(by_name, client_id="varve-spark"))
     _check_location(write)
     if not write.creates_topic and (write.topic_settings or write.partitions is not None):

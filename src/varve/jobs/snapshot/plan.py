@@ -5,11 +5,11 @@ Invariant  a snapshot ends at or below the last stable offset. It continues from
            tombstone was compacted away before a snapshot read it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from varve.disk import RealFileSystem
-from varve.foundation.errors import InconsistentTopicId, InvalidRequest, OffsetOutOfRange
+from varve.foundation.errors import InconsistentTopicId, OffsetOutOfRange
 from varve.foundation.settings import LONG_MAX
 from varve.foundation.units import format_time
 from varve.jobs.derived_outputs import is_remote
@@ -68,7 +68,6 @@ def plan_snapshot(
 ) -> SnapshotPlan:
     """Plans a snapshot; `documents` are the existing snapshots of its place."""
     _check_topic(sources, documents)
-    _check_partitions(sources, options)
     scopes = [_find_bounds(source, options) for source in sources]
     ends = {scope.number: scope.partition.resume_offset for scope in scopes}
     previous = None if is_full else _find_previous(documents, ends)
@@ -85,17 +84,6 @@ def _check_topic(sources: Sequence[PartitionSource], documents: Sequence[Snapsho
                 f"the place holds snapshots of topic {document.topic} with id {document.topic_id}, "
                 f"this is {topic} with id {topic_id}: choose another place"
             )
-
-
-def _check_partitions(sources: Sequence[PartitionSource], options: SourceOptions) -> None:
-    numbers = [source.number for source in sources]
-    named = options.ending if isinstance(options.ending, Mapping) else {}
-    unknown = sorted(set(named) - set(numbers))
-    if unknown:
-        raise InvalidRequest(
-            f"an offset is given for partition {unknown[0]}, which {sources[0].topic} does not "
-            f"have (partitions: {', '.join(map(str, numbers)):.200})"
-        )
 
 
 def _find_bounds(source: PartitionSource, options: SourceOptions) -> PartitionPlan:

@@ -4,13 +4,13 @@ Invariant  a filter is applied only if it cannot exclude a row that Spark would 
            returns the URL of its remote tier, never credentials: the reader has its own.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Final, cast
 
-from varve.foundation.errors import InvalidRequest, StoreDenied, StoreError
+from varve.foundation.errors import InvalidRequest, NotFound, StoreDenied, StoreError
 from varve.foundation.settings import LONG_MAX
 from varve.jobs.data_source_options import (
     OptionUse,
@@ -183,12 +183,21 @@ class SourceOptions:
     def is_committed(self) -> bool:
         return self.isolation is Isolation.COMMITTED
 
+    @property
+    def named_partitions(self) -> set[int]:
+        """The partitions for which an offset or a version is given."""
+        given = (self.starting, self.ending, self.version)
+        return {number for table in given if isinstance(table, Mapping) for number in table}
 
-def parse_options(options: Mapping[str, str]) -> SourceOptions:
-    """Parses the options of a read; names are case-insensitive."""
+
+def parse_options(options: Mapping[str, str], use: OptionUse = OptionUse.ALL) -> SourceOptions:
+    """Parses the options of a read; names are case-insensitive.
+
+    Raises InvalidRequest for an option of streams in a batch read, and the reverse.
+    """
     by_name = {name.lower(): text for name, text in options.items()}
     read = SourceOptions(
-        **parse_declared(SourceOptions, by_name, operation="read"),
+        **parse_declared(SourceOptions, by_name, operation="read", use=use),
         server=parse_cluster_address(by_name, client_id="varve-spark"),
     )
     if read.address is not None:
@@ -261,6 +270,14 @@ def learn_tier(options: SourceOptions) -> SourceOptions:
 def for_partition(offsets: int | Mapping[int, int] | None, partition: int) -> int | None:
     """The offset or version for a partition; None if none is set."""
     return offsets.get(partition) if isinstance(offsets, Mapping) else offsets
+
+
+def check_partitions(topic: str, named: Iterable[int], numbers: Collection[int]) -> None:
+    """Raises NotFound for a partition that a read names and the topic does not have."""
+    unknown = sorted(set(named) - set(numbers))
+    if unknown:
+        listed = ", ".join(map(str, sorted(numbers)))
+        raise NotFound(f"topic {topic} has no partition {unknown[0]} (partitions: {listed:.200})")
 
 
 # Filters

@@ -24,7 +24,13 @@ from varve.foundation.errors import (
     Unavailable,
 )
 from varve.jobs.source.local_log import LocalPartitionLog, find_local_partitions
-from varve.jobs.source.options import Mode, SourceFilters, SourceOptions, for_partition
+from varve.jobs.source.options import (
+    Mode,
+    SourceFilters,
+    SourceOptions,
+    check_partitions,
+    for_partition,
+)
 from varve.jobs.source.piece_reading import open_batch_ranges, open_objects, piece_filter
 from varve.jobs.source.pieces import Piece, step_by_bytes
 from varve.jobs.source.record_blocks import read_batches
@@ -349,6 +355,7 @@ class TopicSource:
             where = ", ".join(options.directories) or "the remote tier"
             raise NotFound(f"there is no topic {options.topic!r:.260} in {where}")
         self._check_all_directories(name, numbers, only)
+        check_partitions(name, options.named_partitions, numbers)
         check_versions(options, numbers)
         sources = []
         for number in numbers:
@@ -385,6 +392,7 @@ class TopicSource:
         options = self._options
         client = open_client(address)
         served = client.topic(options.topic)
+        check_partitions(served.name, options.named_partitions, served.leaders)
         remote_paths = {}
         if options.address is not None:
             cluster_id = options.address.cluster or served.cluster_id

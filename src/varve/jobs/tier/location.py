@@ -13,6 +13,7 @@ from varve.embedded.store_settings import split_store_settings
 from varve.embedded.tier_location import check_object_manifests, recall_location
 from varve.foundation.errors import InvalidRequest
 from varve.foundation.settings import GivenValue
+from varve.foundation.topic_records import check_list
 from varve.jobs.tier.bucket import Bucket
 from varve.tiering.restore import read_cluster
 
@@ -44,6 +45,7 @@ class TopicLocation:
         mirror: str = "",
     ) -> None:
         paths = [dir] if isinstance(dir, str | os.PathLike) else dir
+        paths = check_list(paths, str, os.PathLike, what="dir")
         # Executors may run in another directory.
         absolute = dict.fromkeys(os.path.abspath(path) for path in paths)
         object.__setattr__(self, "directories", tuple(absolute))
