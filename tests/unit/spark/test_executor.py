@@ -1,9 +1,11 @@
 """Tasks travel with the version of varve that sent them, and come back with what they fetched."""
 
+import os
+import socket
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -21,6 +23,7 @@ from varve.foundation.errors import (
 from varve.jobs.tasks import TaskError
 from varve.jobs.tier.bucket import Bucket, StoreCount
 from varve.object_store import open_object_store
+from varve.spark import worker_daemon
 from varve.spark.executor import pack_bundle, pack_shared, run_bundle, unpack_outcomes
 
 
@@ -100,3 +103,21 @@ def test_code_that_differs_under_one_version_is_named(monkeypatch: pytest.Monkey
     monkeypatch.delattr("varve.foundation.errors.NotFound")
     with pytest.raises(VersionMismatch, match="their code differs"):
         run_bundle(packed, None)
+
+
+def test_a_worker_whose_connection_spark_closed_ends_without_a_traceback(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def write_rows(sock: socket.socket, authenticated: bool) -> int:
+        while True:
+            sock.sendall(b"rows")
+
+    def end(code: int) -> NoReturn:
+        raise SystemExit(code)
+
+    monkeypatch.setattr(worker_daemon, "_spark_worker", write_rows)
+    monkeypatch.setattr(os, "_exit", end)
+    spark, worker = socket.socketpair()
+    spark.close()
+    with worker, pytest.raises(SystemExit, match="1"):
+        worker_daemon.serve_tasks(worker, authenticated=True)
