@@ -78,7 +78,7 @@ NOT_RUN: dict[str, dict[str, str]] = {
     },
     "docs/tutorial/first-records.md": {
         "python3 -m venv": _INSTALLS,
-        ". venv/bin/activate": _INSTALLS,
+        ". .venv/bin/activate": _INSTALLS,
         "pip install": _INSTALLS,
     },
     "docs/contributing/soak.md": {"make soak": _LONG, ".venv/bin/python -m": _LONG},

@@ -84,7 +84,10 @@ def verify_receipt(data: bytes, public_key: Ed25519PublicKey, *, where: str) -> 
     document = read_receipt(data, where)
     signature = document.get(SIGNATURE)
     if not isinstance(signature, dict):
-        raise NotGenuine(f"{where}: the receipt is not signed")
+        raise NotGenuine(
+            f"{where}: the receipt is not signed: compare it with the copy that is stored with the "
+            "topic; --sign-key signs those of later erasures"
+        )
     if signature.get("algorithm") != _ALGORITHM:
         raise NotGenuine(
             f"{where}: signed with {signature.get('algorithm')!r:.40}, {_ALGORITHM} is known"
