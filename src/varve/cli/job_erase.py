@@ -184,6 +184,8 @@ def _erasure_cells(part: "PartitionErasure") -> tuple[object, ...]:
 
 def _erasure_details(result: "ErasureResult") -> Iterator[tuple[str, str]]:
     yield "erasure", f"{result.id}{', a dry run: nothing was changed' * result.is_dry_run}"
+    if result.has_no_match:
+        yield "matched", "no record: check the topics, and the spelling of the keys or values"
     for derived in result.outputs:
         yield "output", derived
     if result.cost is not None:

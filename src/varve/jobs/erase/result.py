@@ -109,6 +109,11 @@ class ErasureResult(JobResult):
         """Matching records on all tiers; a record on both tiers counts twice."""
         return sum(partition.records for partition in self.partitions)
 
+    @property
+    def has_no_match(self) -> bool:
+        """Whether no record matched in this run, nor in earlier ones that its receipt covers."""
+        return not self.records and not (self.receipt or {}).get("records")
+
 
 class OffsetSpool:
     """The offsets of records that a field matches, by topic and partition, in a temporary file.
