@@ -62,6 +62,10 @@ def get_session(
 ) -> SparkSession:
     """The session of this process, created if there is none; `conf` overrides varve's settings.
 
+    A new session has the time zone UTC, Arrow for the exchange with Python, and
+    `spark.sql.python.filterPushdown.enabled`, which option `pushFilters` needs. An embedded one
+    also has no web UI, listens on loopback, and has 8 shuffle partitions.
+
     An existing session is returned as it is, with the data source registered: `conf` and `master`
     apply to a new one. Raises InvalidRequest for a session of another master. `varve.package` in
     `conf` names an archive of `varve job package` for the executors. Raises Unavailable if no Java

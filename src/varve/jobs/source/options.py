@@ -174,6 +174,8 @@ class SourceOptions:
         "pushFilters",
         parse_flag,
         "filters on partition, offset, timestamp and key narrow the read before it is planned. "
+        "Spark refuses it unless `spark.sql.python.filterPushdown.enabled` is `true`, which "
+        "`get_session` sets in a new session. "
         "Only for a frame that is used in one query: Spark reuses such a plan for later queries of "
         "the same frame, also for those without a filter",
         use=OptionUse.BATCH,
