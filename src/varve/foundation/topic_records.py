@@ -4,6 +4,7 @@
 that a client of a broker starts fast.
 """
 
+import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from operator import index
@@ -157,6 +158,14 @@ def check_list(values: Iterable[T], *types: type, what: str) -> tuple[T, ...]:
                 f"{what}[{position}] is a {type(value).__name__}; give a list of {expected}"
             )
     return found
+
+
+def list_topics(missing: str, names: Iterable[str]) -> str:
+    """For the error of a missing topic: the nearest name, and the topics that exist."""
+    known = sorted(names)
+    nearest = difflib.get_close_matches(missing, known, n=1)
+    meant = f"did you mean {nearest[0]}? " if nearest else ""
+    return f"{meant}(topics: {', '.join(known) or 'none':.400})"
 
 
 def check_limit(limit: int | None) -> int | None:

@@ -29,6 +29,9 @@ _NAMES_ELSEWHERE: Final = {"path": "directory", "subscribe": "topic"}
 """Options of Spark and of its Kafka source, and those that stand for them here."""
 
 
+_OFFSETS_REMEDY: Final = 'write a number, earliest, latest, or JSON such as {"0": 5}'
+
+
 class OptionUse(StrEnum):
     """Which queries use an option."""
 
@@ -131,10 +134,13 @@ def parse_declared(
 
 
 def _parse_option(declaration: OptionDeclaration, name: str, text: str) -> Any:
+    kind = declaration.parse
     try:
-        return declaration.parse(text)
+        return kind(text)
     except ValueError as error:
-        raise InvalidRequest(f"option {name}={text!r:.200} cannot be used: {error}") from error
+        is_enum = isinstance(kind, type) and issubclass(kind, StrEnum)
+        reason = f"use one of {', '.join(kind)}" if is_enum else str(error)  # type: ignore[arg-type]
+        raise InvalidRequest(f"option {name}={text!r:.200} cannot be used: {reason}") from error
 
 
 def _check_names(
@@ -189,17 +195,21 @@ def parse_flag(text: str) -> bool:
 
 def parse_count(text: str) -> int:
     """A number, at least 0."""
-    value = int(text)
-    if value < 0:
-        raise ValueError("it must be at least 0")
-    return value
+    return _parse_number(text, 0)
 
 
 def parse_positive(text: str) -> int:
     """A number, at least 1."""
-    value = int(text)
-    if value < 1:
-        raise ValueError("it must be at least 1")
+    return _parse_number(text, 1)
+
+
+def _parse_number(text: str, least: int) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        raise ValueError(f"write a number, at least {least}") from None
+    if not least <= value <= LONG_MAX:
+        raise ValueError(f"it must be at least {least} and fit into 64 bits")
     return value
 
 
@@ -216,9 +226,12 @@ def parse_directories(text: str) -> tuple[str, ...]:
 
 def parse_moment(text: str) -> int:
     """Milliseconds since 1970, or ISO 8601, in UTC unless it has an offset."""
-    if text.strip().lstrip("-").isdigit():
-        return int(text)
-    moment = datetime.fromisoformat(text)
+    try:
+        if text.strip().lstrip("-").isdigit():
+            return int(text)
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError("write milliseconds since 1970, or 2026-03-01T12:00:00") from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return round(moment.timestamp() * 1000)
@@ -229,14 +242,18 @@ def parse_by_partition(text: str) -> int | Mapping[int, int]:
     word = text.strip().lower()
     if word in _OFFSET_WORDS:
         return _OFFSET_WORDS[word]
-    if not word.startswith("{"):
-        return int(text)
-    table = json.loads(text)
-    if len(table) == 1 and isinstance(next(iter(table.values())), dict):
-        (table,) = table.values()
-    offsets: dict[int, int] = {}
-    for partition, offset in table.items():
-        if not isinstance(offset, int):
-            raise ValueError(f"{offset!r:.40} of partition {partition} is not an integer")
-        offsets[int(partition)] = _KAFKA_OFFSETS.get(offset, offset)
-    return offsets
+    try:
+        table = json.loads(text)
+        if type(table) is int and table >= 0:
+            return table
+        if len(table) == 1 and isinstance(next(iter(table.values())), dict):
+            (table,) = table.values()
+        offsets = {int(partition): offset for partition, offset in table.items()}
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        raise ValueError(_OFFSETS_REMEDY) from None
+    for partition, offset in offsets.items():
+        if type(offset) is not int or offset < min(_KAFKA_OFFSETS):
+            raise ValueError(
+                f"{offset!r:.40} of partition {partition} is not an offset: {_OFFSETS_REMEDY}"
+            )
+    return {number: _KAFKA_OFFSETS.get(offset, offset) for number, offset in offsets.items()}

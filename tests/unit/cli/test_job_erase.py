@@ -77,6 +77,27 @@ def test_a_local_topic_needs_no_spark(data: str, tmp_path: Path) -> None:
     run_varve(*verify, code=1)
 
 
+@pytest.mark.parametrize("more", [("--dry-run",), ("--receipt", "out")])
+def test_an_erasure_without_a_match_says_so(
+    data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "no record: check" in run("people", "--dir", data, "--key", "typo", *more).stdout
+    if "out" in more:
+        assert "no record matched the request" in (tmp_path / "out.html").read_text()
+
+
+def test_a_run_that_continues_an_erasure_counts_what_earlier_runs_erased(data: str) -> None:
+    words = ("people", "--dir", data, "--key", "k1", "--id", "first")
+    assert "no record: check" not in run(*words).stdout
+    assert "no record: check" not in run(*words).stdout
+
+
+def test_a_missing_topic_names_those_there_are(data: str) -> None:
+    told = run("peple", "--dir", data, "--key", "k1", code=1).stderr
+    assert f"no topic 'peple' in {data} did you mean people? (topics: people)" in told
+
+
 def test_a_field_is_told_as_json(data: str) -> None:
     done = run("people", "--dir", data, "--field", "email", "--value", "p1@x", "--json")
     partition, erasure = done.rows
@@ -121,7 +142,7 @@ def test_a_receipt_that_cannot_be_written_after_all_is_told_with_what_was_done(
 def test_a_store_that_is_open_elsewhere_is_named(data: str) -> None:
     with varve.open(data, maintain=False):
         refused = run("people", "--dir", data, "--key", "k1", code=1)
-    assert "stop the process that has it open" in refused.stderr
+    assert "is in use by this process" in refused.stderr
 
 
 def test_on_a_terminal_a_no_erases_nothing(data: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,6 +71,15 @@ def test_a_directory_in_use_is_waited_for_and_then_named(tmp_path: Path) -> None
         assert mine.topic("out").partition_count == 1
 
 
+def test_a_directory_of_a_server_is_written_through_the_server(tmp_path: Path) -> None:
+    given = options(tmp_path / "data", lockWaitMs="0", createTopic="true")
+    find_target(given, no_wait)
+    with RealFileSystem().lock(str(tmp_path / "data" / ".lock")) as lock:
+        lock.describe_owner("varve serve", "localhost:9092")
+        with pytest.raises(Locked, match=r"bootstrap\.servers=localhost:9092 and stagingUrl"):
+            open_directory(given, no_wait).__enter__()
+
+
 def test_the_files_of_a_sink_do_not_disturb_the_directory(tmp_path: Path) -> None:
     directory = tmp_path / "data"
     write(options(directory, createTopic="true"), [b"a", b"b"])

@@ -239,7 +239,16 @@ def test_aborted_records_are_no_rows_without_their_index(topic: SourceTopic) -> 
         ({"startingOfset": "1"}, r"did you mean startingOffset\?"),
         ({"bootstrap.server": "h:1"}, r"did you mean bootstrap.servers\?"),
         ({"topic": "x"}, "url, or directory"),
-        ({"url": "memory:", "topic": "x", "mode": "all"}, "mode"),
+        ({"mode": "last"}, "mode='last' cannot be used: use one of history, latest$"),
+        ({"isolation": "none"}, "use one of read_committed, read_uncommitted$"),
+        ({"startingOffset": "abc"}, "write a number, earliest, latest, or JSON such as"),
+        ({"startingOffset": "-5"}, "write a number, earliest, latest, or JSON such as"),
+        ({"startingOffset": '{"0": '}, "write a number, earliest, latest, or JSON such as"),
+        ({"startingOffset": '{"a": 1}'}, "write a number, earliest, latest, or JSON such as"),
+        ({"startingOffset": '{"0": true}'}, "True of partition 0 is not an offset"),
+        ({"endingOffset": '{"0": -7}'}, "-7 of partition 0 is not an offset"),
+        ({"startingTimestamp": "yesterday"}, "write milliseconds since 1970, or 2026-03-01T12"),
+        ({"splitBytes": "64m"}, "write a number, at least 1"),
         ({"url": "memory:"}, "topic is missing"),
         ({"url": "memory:", "topic": "x", "splitBytes": "0"}, "at least 1"),
         (
@@ -303,10 +312,12 @@ def test_a_query_of_a_partition_that_is_not_there_is_refused(topic: SourceTopic)
         plan_query(varve.TopicLocation(store=topic.url), NAME, partition=7).check()
 
 
-def test_an_unknown_topic_names_those_there_are(topic: SourceTopic) -> None:
+@pytest.mark.parametrize("place", ["url", "directory"])
+def test_an_unknown_topic_names_those_there_are(topic: SourceTopic, place: str) -> None:
     topic.fill(1, 1)
-    with pytest.raises(NotFound, match=NAME):
-        plan_read(parse_options({"url": topic.url, "topic": "none"}), SourceFilters())
+    at = {"url": topic.url, "directory": topic.kit.path}[place]
+    with pytest.raises(NotFound, match=r"'order'.* did you mean orders\? \(topics: orders\)"):
+        plan_read(parse_options({place: at, "topic": "order"}), SourceFilters())
 
 
 def test_one_directory_of_two_does_not_pass_for_the_whole_topic(tmp_path: Path) -> None:

@@ -570,9 +570,10 @@ def open_targets(
         try:
             store = stack.enter_context(embedded.open(list(paths), maintain=False))
         except Locked as error:
+            if remote is None:
+                raise
             raise Locked(
-                f"{error}; stop the process that has it open, or erase from the object store alone "
-                "and from the directory later"
+                f"{error}, or erase from the object store alone and from the directory later"
             ) from error
         local = DirectoryTarget(store, paths, fs)
     return ErasureTargets(remote, local)

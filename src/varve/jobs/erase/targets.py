@@ -21,6 +21,7 @@ from varve.embedded.tier_location import TIER_FILE
 from varve.embedded.topic_table import find_tiered_topics
 from varve.foundation.errors import Corrupt, InvalidRequest, NotFound, Unavailable
 from varve.foundation.settings import GivenValue
+from varve.foundation.topic_records import list_topics
 from varve.jobs.derived_outputs import ErasedOutput, ErasedRows
 from varve.jobs.erase.request import ErasureRequest, RescanMode
 from varve.jobs.object_versions import ErasedVersions
@@ -283,7 +284,11 @@ class ErasureTargets:
             )
         topic_id = local_id if remote is None else remote.topic_id
         if topic_id is None:
-            raise NotFound(f"topic {name!r:.260} is neither in the object store nor on the disk")
+            assert self.local is not None  # an object store alone names its topics
+            known = list_topics(name, (topic.name for topic in self.local.store.topics()))
+            place = "nor in the object store " if self.remote is not None else ""
+            where = ", ".join(self.local.directories)
+            raise NotFound(f"there is no topic {name!r:.260} in {where} {place}{known}")
         partitions = () if remote is None else remote.partitions
         urls = [self.remote.url] if self.remote is not None and self.remote.url else []
         locations = [*urls, *(self.local.directories if self.local is not None else ())]

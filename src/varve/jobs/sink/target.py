@@ -294,9 +294,14 @@ def _open_when_unlocked(options: SinkOptions, wait: Wait) -> Store:
             return open_store(options.directories, settings=settings, maintain=False)
         except Locked as error:
             if waited_ms >= options.lock_wait_ms:
+                remedy = (
+                    f", or write through it with options {BOOTSTRAP}={error.address} and stagingUrl"
+                    if error.address
+                    else ""
+                )
                 raise Locked(
-                    f"{error} (a sink locks the directory for its commit; it waited {waited_ms} "
-                    "ms, the limit of option lockWaitMs)"
+                    f"{error}{remedy} (a sink locks the directory for its commit; it waited "
+                    f"{waited_ms} ms, the limit of option lockWaitMs)"
                 ) from error
         wait(_LOCK_RETRY_MS / 1000)
         waited_ms += _LOCK_RETRY_MS

@@ -11,7 +11,7 @@ Threads    one thread scans the files; any thread may read the result of the sca
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property, wraps
@@ -155,6 +155,18 @@ def find_local_partitions(
             if parsed.state is DirectoryState.ACTIVE and owner.topic == topic:
                 partitions[owner.partition] = f"{directory}/{name}"
     return partitions
+
+
+def find_local_topics(directories: Sequence[str], fs: FileSystem | None = None) -> set[str]:
+    """The topics with an active partition in one of the directories."""
+    files = fs or RealFileSystem()
+    topics = set()
+    for name in (name for directory in directories for name in files.names(directory)):
+        with suppress(Corrupt):
+            parsed = parse_partition_directory(name)
+            if parsed.state is DirectoryState.ACTIVE:
+                topics.add(parsed.topic_partition.topic)
+    return topics
 
 
 P = ParamSpec("P")

@@ -23,7 +23,12 @@ from varve.foundation.errors import (
     NotFound,
     Unavailable,
 )
-from varve.jobs.source.local_log import LocalPartitionLog, find_local_partitions
+from varve.foundation.topic_records import list_topics
+from varve.jobs.source.local_log import (
+    LocalPartitionLog,
+    find_local_partitions,
+    find_local_topics,
+)
 from varve.jobs.source.options import (
     Mode,
     SourceFilters,
@@ -353,7 +358,8 @@ class TopicSource:
         numbers = sorted({*remote_paths, *directories})
         if not numbers:
             where = ", ".join(options.directories) or "the remote tier"
-            raise NotFound(f"there is no topic {options.topic!r:.260} in {where}")
+            known = list_topics(options.topic, find_local_topics(options.directories))
+            raise NotFound(f"there is no topic {options.topic!r:.260} in {where} {known}")
         self._check_all_directories(name, numbers, only)
         check_partitions(name, options.named_partitions, numbers)
         check_versions(options, numbers)

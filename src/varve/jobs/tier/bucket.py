@@ -13,6 +13,7 @@ from typing import Protocol
 
 from varve.foundation.errors import InvalidRequest, NotFound
 from varve.foundation.settings import GivenValue
+from varve.foundation.topic_records import list_topics
 from varve.object_store import (
     MeteredObjectStore,
     ObjectStore,
@@ -175,10 +176,8 @@ def find_topic(bucket: Bucket, name: str) -> RemoteTopic:
     topics = _list_topics(bucket, cluster)
     matching = [topic for topic in topics if name in (topic[0], ".".join(topic))]
     if not matching:
-        names = ", ".join(topic for topic, _ in topics) or "none"
-        raise NotFound(
-            f"{bucket.objects().name} holds no topic {name!r:.260} (topics: {names:.400})"
-        )
+        known = list_topics(name, {topic for topic, _ in topics})
+        raise NotFound(f"{bucket.objects().name} holds no topic {name!r:.260} {known}")
     if len(matching) > 1:
         listed = ", ".join(map(".".join, matching))
         raise InvalidRequest(f"{len(matching)} topics have the name {name}: give one of {listed}")
