@@ -156,8 +156,9 @@ class LogLoader:
         if last is None and not request.is_new:
             # Appended records are durable only if the name of their file is.
             self._fs.sync_directory(self._directory)
-        self._trim_epochs(next_offset, request.log_start_offset)
         segments: list[ReadableSegment] = [*self._segments, active]
+        is_empty = not any(segment.size for segment in segments)
+        self._trim_epochs(next_offset, request.log_start_offset, is_empty=is_empty)
         # Recovery writes a snapshot after each segment, even if the next starts further on.
         self._snapshots.remove_stray([segment.base_offset for segment in segments])
         producers = load_producers(
@@ -513,12 +514,13 @@ class LogLoader:
             return AppendSpan(last_ms, last_ms)
         return AppendSpan(span.first_ms, max(span.last_ms, last_ms))
 
-    def _trim_epochs(self, next_offset: int, log_start_offset: int) -> None:
+    def _trim_epochs(self, next_offset: int, log_start_offset: int, *, is_empty: bool) -> None:
+        """As Kafka does, but a log whose records are gone keeps its latest epoch."""
         latest_epoch = self._latest_epoch
         self._epochs.truncate_from_end(next_offset)
         self._epochs.truncate_from_start(log_start_offset)
-        if latest_epoch > self._latest_epoch:
-            # Its records are gone; the remote tier and clients would fence a lower epoch.
+        if is_empty and latest_epoch > self._latest_epoch:
+            # The remote tier and clients would fence a lower epoch.
             self._epochs.assign(latest_epoch, next_offset)
         if self._request.is_new:
             return  # the first append creates the file
