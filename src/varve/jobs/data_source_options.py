@@ -25,8 +25,13 @@ T = TypeVar("T")
 _DECLARATION: Final = "varve.option"
 _OFFSET_WORDS: Final = {"earliest": 0, "latest": LONG_MAX}
 _KAFKA_OFFSETS: Final = {-2: 0, -1: LONG_MAX}  # what Spark's Kafka source writes for these words
-_NAMES_ELSEWHERE: Final = {"path": "directory", "subscribe": "topic"}
-"""Options of Spark and of its Kafka source, and those that stand for them here."""
+_NAMES_ELSEWHERE: Final = {
+    "dir": "directory",
+    "path": "directory",
+    "store": "url",
+    "subscribe": "topic",
+}
+"""Names in Spark, in its Kafka source and in varve's commands, and the options for the same."""
 
 
 _OFFSETS_REMEDY: Final = 'write a number, earliest, latest, or JSON such as {"0": 5}'
@@ -162,12 +167,16 @@ def _check_names(
 
 def _name_remedy(name: str, valid_names: Mapping[str, str]) -> str:
     """The option that was probably meant, or all of them."""
-    meant = _NAMES_ELSEWHERE.get(name)
-    nearest = [meant] if meant else difflib.get_close_matches(name, valid_names, n=1)
-    if nearest:
-        return f"did you mean {valid_names[nearest[0]]}?"
-    shown = (f"{name}NAME" if name.endswith(".") else name for name in valid_names.values())
-    return f"there are {', '.join(shown)}"
+    shown = {
+        key: f"{text}NAME" if text.endswith(".") else text for key, text in valid_names.items()
+    }
+    meant = _NAMES_ELSEWHERE.get(name, "")
+    nearest = [meant] if meant in shown else difflib.get_close_matches(name, shown, n=1)
+    return (
+        f"did you mean {shown[nearest[0]]}?"
+        if nearest
+        else f"there are {', '.join(shown.values())}"
+    )
 
 
 def _describe_values(parse: Callable[[str], Any]) -> str:

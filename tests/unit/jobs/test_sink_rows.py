@@ -172,6 +172,7 @@ def test_options_are_the_same_in_any_case() -> None:
         ({"topic": "t"}, "option directory is missing"),
         ({"directory": "/d"}, "option topic is missing"),
         ({"mode": "latest"}, "no option 'mode' of a write"),
+        ({"store": "x"}, r"did you mean store\.NAME\?"),
         ({"stagingUri": "memory:"}, r"of a write: did you mean stagingUrl\?"),
         ({"codec": "brotli"}, "codec 'brotli' is unknown"),
         ({"sinkId": "../x"}, "option sinkId='../x'"),

@@ -235,6 +235,8 @@ def test_aborted_records_are_no_rows_without_their_index(topic: SourceTopic) -> 
         ({"topc": "x"}, r"no option 'topc' of a read: did you mean topic\?$"),
         ({"subscribe": "x"}, r"did you mean topic\?$"),
         ({"path": "x"}, r"did you mean directory\?$"),
+        ({"dir": "x"}, r"did you mean directory\?$"),
+        ({"store": "x"}, r"did you mean url\?$"),
         ({"zzz": "x"}, r"there are topic, url, store.NAME.*bootstrap.servers"),
         ({"startingOfset": "1"}, r"did you mean startingOffset\?"),
         ({"bootstrap.server": "h:1"}, r"did you mean bootstrap.servers\?"),
