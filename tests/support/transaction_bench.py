@@ -150,9 +150,9 @@ class TransactionBench:
         return self.kit.run(self.producing(producer, partition, value))
 
     def commit_offset(
-        self, producer: BenchProducer, partition: TopicPartition, offset: int
+        self, producer: BenchProducer, partition: TopicPartition, offset: int, group: str = GROUP
     ) -> ErrorCode:
-        return self.kit.run(self.committing_offset(producer, partition, offset))
+        return self.kit.run(self.committing_offset(producer, partition, offset, group))
 
     def end(self, producer: BenchProducer, *, is_commit: bool) -> ErrorCode:
         return self.kit.run(self.ending(producer, is_commit=is_commit))

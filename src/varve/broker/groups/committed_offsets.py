@@ -126,9 +126,9 @@ class CommittedOffsets:
             self._forget_if_idle(group)
             if not committed:
                 continue
-            for partition, offset in pending.items():
+            for committed_partition, offset in pending.items():
                 if offset.record_offset != UNWRITTEN:
-                    self._show(group, partition, offset)
+                    self._show(group, committed_partition, offset)
                     self.commit_count += 1
 
     async def delete(self, group: str, partitions: Iterable[TopicPartition]) -> None:

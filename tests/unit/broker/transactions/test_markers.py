@@ -64,6 +64,46 @@ def test_each_partition_has_its_own_error(bench: TransactionBench) -> None:
     assert _write(bench, -1, 5, A) == [ErrorCode.INVALID_REQUEST]
 
 
+def _is_ended(bench: TransactionBench, group: str, committed: bool) -> bool:
+    """Whether no offset of the group waits, and those of a committed transaction count."""
+    offsets = bench.kit.broker.groups.offsets
+    is_pending = any(offsets.is_pending(group, partition) for partition in (A, B))
+    expected = 5 if committed else None
+    found = [bench.committed(partition, group) for partition in (A, B)]
+    return not is_pending and found == [expected, expected]
+
+
+@pytest.mark.parametrize("committed", [False, True])
+def test_offsets_of_every_group_end_with_the_transaction(
+    bench: TransactionBench, committed: bool
+) -> None:
+    producer = bench.start("t")
+    names = [f"g{number}" for number in range(10)]
+    for group in names:
+        for partition in (A, B):
+            assert bench.commit_offset(producer, partition, 5, group) == ErrorCode.NONE
+    assert bench.end(producer, is_commit=committed) == ErrorCode.NONE
+    assert [group for group in names if not _is_ended(bench, group, committed)] == []
+
+
+@pytest.mark.parametrize("committed", [False, True])
+def test_a_marker_ends_the_offsets_of_every_group_of_its_partition(
+    bench: TransactionBench, committed: bool
+) -> None:
+    producer = bench.start("t")
+    log = bench.kit.broker.groups.log.topic
+    names = [f"g{number}" for number in range(20)]
+    for group in names:
+        for partition in (A, B):
+            assert bench.commit_offset(producer, partition, 5, group) == ErrorCode.NONE
+    mine = log.partition_of(names[0])
+    ended = [group for group in names if log.partition_of(group) == mine]
+    assert 1 < len(ended) < len(names)
+    ids = producer.producer_id, producer.epoch
+    assert _write(bench, *ids, mine, committed=committed) == [ErrorCode.NONE]
+    assert [group for group in names if _is_ended(bench, group, committed)] == ended
+
+
 @pytest.mark.parametrize("committed", [False, True])
 def test_offsets_of_the_transaction_end_with_the_marker_of_their_partition(
     bench: TransactionBench, committed: bool
