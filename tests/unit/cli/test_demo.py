@@ -56,7 +56,7 @@ def test_people_see_the_steps_and_what_to_try_next() -> None:
         "none lost",
         "█",
         "Try next; the first command keeps",
-        "  varve audit --dir demo-data",
+        "  varve audit -d demo-data",
     ):
         assert text in result.stdout
     assert max(map(len, lines)) <= 160

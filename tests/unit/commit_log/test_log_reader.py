@@ -57,7 +57,7 @@ def test_below_the_log_start_is_out_of_range(bench: Bench) -> None:
     bench.open()
     bench.fill(5)
     bench.log.delete_records(2)
-    with pytest.raises(OffsetOutOfRange, match="2 to 5"):
+    with pytest.raises(OffsetOutOfRange, match="begins at 2 and whose records end before 5"):
         bench.log.read(start_offset=1)
     assert offsets_in(bench.log.read(start_offset=2)) == [2, 3, 4]
 
