@@ -175,13 +175,15 @@ class TierWhere(Where):
 
 def find_topic(store: "Store", name: str, remedy: str = "") -> "Topic":
     """A topic by its name; raises NotFound, which lists the topics."""
+    from varve.foundation.topic_records import list_topics
+
     try:
         return store.topic(name)
     except NotFound:
-        names = ", ".join(topic.name for topic in store.topics())
-        known = f"topics: {names:.200}" if names else "`varve topic create` creates a topic"
+        names = [topic.name for topic in store.topics()]
+        known = list_topics(name, names) if names else " (`varve topic create` creates a topic)"
         hint = f"; {remedy}" if remedy else ""
-        raise NotFound(f"there is no topic {name!r:.260}{hint} ({known})") from None
+        raise NotFound(f"there is no topic {name!r:.260}{hint}{known}") from None
 
 
 def select_partitions(

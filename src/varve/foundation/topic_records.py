@@ -161,11 +161,11 @@ def check_list(values: Iterable[T], *types: type, what: str) -> tuple[T, ...]:
 
 
 def list_topics(missing: str, names: Iterable[str]) -> str:
-    """For the error of a missing topic: the nearest name, and the topics that exist."""
+    """The end of the error of a missing topic: the nearest name, and the topics that exist."""
     known = sorted(names)
     nearest = difflib.get_close_matches(missing, known, n=1)
-    meant = f"did you mean {nearest[0]}? " if nearest else ""
-    return f"{meant}(topics: {', '.join(known) or 'none':.400})"
+    meant = f"; did you mean {nearest[0]}?" if nearest else ""
+    return f"{meant} (topics: {', '.join(known) or 'none':.400})"
 
 
 def check_limit(limit: int | None) -> int | None:

@@ -46,7 +46,8 @@ class TopicQuery:
         check_partitions(self.source.topic, named, numbers)
 
     def estimate(self) -> Any:
-        """What the read takes at most."""
+        """What the read takes at most; raises NotFound as `check` does."""
+        self.check()
         filters = SourceFilters(
             partitions=None if self.partition is None else frozenset([self.partition]),
             keys=None if self.key is None else frozenset([self.key]),

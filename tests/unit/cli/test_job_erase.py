@@ -95,7 +95,7 @@ def test_a_run_that_continues_an_erasure_counts_what_earlier_runs_erased(data: s
 
 def test_a_missing_topic_names_those_there_are(data: str) -> None:
     told = run("peple", "--dir", data, "--key", "k1", code=1).stderr
-    assert f"no topic 'peple' in {data} did you mean people? (topics: people)" in told
+    assert f"no topic 'peple' in {data}; did you mean people? (topics: people)" in told
 
 
 def test_a_field_is_told_as_json(data: str) -> None:

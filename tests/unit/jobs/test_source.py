@@ -310,15 +310,17 @@ def test_an_offset_of_a_partition_that_is_not_there_is_refused(
 
 def test_a_query_of_a_partition_that_is_not_there_is_refused(topic: SourceTopic) -> None:
     topic.fill(1, 1)
-    with pytest.raises(NotFound, match="no partition 7"):
-        plan_query(varve.TopicLocation(store=topic.url), NAME, partition=7).check()
+    planned = plan_query(varve.TopicLocation(store=topic.url), NAME, partition=7)
+    for refused in (planned.check, planned.estimate):
+        with pytest.raises(NotFound, match="no partition 7"):
+            refused()
 
 
 @pytest.mark.parametrize("place", ["url", "directory"])
 def test_an_unknown_topic_names_those_there_are(topic: SourceTopic, place: str) -> None:
     topic.fill(1, 1)
     at = {"url": topic.url, "directory": topic.kit.path}[place]
-    with pytest.raises(NotFound, match=r"'order'.* did you mean orders\? \(topics: orders\)"):
+    with pytest.raises(NotFound, match=r"'order'.*; did you mean orders\? \(topics: orders\)"):
         plan_read(parse_options({place: at, "topic": "order"}), SourceFilters())
 
 

@@ -286,9 +286,9 @@ class ErasureTargets:
         if topic_id is None:
             assert self.local is not None  # an object store alone names its topics
             known = list_topics(name, (topic.name for topic in self.local.store.topics()))
-            place = "nor in the object store " if self.remote is not None else ""
+            place = " nor in the object store" if self.remote is not None else ""
             where = ", ".join(self.local.directories)
-            raise NotFound(f"there is no topic {name!r:.260} in {where} {place}{known}")
+            raise NotFound(f"there is no topic {name!r:.260} in {where}{place}{known}")
         partitions = () if remote is None else remote.partitions
         urls = [self.remote.url] if self.remote is not None and self.remote.url else []
         locations = [*urls, *(self.local.directories if self.local is not None else ())]

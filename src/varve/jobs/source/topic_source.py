@@ -359,7 +359,7 @@ class TopicSource:
         if not numbers:
             where = ", ".join(options.directories) or "the remote tier"
             known = list_topics(options.topic, find_local_topics(options.directories))
-            raise NotFound(f"there is no topic {options.topic!r:.260} in {where} {known}")
+            raise NotFound(f"there is no topic {options.topic!r:.260} in {where}{known}")
         self._check_all_directories(name, numbers, only)
         check_partitions(name, options.named_partitions, numbers)
         check_versions(options, numbers)

@@ -177,7 +177,7 @@ def find_topic(bucket: Bucket, name: str) -> RemoteTopic:
     matching = [topic for topic in topics if name in (topic[0], ".".join(topic))]
     if not matching:
         known = list_topics(name, {topic for topic, _ in topics})
-        raise NotFound(f"{bucket.objects().name} holds no topic {name!r:.260} {known}")
+        raise NotFound(f"{bucket.objects().name} holds no topic {name!r:.260}{known}")
     if len(matching) > 1:
         listed = ", ".join(map(".".join, matching))
         raise InvalidRequest(f"{len(matching)} topics have the name {name}: give one of {listed}")
