@@ -230,7 +230,7 @@ job erase orders -d data --key a --requested 2999-01-01 --yes => 1 is in the fut
 job erase orders -d data --key a --finish --yes => 2 --finish needs --id
 job erase orders -d data --key a --sign-key file --yes
 job erase orders -d data --key a --receipt nosuch/x --yes => 1 nothing was erased
-job erase nosuch -d data --key a --yes => 1 neither in the object store nor on the disk
+job erase nosuch -d data --key a --yes => 1 there is no topic 'nosuch'
 job due -d nosuch
 job report nosuch
 job report file
