@@ -102,6 +102,7 @@ class ShapeEngine(Closing):
         self._marks = itertools.count(clock.now_ms())
         self._is_opened = False
         self._lock = threading.Lock()
+        self._maintenance_lock = threading.Lock()  # one round at a time; taken before all others
         self._listeners: tuple[Listener, ...] = ()  # replaced under _lock, read without
 
     # Opening and closing
@@ -314,11 +315,12 @@ class ShapeEngine(Closing):
     def run_maintenance(self) -> None:
         """Evicts shapes that take too much disk, ends unused topics, and deletes files that belong
         to no shape."""
-        try:
-            self.eviction.enforce()
-            self.topics.end_unused()
-        finally:
-            self.removal.clean_up()
+        with self._maintenance_lock:
+            try:
+                self.eviction.enforce()
+                self.topics.end_unused()
+            finally:
+                self.removal.clean_up()
 
     def compact(self, shape: Shape) -> CompactionReport:
         """Compacts a shape's log now; raises NotFound if it was dropped, Unavailable while another

@@ -8,8 +8,9 @@ Invariant  a shape is dropped once, for the first reason given; its clients are 
 Crash      maintenance removes a directory whose row was removed. A shape without a directory is
            dropped when it is opened. A shape with both would be resumed, so the table of its topic
            is not written until one of them is removed (`wait_until_durable`).
-Threads    any thread drops; one runs `clean_up`. `_changed` guards the drops in progress, and no
-           file and no database is used under it. It is taken before the locks of shapes.
+Threads    any thread drops; one at a time runs `clean_up`. `_changed` guards the drops in
+           progress, and no file and no database is used under it. It is taken before the locks of
+           shapes.
 """
 
 import logging

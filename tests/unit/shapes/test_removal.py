@@ -4,6 +4,7 @@ Carries S1.
 """
 
 import errno
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -77,6 +78,30 @@ def test_a_shape_whose_files_can_be_neither_written_nor_moved_takes_nothing_from
     _mend(files, directory)
     stage.engine.run_maintenance()
     assert not files.exists(directory)
+
+
+def test_rounds_of_maintenance_take_turns(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two that delete the same directory would each miss what the other deleted."""
+    began, goes_on = threading.Event(), threading.Event()
+    count = 0
+
+    def clean_up() -> None:
+        nonlocal count
+        count += 1
+        began.set()
+        goes_on.wait(10)
+
+    monkeypatch.setattr(stage.engine.removal, "clean_up", clean_up)
+    rounds = [threading.Thread(target=stage.engine.run_maintenance) for _ in range(2)]
+    rounds[0].start()
+    assert began.wait(10)
+    rounds[1].start()
+    rounds[1].join(0.1)
+    assert count == 1
+    goes_on.set()
+    for one in rounds:
+        one.join(10)
+    assert count == 2
 
 
 def test_a_shape_that_is_kept_by_registry_and_disk_holds_up_the_table(
