@@ -3,7 +3,7 @@
 # `make conformance` also needs a JDK, Maven, Go, nginx and PostgreSQL.
 
 PYTHON ?= python3
-WORKERS ?= 3
+WORKERS ?= 4
 SOAK_MINUTES ?= 30
 VENV := .venv
 BIN := $(VENV)/bin
